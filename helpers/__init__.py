@@ -1,0 +1,26 @@
+"""What the lessons share: start ranks from a notebook, see this machine, load small data, check exercises.
+
+Importing this package is cheap: nothing below loads before it is first asked for, and torch not before a part needs it.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "launch": "helpers.launcher",
+    "Run": "helpers.launcher",
+    "RankError": "helpers.launcher",
+    "report": "helpers.reporting",
+}
+
+__all__ = ["RankError", "Run", "launch", "report"]
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module 'helpers' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__():
+    return sorted([*globals(), *_HOME])

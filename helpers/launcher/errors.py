@@ -1,0 +1,148 @@
+"""RankError: which rank failed first, why, and what the others were doing."""
+
+import json
+import linecache
+import os
+import re
+import signal
+from dataclasses import dataclass
+
+from helpers.launcher import rank as rank_module
+
+#: What a rank says when another one has left it alone in a collective: never the root of a failure.
+_CONSEQUENCE = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Connection refused|Timed out waiting|"
+                          r"Socket Timeout|Application timeout|ncclRemoteError|ncclSystemError|"
+                          r"collective operation timeout")
+
+_HINTS = {
+    "SIGBUS": "often: /dev/shm is full; use fewer DataLoader workers, or give the container more (docker: --shm-size)",
+    "SIGKILL": "often: the machine ran out of memory; try fewer ranks or smaller batches",
+    "SIGSEGV": "a crash in compiled code",
+    "SIGABRT": "compiled code gave up; the rank's log says more",
+}
+
+
+class RankError(RuntimeError):
+    """One or more ranks of a run failed, hung or died; the run was ended.
+
+    The traceback that a notebook shows is the one of the rank that failed first.
+    """
+
+    rank: int
+    """The rank that failed first."""
+    exitcode: int | None
+    """Its exit code, negative for a signal; None if it was still running when the time was up."""
+    failures: list["Failure"]
+    """Every rank's failure, the first one first."""
+    logs: list[str]
+    """What each rank printed, by rank."""
+
+    def __init__(self, message, failures, logs=()):
+        super().__init__(message)
+        self.failures, self.logs = list(failures), list(logs)
+        self.rank, self.exitcode = self.failures[0].rank, self.failures[0].exitcode
+        self.__cause__ = RankTraceback(self._traceback())  # what a terminal shows above the message
+
+    def _traceback(self):
+        return self.failures[0].traceback.rstrip()
+
+    def _render_traceback_(self):
+        """What IPython shows instead of the frames of `launch`: the rank's own traceback."""
+        others = [f"  then rank {f.rank}: {f.message.splitlines()[0][:200]}" for f in self.failures[1:]]
+        return [*self._traceback().splitlines(), f"RankError: {self}", *others]
+
+
+class RankTraceback(Exception):
+    """Carries the text of a traceback from another process."""
+
+    def __str__(self):
+        return f"\n{self.args[0]}" if self.args[0] else "the rank left no traceback"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How one rank failed."""
+
+    rank: int
+    exitcode: int | None
+    """Negative for a signal; None if the rank was still running when the time was up."""
+    message: str
+    """`TypeName: text` of the exception, or a sentence."""
+    traceback: str = ""
+    """The rank's traceback from the learner's first line on; empty if it left none."""
+    at: float = 0
+    """When, in seconds of the machine's monotonic clock; 0 for a rank that could no longer say."""
+
+    @property
+    def is_consequence(self):
+        """Whether this rank only noticed that another one had gone."""
+        return bool(_CONSEQUENCE.search(self.message))
+
+    def __str__(self):
+        return self.message
+
+
+def failure_of(rank, files, exitcode):
+    """The Failure of a rank whose process has ended, or None if it finished its work."""
+    if files.failure.exists():
+        told = json.loads(files.failure.read_text())
+        code = told["code"] if exitcode in (None, 0) else exitcode
+        return Failure(rank, code, told["message"], told["traceback"], told["at"] / 1e9)
+    if exitcode == 0 and files.result.exists():
+        return None
+    if exitcode == 0:
+        return Failure(rank, 0, "left before its work was done, with exit code 0 (os._exit?)")
+    if exitcode == 255:  # what multiprocessing says when nobody is left to tell it the real one
+        return Failure(rank, exitcode, "was lost: the fork server, from which ranks start, was killed "
+                                       "(or the rank called os._exit(255)); launch again")
+    if exitcode > 0:
+        return Failure(rank, exitcode, f"left without an exception, with exit code {exitcode} (os._exit?)")
+    name = _signal_name(-exitcode)
+    where, hint = doing(files.stack), _HINTS.get(name)
+    return Failure(rank, exitcode, f"died: {name}{f' {where}' if where else ''}{f' ({hint})' if hint else ''}")
+
+
+def first_first(failures):
+    """Sort failures so that the root of the trouble comes first.
+
+    A rank that died without a word comes before all others. Then exceptions in the order of their time, but those that
+    only say that a peer has gone come last: a rank that cleans up in `finally:` leaves its peers before its own
+    exception reaches the top.
+    """
+    return sorted(failures, key=lambda f: (f.is_consequence, f.at))
+
+
+def doing(stack_file):
+    """The last stack in a rank's stack file, as `at <line of code> (<where>)`; empty if there is none.
+
+    `faulthandler` writes it when the rank crashes, and when it is asked what it is doing.
+    """
+    try:
+        text = stack_file.read_text(errors="replace")
+    except OSError:
+        return ""
+    frames = re.findall(r'File "(.*)", line (\d+) in (.*)', text.rpartition("(most recent call first):")[2])
+    for file, line, function in frames:
+        if not _is_library(file):
+            linecache.checkcache(file)
+            code = linecache.getline(file, int(line)).strip()
+            inside = "" if function == "<module>" else f", in {function}"
+            return f"at `{code or '?'}` ({_place(file)}line {line}{inside})"
+    return f"in {frames[0][2]}" if frames else ""
+
+
+def _place(file):
+    is_cell = not os.path.isfile(file) or "ipykernel_" in file
+    return "" if is_cell else f"{os.path.basename(file)} "
+
+
+def _is_library(file):
+    return (file.startswith("<frozen") or "site-packages" in file or "dist-packages" in file
+            or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(rank_module.__file__)))
+
+
+def _signal_name(number):
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,160 @@
+"""What ranks print: read from their log files while they run, shown live, and in the end ordered by rank."""
+
+import re
+import sys
+import time
+from collections import deque
+
+#: Lines of one rank that are shown; `run.logs` holds the rest.
+SHOWN_LINES = 50
+#: Characters of one line that are shown.
+SHOWN_WIDTH = 1000
+#: Bytes of one rank's output that `run.logs` keeps: its beginning and its end.
+KEPT_BYTES = 16 * 2**20
+#: Bytes read from one log at a time, so that a flood cannot fill the kernel's memory.
+_READ_BYTES = 2**20
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-HJKSTfhlnsu]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def clean(line):
+    """One line as a person would see it on a terminal: after the last `\\r`, without cursor movements and junk."""
+    line = line.rstrip("\r")
+    return _CONTROL.sub("", line.rpartition("\r")[2])
+
+
+def clip(line, width=SHOWN_WIDTH):
+    """The line, cut to `width` characters, saying how many are missing."""
+    return line if len(line) <= width else f"{line[:width]}… ({len(line) - width:,} more characters)"
+
+
+def read_log(path):
+    """All that one rank printed, as text: at most KEPT_BYTES of it, its middle left out if there is more."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            if size <= KEPT_BYTES:
+                raw = file.read()
+            else:
+                half = KEPT_BYTES // 2
+                head = file.read(half)
+                file.seek(size - half)
+                raw = head + f"\n… ({size - 2 * half:,} bytes left out) …\n".encode() + file.read()
+    except FileNotFoundError:
+        return ""
+    text = raw.decode(errors="replace")
+    ends = "\n" if text.endswith("\n") else ""
+    return "\n".join(clean(line) for line in text.removesuffix("\n").split("\n")) + ends
+
+
+def by_rank(logs):
+    """All ranks' logs as one text, ordered by rank, every line tagged, long logs shortened in the middle."""
+    shown = []
+    for rank, log in enumerate(logs):
+        lines = log.splitlines()
+        more = len(lines) - SHOWN_LINES
+        if more > 0:
+            half = SHOWN_LINES // 2
+            lines = [*lines[:half], f"… ({more:,} more lines; run.logs[{rank}] has them) …", *lines[-half:]]
+        shown += [f"[{rank}] {clip(line)}" for line in lines]
+    return "".join(f"{line}\n" for line in shown)
+
+
+class Tail:
+    """Reads what was added to a growing log file since the last look."""
+
+    def __init__(self, path):
+        self.path, self.file, self.rest = path, None, b""
+
+    def new_lines(self):
+        """Whole lines that have appeared; the unfinished last one waits in `unfinished`."""
+        if self.file is None:
+            try:
+                self.file = open(self.path, "rb")
+            except FileNotFoundError:
+                return []
+        whole, newline, rest = (self.rest + self.file.read(_READ_BYTES)).rpartition(b"\n")
+        self.rest = rest[-_READ_BYTES:]
+        return [clean(line) for line in whole.decode(errors="replace").split("\n")] if newline else []
+
+    @property
+    def unfinished(self):
+        """The line that is being written, such as a progress bar."""
+        return clean(self.rest.decode(errors="replace"))
+
+    def close(self):
+        if self.file is not None:
+            self.file.close()
+
+
+class Quiet:
+    """Shows nothing. Also what a display has to offer."""
+
+    def update(self, lines, unfinished):
+        """Show new `lines`, a list of (rank, text), and the `unfinished` line of every rank, {rank: text}."""
+
+    def finish(self, logs):
+        """Leave what stays: `logs` is what each rank printed, by rank."""
+
+
+class Terminal(Quiet):
+    """Prints lines as they come."""
+
+    def __init__(self):
+        self.shown = {}
+
+    def update(self, lines, unfinished):
+        for rank, line in lines:
+            self._show(rank, line)
+        self.unfinished = unfinished
+        sys.stdout.flush()
+
+    def _show(self, rank, line):
+        number = self.shown[rank] = self.shown.get(rank, 0) + 1
+        if number <= SHOWN_LINES * 10:
+            print(f"[{rank}] {clip(line)}")
+        elif number == SHOWN_LINES * 10 + 1:
+            print(f"[{rank}] … (more lines follow; run.logs[{rank}] has them)")
+
+    def finish(self, logs):
+        for rank, line in self.unfinished.items():
+            if line:
+                self._show(rank, line)
+        sys.stdout.flush()
+
+
+class Notebook(Quiet):
+    """Shows the last lines in a display that changes while the ranks run and is empty in the end, then prints all
+    lines by rank. So a cell that is run twice leaves the same outputs, in whatever order the ranks wrote."""
+
+    def __init__(self, interval=0.1, lines=20):
+        from IPython.display import display
+
+        self.interval, self.last = interval, deque(maxlen=lines)
+        self.due = time.monotonic() + interval
+        self.shown = ""
+        self.handle = display({}, raw=True, display_id=True)
+
+    def update(self, lines, unfinished):
+        self.last.extend(f"[{rank}] {clip(line)}" for rank, line in lines[-self.last.maxlen:])
+        if time.monotonic() >= self.due:
+            bars = [f"[{rank}] {clip(line)}" for rank, line in sorted(unfinished.items()) if line]
+            self._show("\n".join([*self.last, *bars]))
+
+    def _show(self, text):
+        if text != self.shown:
+            self.handle.update({"text/plain": text} if text else {}, raw=True)
+            self.shown, self.due = text, time.monotonic() + self.interval
+
+    def finish(self, logs):
+        self._show("")
+        sys.stdout.write(by_rank(logs))
+        sys.stdout.flush()
+
+
+def suitable_display():
+    """A Notebook display inside a Jupyter kernel, else a Terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return Notebook() if getattr(shell, "kernel", None) is not None else Terminal()

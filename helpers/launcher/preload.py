@@ -1,0 +1,59 @@
+"""What the fork server imports. It imports, and nothing else (see `server.py`): no tensor is ever made here."""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from helpers.launcher import workarounds
+
+# torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; cloudpickle and the
+# rank's own code, because every rank needs them. Never a learner's module: an edit would not be seen.
+MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo",
+           "cloudpickle", "helpers.launcher.rank", "helpers.reporting"]
+
+
+def preload():
+    """Import MODULES; return what failed, {name: reason}. multiprocessing itself would swallow an ImportError."""
+    failed = {}
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    return failed
+
+
+def outlive_the_kernel(session):
+    """Have the server remove the session's files when the kernel is gone, however it went."""
+    os.setsid()  # Jupyter kills a kernel together with its process group; the server must survive that to clean up
+
+    def clean_up():
+        # The server ends here because the kernel did. Its ranks will end with it, but not what they have started.
+        for group in Path(session).glob("run-*/group-*"):
+            with contextlib.suppress(OSError):
+                os.killpg(int(group.name.removeprefix("group-")), signal.SIGKILL)
+        end = time.monotonic() + 5
+        for folder in filter(None, (session, workarounds.server_socket_folder())):
+            while os.path.exists(folder) and time.monotonic() < end:
+                shutil.rmtree(folder, ignore_errors=True)
+                time.sleep(0.01)
+
+    atexit.register(clean_up)
+
+
+if "HELPERS_SESSION" in os.environ:
+    failed = preload()
+    workarounds.remember_entry_points("torch.distributed.backends")
+    gc.collect()
+    gc.freeze()  # the collector of a rank then never touches, and so never copies, the pages it shares with the server
+    outlive_the_kernel(os.environ["HELPERS_SESSION"])
+    unfinished = Path(os.environ["HELPERS_SESSION"], f"unready-{os.getpid()}")
+    unfinished.write_text(json.dumps(failed))
+    unfinished.rename(unfinished.with_name(f"ready-{os.getpid()}"))

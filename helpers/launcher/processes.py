@@ -1,0 +1,147 @@
+"""The processes of one run: start them all, watch them, ask what they are doing, end them and all they have started."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from multiprocessing import connection
+
+from helpers.launcher import rank as rank_module
+from helpers.launcher import server, workarounds
+
+
+class Processes:
+    """`nprocs` ranks that run the work lying in `folder`."""
+
+    def __init__(self, nprocs, folder):
+        self.nprocs, self.folder = nprocs, folder
+        self.files = [rank_module.Files(folder, rank) for rank in range(nprocs)]
+        self.processes = []
+
+    def start(self):
+        """Start every rank.
+
+        Raises:
+            RuntimeError: a process could not be started; those before it are still running.
+        """
+        for last_try in (False, True):
+            try:
+                return self._start_all()
+            except (OSError, EOFError) as error:
+                failed = len(self.processes)
+                self.end()
+                if last_try:
+                    raise RuntimeError(f"rank {failed} of {self.nprocs} could not be started ({error}); close other "
+                                       "programs, or launch fewer ranks") from None
+            server.wait_until_ready()  # somebody may have killed the fork server at this very moment
+
+    def _start_all(self):
+        context, port = server.context(), _free_port()
+        parent = workarounds.server_pid() if server.START_METHOD == "forkserver" else None
+        for rank in range(self.nprocs):
+            environment = rank_environment(rank, self.nprocs, port, self.folder, self.files[rank])
+            process = context.Process(target=rank_module.main, args=(str(self.folder), rank, environment, parent),
+                                      name=f"rank {rank}")
+            with workarounds.main_left_alone():
+                process.start()
+            self.processes.append(process)
+
+    def wait(self, seconds):
+        """Return when a rank ends, or after `seconds`."""
+        connection.wait([process.sentinel for process in self.processes if process.exitcode is None], seconds)
+
+    def exitcodes(self):
+        """Each rank's exit code, negative for a signal, None while it runs."""
+        return [process.exitcode for process in self.processes]
+
+    def ask(self, seconds=1.0):
+        """Have the running ranks write down what they are doing; wait up to `seconds` for their answers."""
+        if rank_module.SAY_WHAT_YOU_DO is None:
+            return
+        asked = [rank for rank, code in enumerate(self.exitcodes()) if code is None]
+        for rank in asked:
+            with contextlib.suppress(OSError):
+                os.kill(self.processes[rank].pid, rank_module.SAY_WHAT_YOU_DO)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not all(self._answered(rank) for rank in asked):
+            time.sleep(0.01)
+
+    def _answered(self, rank):
+        with contextlib.suppress(OSError):
+            return self.files[rank].stack.stat().st_size > 0
+        return False
+
+    def interrupt(self, seconds):
+        """Interrupt the ranks as Ctrl-C would, and give them up to `seconds` to leave in good order."""
+        self._signal(signal.SIGINT)
+        end = time.monotonic() + seconds
+        while None in self.exitcodes() and time.monotonic() < end:
+            self.wait(end - time.monotonic())
+
+    def end(self):
+        """End every rank, and every process that a rank has left behind, at once; free what was held for them."""
+        if hasattr(os, "killpg"):
+            self._signal(signal.SIGKILL, groups=True)
+        for process in self.processes:
+            if process.exitcode is None:
+                process.kill()
+        for process in self.processes:
+            process.join(10)  # bounded: a process that waits in the kernel for a broken disk or GPU outlives SIGKILL
+            if process.exitcode is None:
+                print(f"{process.name} (process {process.pid}) cannot be ended; it may wait for a broken device",
+                      file=sys.stderr)
+            else:
+                process.close()
+        self.processes = []
+
+    def _signal(self, number, groups=False):
+        for process in self.processes:
+            for send in (os.killpg, os.kill) if groups else (os.kill,):
+                # A rank that has ended may have left its group behind, but its own number may be another's by now.
+                if send is os.killpg or process.exitcode is None:
+                    with contextlib.suppress(OSError):
+                        send(process.pid, number)
+
+
+def rank_environment(rank, nprocs, port, folder, files):
+    """The environment of one rank: the notebook's of this moment, and what torchrun would set."""
+    everything = {
+        "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "ROLE_NAME": "default",
+        "WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": nprocs,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": folder.name, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
+        rank_module.RUN_FOLDER: folder, "HELPERS_REPORT_FILE": files.reports,
+    }
+    # One thread per rank, as torchrun sets it, unless the learner has; a single rank may use all cores. And traffic
+    # stays on this machine: without these, gloo and NCCL would listen on the address of the host's name.
+    defaults = {"OMP_NUM_THREADS": 1} if nprocs > 1 else {}
+    if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
+        defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
+    return {name: str(value) for name, value in {**defaults, **os.environ, **everything}.items()}
+
+
+def _free_port():
+    """A port that is free now, for scripts that open a store of their own at MASTER_PORT; nothing listens on it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def interrupts_held():
+    """Hold KeyboardInterrupt back until the block is done: a half-started rank would be nobody's to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are only ever handled in the main thread
+        return
+    held = []
+    before = signal.signal(signal.SIGINT, lambda *_: held.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt

@@ -1,0 +1,120 @@
+"""The fork server: a process that imports torch once and then only forks, so that ranks start in milliseconds."""
+
+import atexit
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+from helpers.launcher import workarounds
+
+#: How ranks start: COURSE_START_METHOD, or a fork server where that is safe. macOS has one too, but forking a process
+#: that holds Apple's frameworks can crash it; there, and on Windows, every rank imports torch itself.
+START_METHOD = os.environ.get("COURSE_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
+
+#: Names the session's folder to the server, which removes it when the kernel can no longer do so itself.
+SESSION = "HELPERS_SESSION"
+
+# The server must import and nothing else: one multithreaded product in it, and every rank forked from it hangs in its
+# own first one. So no library may start threads while it is imported. And it must never initialise CUDA.
+_QUIET = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+
+_started = {}  # process id -> the folder of the session for which we started that server
+
+
+def context():
+    """The `multiprocessing` context that ranks start from."""
+    return multiprocessing.get_context(START_METHOD)
+
+
+def start():
+    """Start the fork server unless it runs; do not wait for its imports.
+
+    Returns:
+        The server's process id; None where ranks are spawned, and where somebody else's fork server runs already.
+
+    Raises:
+        OSError: there is no folder to write to, or no process could be started.
+    """
+    if START_METHOD != "forkserver":
+        return None
+    before = workarounds.server_pid()
+    if before is not None and before not in _started:
+        forkserver.ensure_running()
+        return None  # theirs: ranks start there as well, but each has to import torch again
+    folder = _started.get(before) or _session_folder()
+    folder.mkdir(exist_ok=True)
+    here = str(Path(__file__).parents[2])
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Importing torch._dynamo makes torch's cache folder; the server's is not worth keeping.
+    own = {SESSION: str(folder), "PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor")}
+    with workarounds.server_environment(**_QUIET, **own):
+        multiprocessing.set_forkserver_preload(["helpers.launcher.preload"])
+        forkserver.ensure_running()
+    pid = workarounds.server_pid()
+    _started[pid] = folder
+    return pid
+
+
+def wait_until_ready(seconds=120):
+    """Wait until the server has imported torch, the first time; later calls find it ready and cost nothing.
+
+    Raises:
+        RuntimeError: the server could not import torch, died again and again, or is not ready after `seconds`.
+    """
+    end, deaths = time.monotonic() + seconds, 0
+    pid = start()
+    while pid is not None:
+        sign = _started[pid] / f"ready-{pid}"
+        if sign.exists():
+            failed = json.loads(sign.read_text())
+            if failed:
+                raise RuntimeError("ranks cannot start, because this fails in a fresh Python process: "
+                                   + "; ".join(f"import {name}: {why}" for name, why in failed.items()))
+            return
+        if time.monotonic() > end:
+            raise RuntimeError(f"the fork server has not imported torch after {seconds:g} s; is the disk very busy? "
+                               "Restart the kernel, and try `python -c 'import torch'` in a terminal.")
+        time.sleep(0.01)
+        before, pid = pid, start()
+        deaths += pid != before
+        if deaths > 3:
+            raise RuntimeError("the fork server dies while it imports torch; try `python -c 'import torch'` in a "
+                               "terminal (is there enough memory?), then restart the kernel")
+
+
+def run_folder():
+    """A new empty folder for one run, removed with the session at the latest.
+
+    Raises:
+        OSError: the temporary folder cannot be written.
+    """
+    session = _started.get(workarounds.server_pid()) or _session_folder()
+    session.mkdir(exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="run-", dir=session))
+
+
+_session = None
+
+
+def _session_folder():
+    global _session
+    if _session is None:
+        _session = Path(tempfile.mkdtemp(prefix="helpers-ranks-"))
+        atexit.register(_remove_in, os.getpid(), _session)
+    return _session
+
+
+def _remove_in(pid, folder):
+    if os.getpid() == pid:  # a child forked from the kernel must not remove its parent's folder
+        shutil.rmtree(folder, ignore_errors=True)

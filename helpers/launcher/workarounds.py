@@ -1,0 +1,170 @@
+"""Every private name and every trap that launching ranks has to work around, each with its finding.
+
+`tests/test_workarounds.py` holds one test a finding, so that a new Python or torch that moves a name, or no longer
+needs the workaround, is noticed there and not in a lesson. The kernel's side comes first, the rank's side second.
+"""
+
+import atexit
+import contextlib
+import functools
+import importlib.metadata
+import itertools
+import os
+import signal
+import sys
+from multiprocessing import forkserver
+
+# ---------------------------------------------------------------------------------------------------- in the kernel
+
+
+def server_pid():
+    """The fork server's process id, or None while there is none.
+
+    Finding: `multiprocessing` says neither whether its fork server runs nor which process it is, and a server that
+    somebody else started first (without our preload) would silently be ours.
+    """
+    return forkserver._forkserver._forkserver_pid
+
+
+@contextlib.contextmanager
+def main_left_alone():
+    """Keep new processes from importing the caller's `__main__`.
+
+    Finding: both `spawn` and `forkserver` run the parent's main script again in every child, so that a plain script
+    that calls `launch` without an `if __name__ == "__main__"` guard starts itself for ever. Our functions travel by
+    value and need no main module.
+    """
+    main = sys.modules["__main__"].__dict__
+    kept = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    main.pop("__file__", None)
+    main["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.update(kept)
+
+
+@contextlib.contextmanager
+def server_environment(**variables):
+    """Give the fork server, while it starts, variables that the kernel itself must not keep.
+
+    Finding: the server's environment is fixed at its start, and it is the only way in: on Python 3.11 the server
+    ignores the `sys.path` that it is sent (python/cpython#117378), so even our own package needs PYTHONPATH.
+    """
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+
+# --------------------------------------------------------------------------------------------------- in the server
+
+
+def remember_entry_points(*groups):
+    """Look the installed packages through for `groups` of entry points now, once, for all ranks to come.
+
+    Finding: since 2.14, torch reads the metadata of every installed package each time a process group is made, to
+    see whether one of them brings the backend: 15 ms of a launch that takes 50.
+    """
+    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+    for group in groups:
+        importlib.metadata.entry_points(group=group)
+
+
+def server_socket_folder():
+    """The folder that was made for the socket on which the fork server listens, or None if none was.
+
+    Finding: multiprocessing makes it in the temporary folder, and only a kernel that exits in good order removes it.
+    """
+    folder = os.path.dirname(forkserver._forkserver._forkserver_address)
+    return folder if os.path.basename(folder).startswith("pymp-") else None
+
+
+# ----------------------------------------------------------------------------------------------------- in the rank
+
+
+def die_with(parent):
+    """End this rank, whatever it is doing, as soon as process `parent` is gone.
+
+    Finding: a rank inherits the writing end of the pipe by which the fork server notices that the kernel died. While
+    any rank holds it, the server lives on, and a kernel killed with -9 leaves both behind. Closing it lets the server
+    go, and prctl(2) PR_SET_PDEATHSIG takes the rank along, even one that waits in C++ with the GIL held.
+    """
+    server = forkserver._forkserver
+    if getattr(server, "_forkserver_alive_fd", None) is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+
+
+def forget_server_exit_functions():
+    """Drop what the server's imports asked to be called at exit: it is the server's to call, once, not every rank's."""
+    atexit._clear()
+
+
+def run_exit_functions():
+    """Call what the learner's code registered with `atexit`.
+
+    Finding: a process made by a fork server ends in `os._exit`, which skips them; under torchrun they run.
+    """
+    atexit._run_exitfuncs()
+
+
+def rendezvous_by_file(path):
+    """Let `init_process_group()` meet the other ranks through files at `path`, not at MASTER_ADDR:MASTER_PORT.
+
+    Finding: the TCPStore behind `env://` listens on every interface, and looks up its peer's name in reverse DNS,
+    which cost 5 s in 7 of 100 launches (pytorch/pytorch#159007). A FileStore opens no port: 0 of 200. Each group that
+    a script forms in turn gets a file of its own, since a store is good for one meeting only.
+    """
+    from torch.distributed import FileStore, rendezvous
+
+    handlers = sys.modules[rendezvous.__module__]._rendezvous_handlers
+    meetings = itertools.count()
+
+    def by_file(url, timeout=None, **_):
+        from urllib.parse import parse_qs, urlparse
+
+        # init_process_group(rank=…, world_size=…) puts its arguments into the URL.
+        asked = {name: values[0] for name, values in parse_qs(urlparse(url).query).items()}
+        rank = int(asked.get("rank") or os.environ["RANK"])
+        world_size = int(asked.get("world_size") or os.environ["WORLD_SIZE"])
+        store = FileStore(f"{path}-{next(meetings)}", world_size)
+        if timeout is not None:
+            store.set_timeout(timeout)
+        yield store, rank, world_size
+        raise RuntimeError("these ranks have met already; they cannot meet again in the same group")
+
+    handlers["env"] = by_file
+
+
+def keep_destroyed_groups():
+    """Keep process groups alive after `destroy_process_group()`, until the rank ends.
+
+    Finding: a DDP object that outlives its group owns the group's last reference. Freeing it joins gloo's threads
+    while holding the GIL, and those threads may want the GIL: 8 of 20 runs hung at the end of a function; with the
+    references kept, 0 of 140 (pytorch/pytorch#56297).
+    """
+    import torch.distributed as dist
+
+    c10d = dist.distributed_c10d
+    destroy, kept = c10d.destroy_process_group, []
+
+    def destroy_process_group(group=None):
+        kept.extend(c10d._world.pg_map)
+        return destroy(group)
+
+    c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group

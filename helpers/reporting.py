@@ -1,0 +1,51 @@
+"""`report(loss=0.3, step=7)`: numbers on their way from a rank to the notebook that launched it."""
+
+import json
+import os
+
+#: Names the file that `launch` watches for one rank's numbers; absent when nobody listens (plain torchrun).
+REPORT_FILE = "HELPERS_REPORT_FILE"
+
+_open = None  # (path, descriptor): opened at the first report of a process
+
+
+def report(**numbers):
+    """Send numbers to the notebook, one row a call; under plain `torchrun`, print them as one line.
+
+    Values are numbers, strings, None, or lists and dicts of them; a tensor or array with one element is sent as its
+    number, a longer one as a list.
+
+    Raises:
+        TypeError: a value is none of these (the message names it), or nothing was given.
+    """
+    if not numbers:
+        raise TypeError("report() needs at least one number, for example report(loss=0.3)")
+    row = {name: _plain(name, value) for name, value in numbers.items()}
+    path = os.environ.get(REPORT_FILE)
+    if path is None:
+        rank = os.environ.get("RANK")
+        print(f"{'' if rank is None else f'[rank {rank}] '}{' '.join(f'{k}={_short(v)}' for k, v in row.items())}",
+              flush=True)
+        return
+    global _open
+    if _open is None or _open[0] != path:
+        _open = path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    # One write per row: a rank that is killed leaves whole rows behind, never half of one that looks whole.
+    os.write(_open[1], json.dumps(row).encode() + b"\n")
+
+
+def _plain(name, value):
+    if hasattr(value, "tolist"):  # tensors and numpy arrays, without importing either
+        value = value.tolist()
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], int | float):
+        value = value[0]
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"report({name}=…): a {type(value).__name__} cannot be sent; send numbers, text or lists of "
+                        f"them, for example report({name}=float(x))") from None
+    return value
+
+
+def _short(value):
+    return f"{value:.6g}" if isinstance(value, float) else value

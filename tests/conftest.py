@@ -1,0 +1,58 @@
+"""Fixtures and small tools that several test modules use."""
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def running(marker):
+    """Processes other than this one whose command line or environment holds `marker`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            text = " ".join(process.cmdline()) + " ".join(f"{k}={v}" for k, v in process.environ().items())
+            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and marker in text:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def children():
+    """Processes started by this one that are still there, the fork server and the resource tracker left out."""
+    left = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            line = " ".join(process.cmdline())
+            is_server = "multiprocessing.forkserver" in line and process.ppid() == os.getpid()
+            if not is_server and "resource_tracker" not in line and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(f"{process.pid} {line[:150]}")
+        except psutil.Error:
+            continue
+    return left
+
+
+def eventually(holds, seconds=10):
+    """Wait until `holds()` is true; return whether it became so."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return bool(holds())
+
+
+@pytest.fixture
+def nothing_left():
+    """Fails the test if it leaves a process or a run's folder behind."""
+    from helpers.launcher import server
+
+    yield
+    assert eventually(lambda: not children()), children()
+    folders = [path for session in server._started.values() for path in session.glob("run-*")]
+    assert not folders, folders

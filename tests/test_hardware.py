@@ -1,0 +1,211 @@
+"""helpers.hardware: what it says, what it must not do (import torch, start CUDA, tell who you are), and the tiers."""
+
+import getpass
+import os
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from helpers.hardware import GPU, Hardware, Tier, hardware
+
+module = sys.modules["helpers.hardware"]
+ROOT = Path(__file__).resolve().parents[1]
+H100 = "NVIDIA H100 80GB HBM3, 81559, 9.0"
+T4 = "Tesla T4, 15360, 7.5"
+on_unix = pytest.mark.skipif(sys.platform == "win32", reason="the fake nvidia-smi is a shell script")
+
+
+def python(code, **environment):
+    """Standard output of a fresh interpreter that sees the project."""
+    done = subprocess.run(
+        [sys.executable, *code], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def smi(tmp_path, monkeypatch):
+    """A function that puts an nvidia-smi on PATH, alone there, which runs the given shell lines."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(shell):
+        script = tmp_path / "nvidia-smi"
+        script.write_text("#!/bin/sh\n" + textwrap.dedent(shell))
+        script.chmod(0o755)
+
+    return install
+
+
+@pytest.fixture
+def three_gpus(smi):
+    smi(f"echo '0, GPU-aaa1, {H100}'; echo '1, GPU-aaa2, {H100}'; echo '2, GPU-bbb1, {T4}'")
+
+
+def fake(gpus, cuda="13.0", backends=("gloo",)):
+    """A machine with so many GPUs."""
+    machine = Hardware()
+    machine.__dict__.update(gpus=tuple(GPU(i, "G", 8.0, (8, 0)) for i in range(gpus)), cuda=cuda, backends=backends)
+    return machine
+
+
+def test_import_is_cheap():
+    loaded = "import sys; from helpers.hardware import hardware; hardware.cores, hardware.gpus, hardware.versions; "
+    assert python(["-c", loaded + "print(sorted({'torch', 'torchvision', 'numpy'} & set(sys.modules)))"]) == "[]\n"
+
+
+def test_command_prints_the_table_without_naming_anybody():
+    text = python(["-m", "helpers.hardware"])
+    assert re.search(r"^CPU cores +[1-9]\d* usable", text, re.MULTILINE)
+    assert re.search(r"^torch +\d+\.\d+", text, re.MULTILINE)
+    assert len({re.match(r".*?  +", line).end() for line in text.splitlines()}) == 1, "the columns are aligned"
+    for private in (str(Path.home()), str(ROOT), socket.gethostname()):
+        assert len(private) < 3 or private not in text
+    assert not re.search(rf"\b{re.escape(getpass.getuser())}\b", text)
+
+
+def test_looking_does_not_start_cuda():
+    code = "from helpers.hardware import hardware; str(hardware); hardware.tier(gpus=1); import torch; "
+    assert python(["-c", code + "print(torch.cuda.is_initialized())"]) == "False\n"
+
+
+def test_fields_are_plausible():
+    assert hardware.cpu and 1 <= hardware.cores <= os.cpu_count()
+    assert 0 < hardware.memory_available_gib <= hardware.memory_gib < 1e5
+    assert hardware.memory_limit_gib is None or 0 < hardware.memory_limit_gib < hardware.memory_gib
+    assert hardware.cpu_limit is None or hardware.cpu_limit > 0
+    assert hardware.shm_gib is None or hardware.shm_gib >= 0
+    assert set(hardware.cpu_flags) <= set(module.CPU_FLAGS)
+    assert "gloo" in hardware.backends and "spawn" in hardware.start_methods
+
+
+def test_html_table_is_accessible_and_escaped():
+    machine = fake(1)
+    machine.__dict__["cpu"] = "<b>&"
+    text = machine._repr_html_()
+    assert "<caption>" in text and 'scope="row"' in text and 'scope="col"' in text
+    assert "&lt;b&gt;&amp;" in text and "<b>" not in text
+    assert text.count("<tr>") == text.count("</tr>") == len(machine.rows()) + 1
+
+
+@on_unix
+def test_gpus_are_parsed(three_gpus):
+    gpus = Hardware().gpus
+    assert [gpu.name for gpu in gpus] == ["NVIDIA H100 80GB HBM3"] * 2 + ["Tesla T4"]
+    assert gpus[0].memory_gib == pytest.approx(79.65, abs=0.01) and gpus[0].capability == (9, 0)
+    assert gpus[0].fast_dtypes == ("fp16", "bf16", "tf32", "fp8") and gpus[2].fast_dtypes == ("fp16",)
+    assert str(gpus[2]) == "Tesla T4, 15.0 GiB, capability 7.5, fast: fp16"
+
+
+@on_unix
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ("", []),
+        ("-1", []),
+        ("2", ["T4"]),
+        ("2,0", ["T4", "H100"]),
+        (" 1 , 2 ", ["H100", "T4"]),
+        ("0,7,2", ["H100"]),  # CUDA stops at what is not there
+        ("0,nonsense,1", ["H100"]),
+        ("1,1", []),
+        ("GPU-bbb", ["T4"]),
+        ("GPU-aaa", []),  # fits two
+        ("MIG-123", ["MIG slice"]),
+    ],
+)
+def test_cuda_visible_devices(three_gpus, monkeypatch, visible, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    gpus = Hardware().gpus
+    assert [gpu.index for gpu in gpus] == list(range(len(names)))
+    assert all(name in gpu.name for name, gpu in zip(names, gpus, strict=True))
+
+
+BROKEN = ["echo 'No devices were found'", "echo '0, GPU-a, X, 1, 9.0'; exit 9", "exec /bin/sleep 60"]
+
+
+@on_unix
+@pytest.mark.parametrize("shell", BROKEN)
+def test_a_broken_driver_means_no_gpus(smi, monkeypatch, shell):
+    monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.3)
+    smi(shell)
+    assert Hardware().gpus == ()
+
+
+def test_no_driver_means_no_gpus(smi):
+    assert Hardware().gpus == ()
+
+
+@on_unix
+def test_memory_that_the_driver_does_not_know(smi):
+    smi("echo '0, GPU-1, NVIDIA GB10, [N/A], 12.1'")
+    (gpu,) = Hardware().gpus
+    assert gpu.memory_gib is None and "memory not known" in str(gpu) and gpu.capability == (12, 1)
+
+
+def test_container_limits(tmp_path, monkeypatch):
+    (tmp_path / "root/a/b").mkdir(parents=True)
+    (tmp_path / "own").write_text("4:memory:/elsewhere\n0::/a/b\n")
+    (tmp_path / "root/a/b/cpu.max").write_text("max 100000\n")
+    (tmp_path / "root/a/cpu.max").write_text("150000 100000\n")
+    (tmp_path / "root/a/memory.max").write_text(f"{2**28}\n")
+    (tmp_path / "root/memory.max").write_text("max\n")
+    find = module._cgroup
+    monkeypatch.setattr(module, "_cgroup", lambda name: find(name, tmp_path / "root", tmp_path / "own"))
+    assert Hardware().memory_limit_gib == 0.25 and Hardware().cpu_limit == 1.5
+    assert "limited to 1.5" in str(Hardware()) and "limited to 0.2 GiB" in str(Hardware())
+    monkeypatch.setattr(module, "_cgroup", lambda name: find(name, tmp_path / "none", tmp_path / "none"))
+    assert Hardware().memory_limit_gib is None and Hardware().cpu_limit is None
+
+
+@pytest.mark.parametrize(
+    ("here", "wanted", "allowed", "name", "word"),
+    [
+        (0, 0, {}, "real here", "no GPU"),
+        (2, 2, {}, "real here", "2 GPUs"),
+        (0, 1, {}, "recorded", "a GPU"),
+        (0, 2, {"cpu_stand_in": True}, "scaled down here", "CPU"),
+        (0, 2, {"gpu_can_be_shared": True}, "recorded", "measured"),
+        (1, 2, {"gpu_can_be_shared": True, "cpu_stand_in": True}, "scaled down here", "share a GPU"),
+        (1, 2, {"cpu_stand_in": True}, "scaled down here", "CPU"),
+        (1, 2, {}, "recorded", "measured"),
+    ],
+)
+def test_tiers(here, wanted, allowed, name, word):
+    tier = fake(here).tier(gpus=wanted, **allowed)
+    assert isinstance(tier, Tier) and tier.name == name and word in tier.why
+    assert str(tier) == repr(tier) == f"{name}: {tier.why}"
+
+
+def test_gpus_that_this_torch_cannot_use_do_not_count():
+    machine = fake(2, cuda=None)
+    assert machine.usable_gpus == 0 and machine.tier(gpus=1).name == "recorded"
+    assert "built without CUDA" in str(machine) and "No GPU" in machine.sentence
+    assert fake(0, backends=()).tier(gpus=2, cpu_stand_in=True).name == "recorded"
+
+
+@pytest.mark.parametrize(("gpus", "error"), [(-1, ValueError), ("2", TypeError), (1.0, TypeError), (True, TypeError)])
+def test_tier_refuses_nonsense(gpus, error):
+    with pytest.raises(error, match="gpus must be"):
+        hardware.tier(gpus=gpus)
+
+
+def test_the_sentence_has_no_number():
+    sentences = {fake(gpus).sentence for gpus in (0, 1, 2, 8)}
+    assert len(sentences) == 3 and not re.search(r"\d", "".join(sentences))
+
+
+def test_on_a_real_gpu_it_agrees_with_torch():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    assert hardware.usable_gpus == torch.cuda.device_count()
+    for gpu in hardware.gpus:
+        real = torch.cuda.get_device_properties(gpu.index)
+        assert gpu.name.startswith(real.name.split(" MIG")[0]) and gpu.capability == (real.major, real.minor)
