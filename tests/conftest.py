@@ -1,6 +1,8 @@
 """Fixtures and small tools that several test modules use."""
 
 import os
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -8,6 +10,9 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+# No test, and no notebook that nbval executes, may read or write the progress of the person who runs the tests.
+os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
 
 
 def running(marker):
@@ -56,3 +61,7 @@ def nothing_left():
     assert eventually(lambda: not children()), children()
     folders = [path for session in server._started.values() for path in session.glob("run-*")]
     assert not folders, folders
+
+
+def pytest_sessionfinish():
+    shutil.rmtree(Path(os.environ["COURSE_PROGRESS"]).parent, ignore_errors=True)

@@ -131,12 +131,12 @@ def _call(function, args):
     try:
         return cloudpickle.dumps((function, args))
     except Exception as error:
-        culprit = _unsendable(function, args)
+        culprit = unsendable(function, args)
         raise TypeError(f"{culprit or name} cannot be sent to another process: {error}. Make it inside the function "
                         "instead, or send what it is made from.") from None
 
 
-def _unsendable(function, args):
+def unsendable(function, args):
     """Names the argument or the global variable that pickling fails on."""
     import cloudpickle
 

@@ -48,8 +48,9 @@ class RankError(RuntimeError):
 
     def _render_traceback_(self):
         """What IPython shows instead of the frames of `launch`: the rank's own traceback."""
-        others = [f"  then rank {f.rank}: {f.message.splitlines()[0][:200]}" for f in self.failures[1:]]
-        return [*self._traceback().splitlines(), f"RankError: {self}", *others]
+        others = [f"  then rank {f.rank}: {f.message.splitlines()[0][:200]}"
+                  for f in self.failures[1:] if f.exitcode is not None]
+        return [*_with_cells_named(self._traceback()).splitlines(), f"RankError: {self}", *others]
 
 
 class RankTraceback(Exception):
@@ -125,10 +126,23 @@ def doing(stack_file):
     for file, line, function in frames:
         if not _is_library(file):
             linecache.checkcache(file)
-            code = linecache.getline(file, int(line)).strip()
+            code = linecache.getline(file, int(line)).partition("  #")[0].strip()
             inside = "" if function == "<module>" else f", in {function}"
             return f"at `{code or '?'}` ({_place(file)}line {line}{inside})"
     return f"in {frames[0][2]}" if frames else ""
+
+
+def _with_cells_named(text):
+    """A traceback that says `Cell In[3]` where it names the file that IPython makes up for that cell."""
+    from IPython import get_ipython
+
+    name_of = getattr(getattr(get_ipython(), "compile", None), "format_code_name", lambda file: None)
+
+    def named(match):
+        name = name_of(match[1])
+        return f"{name[0]} {name[1]}" if name else match[0]
+
+    return re.sub(r'File "([^"\n]+)"', named, text)
 
 
 def _place(file):

@@ -88,7 +88,7 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
         try:
             with interrupts_held():
                 ranks.start()
-            failures = watch.until_done(began + timeout, timeout, stop)
+            failures = watch.until_done(timeout, stop)
         except KeyboardInterrupt:
             with interrupts_held():
                 ranks.interrupt(GRACE)
@@ -116,9 +116,9 @@ class _Watch:
         self.report_tails = [output.Tail(files.reports) for files in ranks.files]
         self.reports = [[] for _ in ranks.files]
 
-    def until_done(self, deadline, timeout, stop):
+    def until_done(self, timeout, stop):
         """Wait for all ranks; return the failures, the first one first, as soon as there is one."""
-        give_up_on_root = None
+        deadline, give_up_on_root = time.monotonic() + timeout, None
         while True:
             self.ranks.wait(PERIOD)
             self.look()
@@ -167,7 +167,7 @@ class _Watch:
             if code is None:
                 files = self.ranks.files[rank]
                 done = "has done its work but does not end; it is " if files.result.exists() else "was "
-                failures.append(errors.Failure(rank, None, f"no result after {timeout:g} s; rank {rank} {done}"
+                failures.append(errors.Failure(rank, None, f"no result after {timeout:g} s: rank {rank} {done}"
                                                            f"{errors.doing(files.stack) or 'busy in compiled code'}"))
         return failures
 
@@ -175,7 +175,7 @@ class _Watch:
 def _message(failures, nprocs, files):
     first, *others = failures
     if first.exitcode is None:
-        return "\n".join([first.message, *(f.message.split("; ", 1)[-1] for f in others)])
+        return "\n".join([first.message, *(f"and {f.message.partition(': ')[2]}" for f in others)])
     message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
     gone = [rank for rank in range(nprocs) if files[rank].result.exists()]
     if first.is_consequence and gone:

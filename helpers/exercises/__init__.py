@@ -1,0 +1,15 @@
+"""Exercises that are checked in real ranks, one module per lesson; questions to answer before a run; progress.
+
+    from helpers.exercises import predict, progress
+    from helpers.exercises import start_here as ex
+    ex.my_share                    # the task
+    ex.my_share.check(my_share)    # not attempted, not yet, or correct; also .hint() and .solution()
+
+Importing this package is cheap: no torch, and no process before the first check. `engine` tells how to write one more.
+"""
+
+from helpers.exercises.engine import Exercise, Feedback, exercises_of, not_yet, wrong
+from helpers.exercises.progress import progress
+from helpers.exercises.quiz import predict
+
+__all__ = ["Exercise", "Feedback", "exercises_of", "not_yet", "predict", "progress", "wrong"]

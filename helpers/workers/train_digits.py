@@ -1,0 +1,53 @@
+"""Train a small network on the shipped digits with DistributedDataParallel, on any number of ranks.
+
+Run it: launch("train_digits.py", nprocs=2), or torchrun --nproc-per-node=2 train_digits.py.
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from helpers import report
+from helpers.data import Digits
+
+
+def main(epochs, batch_size):
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    data = TensorDataset(*Digits(train=True).tensors())
+    sampler = DistributedSampler(data)  # each rank sees its own share of the images
+    loader = DataLoader(data, batch_size=batch_size // world_size, sampler=sampler)
+
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for images, labels in loader:
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()  # and here the ranks average their gradients
+            optimizer.step()
+        report(epoch=epoch, loss=loss.item())
+    print(f"rank {rank} trained on {len(sampler)} of {len(data)} images")
+
+    if rank == 0:
+        images, labels = Digits(train=False).tensors()
+        with torch.no_grad():  # the plain network inside: a forward of `model` itself is for all ranks together
+            accuracy = (model.module(images).argmax(1) == labels).float().mean()
+        print(f"test accuracy after {epochs} epochs on {world_size} rank(s): {accuracy:.2f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=64, help="images per step, over all ranks together")
+    options = parser.parse_args()
+    main(options.epochs, options.batch_size)

@@ -1,0 +1,435 @@
+"""Exercises: each one's stub, solution and wrong answers; the engine on whatever a learner writes; progress; quiz."""
+
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import helpers.exercises
+from helpers.exercises import Exercise, exercises_of, not_yet, predict, wrong
+from helpers.exercises import progress as show_progress
+from helpers.exercises.engine import Feedback
+
+progress = sys.modules["helpers.exercises.progress"]  # the package shows the function under this name
+
+MODULES = [importlib.import_module(f"helpers.exercises.{found.name}")
+           for found in pkgutil.iter_modules(helpers.exercises.__path__)]
+LESSONS = [module for module in MODULES if exercises_of(module)]
+EXERCISES = [exercise for module in LESSONS for exercise in exercises_of(module)]
+WRONG = [(exercise, answer) for exercise in EXERCISES for answer in exercise.wrong]
+
+pytestmark = pytest.mark.usefixtures("own_progress", "nothing_left")
+
+
+@pytest.fixture
+def own_progress(tmp_path, monkeypatch):
+    path = tmp_path / "progress.json"
+    monkeypatch.setenv("COURSE_PROGRESS", str(path))
+    monkeypatch.setattr(progress, "_warned", False)
+    return path
+
+
+def name_of(value):
+    return f"{value.lesson}.{value.name}" if isinstance(value, Exercise) else value.__name__
+
+
+# ------------------------------------------------------------------------------------------- every exercise there is
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=name_of)
+def test_stub_is_not_attempted(exercise):
+    assert exercise.check(type(exercise).stub).status == "not attempted"
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=name_of)
+def test_solution_is_correct(exercise):
+    feedback = exercise.check(type(exercise).answer)
+    assert feedback and feedback.status == "correct", feedback
+    assert exercise.why in repr(feedback)
+
+
+@pytest.mark.parametrize("exercise, answer", WRONG, ids=name_of)
+def test_wrong_answer_gets_its_feedback(exercise, answer):
+    feedback = exercise.check(answer)
+    assert feedback.status == "not yet", feedback
+    assert answer.fragment in repr(feedback), feedback
+    assert feedback.observed and feedback.expected and not feedback
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=name_of)
+def test_is_complete(exercise):
+    module = sys.modules[type(exercise).__module__]
+    assert getattr(module, exercise.name) is exercise, "the instance is named as its class, in small letters"
+    assert all([exercise.title, exercise.task, exercise.why, exercise.explanation, exercise.hints, module.LESSON])
+    assert all(hint.strip() for hint in exercise.hints)
+    assert len(exercise.wrong) >= 3
+    parameters = inspect.signature(type(exercise).stub).parameters
+    assert inspect.signature(type(exercise).answer).parameters == parameters
+    solution = repr(exercise.solution())
+    assert f"```python\ndef {exercise.name}(" in solution and exercise.explanation in solution
+    assert inspect.getsource(type(exercise).answer).strip().splitlines()[-1].strip() in solution
+    assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
+
+
+# ------------------------------------------------------------------------------------ whatever a learner's code may be
+
+
+class Number(Exercise):
+    title, task, why, explanation = "A number", "Return twice the number.", "why", "because"
+    hints = ("first", "second")
+    timeout = 20
+
+    @staticmethod
+    def stub(number):
+        raise NotImplementedError
+
+    @staticmethod
+    def answer(number):
+        # twice
+        return 2 * number
+
+    @wrong("rank 0 answered 1")
+    def as_it_is(number):
+        return number
+
+    @staticmethod
+    def probe(double):
+        return double(1)
+
+    def judge(self, observed):
+        for rank, number in enumerate(observed):
+            if not number == 2:
+                return not_yet(f"rank {rank} answered {number}", "2")
+
+
+class Impatient(Number):
+    timeout = 2
+
+
+def check(answer, exercise=Number):
+    feedback = exercise().check(answer)
+    assert feedback.status in repr(feedback) and feedback.status in feedback._repr_html_()
+    return feedback
+
+
+def not_yet_with(answer, *fragments, exercise=Number):
+    feedback = check(answer, exercise)
+    assert feedback.status == "not yet" and not feedback
+    for fragment in fragments:
+        assert fragment in repr(feedback), feedback
+    return feedback
+
+
+@pytest.mark.parametrize("given, said", [(None, "given None"), (3, "a int"), ([1], "a list"), ("f", "a str"),
+                                         (dict, "a class")])
+def test_no_function(given, said):
+    not_yet_with(given, said, "the function itself", "`check(number)`")
+
+
+@pytest.mark.parametrize("answer", [..., lambda number: ..., Number.stub], ids=["dots", "returns dots", "stub"])
+def test_not_attempted(answer):
+    assert check(answer).status == "not attempted"
+
+
+def test_still_to_do_in_one_rank():
+    def double(number):
+        if os.environ["RANK"] == "1":
+            raise NotImplementedError("later")
+        time.sleep(60)
+
+    assert check(double).status == "not attempted"
+
+
+def test_not_implemented_by_torch_is_an_attempt():
+    def double(number):
+        import torch
+        return torch.nn.Module()(number)
+
+    not_yet_with(double, "forward", "return torch.nn.Module()(number)")
+
+
+@pytest.mark.parametrize("answer", [lambda: 2, lambda number, more: 2, lambda *, number: 2])
+def test_other_parameters(answer):
+    not_yet_with(answer, "your function takes", "`(number)`")
+
+
+def test_callables_of_other_kinds_are_run():
+    import functools
+
+    assert check(functools.partial(lambda factor, number: factor * number, 2))
+    not_yet_with(len, "TypeError", "has no len()")
+
+
+def test_cannot_be_sent():
+    lock = threading.Lock()
+
+    def double(number):
+        with lock:
+            return 2 * number
+
+    not_yet_with(double, "the variable `lock`, which double() uses, cannot be sent to another process")
+
+
+def test_raises():
+    def double(number):
+        assert os.environ["RANK"] == "0", f"I am {object()}"
+        return [2, 2][number:] + [4][7]
+
+    feedback = not_yet_with(double, "rank 0 of 2 raised IndexError",
+                            "`return [2, 2][number:] + [4][7]` (line ", ", in double)")
+    assert repr(feedback) == repr(check(double)), "the same in every execution, though both ranks raise"
+
+    def boom(number):
+        if os.environ["RANK"] == "1":
+            raise ValueError(f"<b>boom</b> {object()}")
+        return 2
+
+    feedback = not_yet_with(boom, "rank 1 of 2 raised ValueError: <b>boom</b> <object object at 0x…>")
+    assert "<b>boom" not in feedback._repr_html_()
+
+
+def test_own_line_below_torch():
+    def double(number):
+        import torch
+        return torch.nn.functional.linear(torch.ones(2), torch.ones(3, 3))
+
+    not_yet_with(double, "RuntimeError", "`return torch.nn.functional.linear(torch.ones(2), torch.ones(3, 3))`")
+
+
+def test_prints_a_lot():
+    def double(number):
+        for line in range(100_000):
+            print("line", line)
+        return 2 * number
+
+    feedback = check(double)
+    assert feedback and len(repr(feedback)) < 1000
+
+    def wrong_and_loud(number):
+        print("I was called with", number)
+
+    feedback = not_yet_with(wrong_and_loud, "rank 0 answered None", "_.logs[0]")
+    assert feedback.logs == ("I was called with 1\n",) * 2
+
+
+@pytest.mark.parametrize("code", [None, 0, 3, "bye"])
+def test_sys_exit(code):
+    not_yet_with(lambda number: sys.exit(code), "left with sys.exit()", "sys.exit(code)")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_os_exit(code):
+    not_yet_with(lambda number: os._exit(code), f"exit code {code} (os._exit?)")
+
+
+def test_killed():
+    not_yet_with(lambda number: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL")
+
+
+def test_interrupt_of_its_own():
+    def double(number):
+        raise KeyboardInterrupt
+
+    not_yet_with(double, "raised KeyboardInterrupt", "`raise KeyboardInterrupt`")
+
+
+def test_returns_what_cannot_be_sent():
+    not_yet_with(lambda number: threading.Lock(), "cannot be sent to the notebook")
+
+
+def test_returns_what_the_check_cannot_read():
+    class Stubborn:
+        def __eq__(self, other):
+            raise RuntimeError("no")
+
+    not_yet_with(lambda number: Stubborn(), "the check cannot read what came back", "RuntimeError: no")
+
+
+def test_returns_a_lot():
+    feedback = not_yet_with(lambda number: "x" * 10_000_000, "more characters")
+    assert len(repr(feedback)) < 3000 and len(feedback._repr_html_()) < 3000
+
+
+def test_sleeps_for_ever():
+    def double(number):
+        time.sleep(3600)
+
+    began = time.monotonic()
+    not_yet_with(double, "rank 0 was at `time.sleep(3600)`", "rank 1 was at", "within 2 s", exercise=Impatient)
+    assert time.monotonic() - began < 10
+
+
+def test_waits_for_a_rank_that_has_gone():
+    def double(number):
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            dist.barrier()
+        return 2
+
+    not_yet_with(double, "barrier()", exercise=Impatient)
+
+
+def test_interrupt_passes_through():
+    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        Number().check(lambda number: time.sleep(60))
+    timer.join()
+
+
+def test_judge_sees_one_launch_at_a_time():
+    class Sizes(Number):
+        world_sizes = (1, 3)
+
+        def judge(self, observed):
+            if len(observed) == 3:
+                return not_yet(f"{observed}", "[2, 2]")
+
+    not_yet_with(Number.answer, "[2, 2, 2]", exercise=Sizes)
+
+
+def test_hints_come_in_turn_then_end():
+    exercise = Number()
+    said = [repr(exercise.hint()) for _ in range(4)]
+    assert said[:2] == ["**Hint 1 of 2:** first", "**Hint 2 of 2:** second"]
+    assert "no more hints" in said[2] and said[3] == said[2]
+
+
+def test_solution_shows_source():
+    solution = Number().solution()
+    assert repr(solution) == solution._repr_markdown_()
+    assert repr(solution) == "```python\ndef number(number):\n    # twice\n    return 2 * number\n```\n\nbecause"
+
+
+def test_feedback_as_html_escapes_and_marks_code():
+    shown = Feedback("not yet", "`a < b`", "<script>", title="T & U")._repr_html_()
+    assert "<code>a &lt; b</code>" in shown and "&lt;script&gt;" in shown and "T &amp; U" in shown
+
+
+def test_import_is_cheap():
+    code = ("import sys, helpers.exercises, helpers.exercises.start_here\n"
+            "assert not {'torch', 'helpers.launcher', 'IPython', 'cloudpickle'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+# ------------------------------------------------------------------------------------------------------------ progress
+
+
+def solved():
+    return {lesson: sum(done) for lesson, done in show_progress().lessons}
+
+
+def test_progress_of_all_lessons():
+    assert [lesson for lesson, _ in show_progress().lessons] == sorted(module.LESSON for module in LESSONS)
+    exercise = EXERCISES[0]
+    lesson = sys.modules[type(exercise).__module__].LESSON
+    assert solved()[lesson] == 0
+    exercise.check(type(exercise).answer)
+    assert solved()[lesson] == 1
+    shown = show_progress()
+    assert f"{lesson}  1 of " in repr(shown) and "1 of " in shown._repr_html_()
+
+
+def test_best_status_is_kept(own_progress):
+    for status in ("not attempted", "not yet", "correct", "not yet", "not attempted"):
+        progress.record("a.b", status)
+    kept = json.loads(own_progress.read_text())
+    assert kept["a.b"]["status"] == "correct" and len(kept["a.b"]["date"]) == len("2026-01-31")
+    assert os.listdir(own_progress.parent) == ["progress.json"]
+
+
+def test_nothing_is_written_before_an_attempt(own_progress):
+    progress.record("a.b", "not attempted")
+    assert not own_progress.exists()
+
+
+def test_an_empty_file_is_a_beginning(own_progress, capsys):
+    own_progress.touch()
+    assert sum(solved().values()) == 0
+    progress.record("a.b", "not yet")
+    assert capsys.readouterr().out == "" and os.listdir(own_progress.parent) == ["progress.json"]
+
+
+@pytest.mark.parametrize("content", [b'{"a.b": {"status": "corr', b"\xff\xfe\x00", b"[1]", b'{"a.b": "correct"}',
+                                     b'{"a.b": {"status": "perfect"}}', b"null"])
+def test_damaged_file_is_kept_aside(own_progress, capsys, content):
+    own_progress.write_bytes(content)
+    progress.record("a.b", "correct")
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and f"damaged; it is kept as {own_progress}.damaged" in said
+    assert Path(f"{own_progress}.damaged").read_bytes() == content
+    assert json.loads(own_progress.read_text())["a.b"]["status"] == "correct"
+
+
+@pytest.mark.parametrize("place", ["file/progress.json", "folder"])
+def test_unwritable(tmp_path, monkeypatch, capsys, place):
+    (tmp_path / "file").write_text("regular")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / place))
+    assert Number().check(Number.answer)
+    progress.record("a.b", "correct")
+    assert sum(solved().values()) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "COURSE_PROGRESS" in said
+
+
+def test_write_is_atomic(own_progress, monkeypatch):
+    progress.record("a.b", "correct")
+    before = own_progress.read_text()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    progress.record("c.d", "correct")
+    assert own_progress.read_text() == before and os.listdir(own_progress.parent) == ["progress.json"]
+
+
+def test_another_kernels_progress_is_kept(own_progress):
+    progress.record("a.b", "correct")
+    code = "from helpers.exercises.progress import record; record('c.d', 'correct')"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    progress.record("e.f", "not yet")
+    assert sorted(json.loads(own_progress.read_text())) == ["a.b", "c.d", "e.f"]
+
+
+def test_a_link_stays_a_link(tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "link"))
+    progress.record("a.b", "correct")
+    assert (tmp_path / "link").is_symlink() and "a.b" in (tmp_path / "target").read_text()
+
+
+# ---------------------------------------------------------------------------------------------------------------- quiz
+
+
+def test_predict_does_not_give_the_answer_away():
+    quiz = predict("Is `1 < 2`?", {"yes & no": "It is <not> both.", "yes": "`1` is smaller."}, answer="yes")
+    assert repr(quiz) == "Predict: Is `1 < 2`?\n  A) yes & no\n  B) yes"
+    shown = quiz._repr_html_()
+    assert "<code>1 &lt; 2</code>" in shown and "yes &amp; no" in shown and "&lt;not&gt;" in shown
+    assert shown.count("<details") == shown.count("</details>") == 2 and " open" not in shown
+    first, second = shown.split("</details>")[:2]
+    assert "✘ No." in first and "✔ Yes." in second and "id=" not in shown
+
+
+@pytest.mark.parametrize("question, options, answer, error", [
+    ("q", {"a": "x", "b": "y"}, "c", ValueError),
+    ("q", {"a": "x", "b": "y"}, 0, ValueError),
+    ("q", {"a": "x"}, "a", ValueError),
+    ("q", {}, "a", ValueError),
+    ("", {"a": "x", "b": "y"}, "a", ValueError),
+    ("q", {"a": "", "b": "y"}, "a", ValueError),
+    ("q", ["a", "b"], "a", TypeError),
+    ("q", {"a": "x", 2: "y"}, "a", TypeError),
+    (None, {"a": "x", "b": "y"}, "a", TypeError),
+])
+def test_predict_checks_its_arguments(question, options, answer, error):
+    with pytest.raises(error):
+        predict(question, options, answer)

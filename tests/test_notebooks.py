@@ -1,0 +1,54 @@
+"""The lessons as files: whole, executed in order, readable, naming no machine. (nbval executes them.)"""
+
+import re
+import statistics
+
+import nbformat
+import pytest
+
+from tests.conftest import ROOT
+
+LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(params=LESSONS, ids=lambda path: path.name)
+def book(request):
+    return nbformat.read(request.param, as_version=4)
+
+
+def code_of(book):
+    return [cell for cell in book.cells if cell.cell_type == "code"]
+
+
+def test_every_cell_was_executed_in_order_and_only_marked_ones_raised(book):
+    nbformat.validate(book)
+    assert [cell.execution_count for cell in code_of(book)] == list(range(1, len(code_of(book)) + 1))
+    for cell in code_of(book):
+        raised = any(output.output_type == "error" for output in cell.outputs)
+        assert raised == ("raises-exception" in cell.metadata.get("tags", ())), cell.source
+
+
+def test_outputs_and_metadata_name_no_machine(book):
+    text = nbformat.writes(book)
+    for pattern in (r"/root/", r"/home/", r"/tmp/", r"/Users/", r"ipykernel_\d", r"site-packages", str(ROOT)):
+        assert not re.search(pattern, text), f"{pattern}: {re.search('.{60}' + pattern + '.{60}', text)}"
+    assert set(book.metadata) == {"kernelspec", "language_info"}
+
+
+def test_cells_are_short_and_prose_and_code_keep_each_other_company(book):
+    lines = [len(cell.source.splitlines()) for cell in code_of(book)]
+    words = [len(cell.source.split()) for cell in book.cells if cell.cell_type == "markdown"]
+    assert max(lines) <= 20 and statistics.median(lines) <= 5
+    assert 0.6 <= len(words) / len(lines) <= 1.6
+    assert statistics.median(words) >= 30
+
+
+def test_links_between_lessons_lead_somewhere_or_to_a_lesson_to_come(book):
+    for target in re.findall(r"\]\(([^)#]+\.ipynb)\)", "".join(cell.source for cell in book.cells)):
+        assert re.fullmatch(r"(0\d|10)_\w+\.ipynb", target)
+
+
+def test_every_output_that_shows_a_widget_also_shows_a_picture(book):
+    for cell in code_of(book):
+        for output in cell.outputs:
+            assert "application/vnd.jupyter.widget-view+json" not in output.get("data", {}), "run tools/execute.py"

@@ -1,0 +1,114 @@
+"""Execute lessons top to bottom in fresh kernels, and store their outputs so that an unchanged lesson stays unchanged.
+
+    python tools/execute.py                      all lessons
+    python tools/execute.py notebooks/00*.ipynb  these
+    python tools/execute.py --fresh …            keep no old output
+
+Measured times differ at every execution. Outputs that differ in nothing else (after the patterns of tests/sanitize.cfg,
+which nbval uses too) are left as they were.
+"""
+
+import argparse
+import configparser
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def patterns():
+    """The (regex, replacement) pairs of tests/sanitize.cfg."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "tests" / "sanitize.cfg")
+    return [(re.compile(config[name]["regex"]), config[name]["replace"]) for name in config.sections()]
+
+
+def execute(path, fresh):
+    """Execute one lesson and write it back; return the seconds it took.
+
+    Raises:
+        CellExecutionError: a cell raised that is not tagged `raises-exception`. The file is left as it was.
+    """
+    book = nbformat.read(path, as_version=4)
+    before = [list(cell.get("outputs", ())) for cell in book.cells]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["COURSE_PROGRESS"] = str(Path(folder, "progress.json"))  # the stored lesson shows a new learner's
+        NotebookClient(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}},
+                       store_widget_state=False).execute()
+    seconds = time.monotonic() - began
+    known = patterns()
+    number = 0
+    for cell, old in zip(book.cells, before, strict=True):
+        cell.metadata = {name: value for name, value in cell.metadata.items() if name == "tags"}
+        if cell.cell_type != "code":
+            continue
+        number += 1
+        cell.execution_count = number
+        cell.outputs = stable(cell.outputs, number)
+        ignored = "nbval-ignore-output" in cell.metadata.get("tags", ())
+        same = comparable(cell.outputs, known) == comparable(old, known)
+        if not fresh and old and (same or ignored):
+            cell.outputs = old
+    book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+                     "language_info": {"name": "python"}}
+    nbformat.validate(book)
+    nbformat.write(book, path)
+    return seconds
+
+
+def stable(outputs, number):
+    """Outputs without what differs for no reason: empty displays, split streams, random ids."""
+    kept = []
+    for output in outputs:
+        if output.output_type == "display_data" and not output.data:
+            continue  # where live output was
+        if kept and output.output_type == "stream" == kept[-1].output_type and output.name == kept[-1].name:
+            kept[-1].text += output.text
+            continue
+        if output.output_type == "execute_result":
+            output.execution_count = number
+        if WIDGET in output.get("data", {}):
+            # Without a kernel there is no widget to show: leave the picture, or the text, which is stored beside it.
+            del output.data[WIDGET]
+        kept.append(output)
+    return kept
+
+
+def comparable(outputs, known):
+    """What nbval would compare: texts, sanitised; no pictures, no tracebacks."""
+    texts = []
+    for output in outputs:
+        texts.append([output.output_type, output.get("name"), output.get("text"), output.get("ename"),
+                      output.get("evalue"), {kind: data for kind, data in output.get("data", {}).items()
+                                             if not kind.startswith("image/")}])
+    text = repr(texts)
+    for pattern, replacement in known:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Execute lessons and store their outputs.")
+    parser.add_argument("notebooks", nargs="*", type=Path, default=sorted(NOTEBOOKS.glob("*.ipynb")))
+    parser.add_argument("--fresh", action="store_true", help="keep no old output")
+    options = parser.parse_args()
+    for path in options.notebooks:
+        try:
+            print(f"{path.name}: {execute(path, options.fresh):.1f} s", flush=True)
+        except CellExecutionError as error:
+            sys.exit(f"{path.name}: {error}")
+
+
+if __name__ == "__main__":
+    main()
