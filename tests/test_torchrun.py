@@ -1,0 +1,58 @@
+"""The workers under real torchrun: the same files, unchanged, in a terminal and on several machines' agents."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from helpers.launcher.arguments import WORKERS
+from tests.conftest import eventually, running
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+def environment(mark):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HELPERS_")}
+    return {**kept, "COURSE_TEST_MARK": mark, "GLOO_SOCKET_IFNAME": "lo"}
+
+
+@pytest.fixture
+def mark(request):
+    mark = f"torchrun-{os.getpid()}-{request.node.name}"
+    yield mark
+    assert eventually(lambda: not running(mark)), "torchrun leaves nothing behind"
+
+
+@pytest.mark.parametrize(("script", "nprocs", "says"), [
+    ("hello.py", 2, r"I am rank 1 of 2"),
+    ("train_digits.py", 2, r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
+])
+def test_workers_run_under_torchrun(script, nprocs, says, mark):
+    arguments = ["--epochs", "2"] if script == "train_digits.py" else []
+    done = subprocess.run([*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", WORKERS / script, *arguments],
+                          capture_output=True, text=True, timeout=120, env=environment(mark))
+    assert done.returncode == 0, done.stderr
+    assert re.search(says, done.stdout)
+    if script == "train_digits.py":
+        assert re.search(r"\[rank 1\] epoch=1 loss=", done.stdout), "report prints where nobody listens"
+
+
+def test_two_agents_on_one_machine(mark):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [*TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-id={port}",
+               f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", WORKERS / "train_digits.py", "--epochs=1"]
+    agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env=environment(mark)) for _ in range(2)]
+    try:
+        outputs = [agent.communicate(timeout=150)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    assert "on 4 rank(s)" in "".join(outputs)
+    assert sorted(re.findall(r"^rank (\d) trained on 360 of 1437", "".join(outputs), re.MULTILINE)) == list("0123")
