@@ -12,6 +12,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from multiprocessing import forkserver
 
 # ---------------------------------------------------------------------------------------------------- in the kernel
@@ -118,8 +119,12 @@ def forget_server_exit_functions():
 def run_exit_functions():
     """Call what the learner's code registered with `atexit`.
 
-    Finding: a process made by a fork server ends in `os._exit`, which skips them; under torchrun they run.
+    Finding: a process made by a fork server ends in `os._exit`, which skips them; under torchrun they run, once all
+    threads have ended that are not daemons.
     """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
     atexit._run_exitfuncs()
 
 
