@@ -437,7 +437,7 @@ def test_a_kernel_that_is_gone_leaves_nothing(how, tmp_path):
     kernel.stdout.close()
     assert eventually(lambda: not running(mark)), running(mark)
     assert eventually(lambda: not list(tmp_path.iterdir())), list(tmp_path.rglob("*"))
-    assert set(os.listdir("/dev/shm")) <= shared_before
+    assert eventually(lambda: set(os.listdir("/dev/shm")) <= shared_before)
 
 
 def test_a_kernel_that_exits_in_good_order_leaves_nothing(tmp_path):
