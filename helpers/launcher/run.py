@@ -18,8 +18,8 @@ TIMEOUT = 600
 GRACE = 1.0
 #: Seconds to wait for the root of a failure, once a rank has told only that another one is gone.
 ROOT_WAIT = 1.0
-#: Seconds between two looks at the ranks' logs.
-PERIOD = 0.02
+#: Seconds between two looks at the ranks' logs: often at first, then more rarely, for looking takes time from training.
+PERIODS = (0.02, 0.1)
 
 _owner = os.getpid()
 
@@ -118,9 +118,9 @@ class _Watch:
 
     def until_done(self, timeout, stop):
         """Wait for all ranks; return the failures, the first one first, as soon as there is one."""
-        deadline, give_up_on_root = time.monotonic() + timeout, None
+        began, give_up_on_root = time.monotonic(), None
         while True:
-            self.ranks.wait(PERIOD)
+            self.ranks.wait(PERIODS[time.monotonic() - began > 1])
             self.look()
             codes = self.ranks.exitcodes()
             ended = [(rank, code) for rank, code in enumerate(codes) if code is not None]
@@ -135,7 +135,7 @@ class _Watch:
                 return []
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt("stopped")
-            if now > deadline:
+            if now > began + timeout:
                 return self._hung(timeout)
 
     def look(self):

@@ -31,6 +31,6 @@ if __name__ == "__main__":
     threads = parser.parse_args().threads
 
     torch.set_num_threads(threads)
-    print(f"parent with {threads} thread(s) forks before it has computed: child finishes:", forked_child_finishes(5))
+    print(f"parent with {threads} thread(s) forks before it has computed: child finishes:", forked_child_finishes(3))
     product()
-    print(f"parent with {threads} thread(s) forks after it has computed:  child finishes:", forked_child_finishes(5))
+    print(f"parent with {threads} thread(s) forks after it has computed:  child finishes:", forked_child_finishes(3))

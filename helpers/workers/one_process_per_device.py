@@ -1,0 +1,67 @@
+"""One process per device: each trains a copy of the model on its share of the digits; the parent averages them.
+
+    launch("one_process_per_device.py", nprocs=1), or python one_process_per_device.py
+"""
+
+import io
+
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+from helpers.data import Digits
+
+
+def build_model():
+    """A linear classifier; every process that builds it begins with the same weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def train(rank, devices, queue):
+    """Train a copy on this device's share and send its weights, as bytes, which outlive this process."""
+    torch.set_num_threads(1)  # the processes share the cores
+    device = devices[rank]
+    images, labels = (part[rank::len(devices)].to(device) for part in Digits(train=True).tensors())
+    model = build_model().to(device)
+    for _ in range(100):  # SGD by hand: in a new process, torch's optimizers take seconds to import
+        nn.functional.cross_entropy(model(images), labels).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * parameter.grad
+                parameter.grad = None
+    buffer = io.BytesIO()
+    torch.save(model.cpu().state_dict(), buffer)
+    queue.put((rank, len(images), buffer.getvalue()))
+
+
+def accuracy(model):
+    """Share of the test digits that the model reads correctly."""
+    images, labels = Digits(train=False).tensors()
+    with torch.no_grad():
+        return (model(images).argmax(1) == labels).float().mean().item()
+
+
+def main():
+    """Start the processes, collect their weights, and average them."""
+    devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    devices = devices if len(devices) > 1 else ["cpu", "cpu"]  # two stand-ins
+    model = build_model()
+    print(f"before training: {accuracy(model):.0%} right")
+    queue = mp.get_context("spawn").Queue()
+    processes = mp.spawn(train, args=(devices, queue), nprocs=len(devices), join=False)
+    try:  # empty the queue first: a process does not end before what it has put is taken
+        results = sorted(queue.get(timeout=120) for _ in devices)
+    finally:
+        processes.join(10)  # raises here what went wrong there
+    weights = []
+    for rank, images, buffer in results:
+        weights.append(torch.load(io.BytesIO(buffer)))
+        model.load_state_dict(weights[-1])
+        print(f"process {rank} on {devices[rank]}: {images} images, {accuracy(model):.0%} right")
+    model.load_state_dict({name: torch.stack([w[name] for w in weights]).mean(0) for name in weights[0]})
+    print(f"the average of these models: {accuracy(model):.0%} right")
+
+
+if __name__ == "__main__":
+    main()

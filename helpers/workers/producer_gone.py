@@ -1,0 +1,50 @@
+"""A tensor waits in a Queue while the process that put it there ends: can it still be read?
+
+    launch("producer_gone.py", nprocs=1)
+"""
+
+import io
+import sys
+
+import torch
+import torch.multiprocessing as mp
+
+
+def put_and_leave(queue, done):
+    """Put a tensor: what travels is a note saying where its memory can be fetched, as long as this process lives."""
+    queue.put(torch.arange(3.0))
+
+
+def put_and_stay(queue, done):
+    """Put a tensor, and stay until the consumer has it."""
+    queue.put(torch.arange(3.0))
+    done.wait(60)
+
+
+def put_bytes(queue, done):
+    """Put the bytes of the tensor: they need nobody."""
+    buffer = io.BytesIO()
+    torch.save(torch.arange(3.0), buffer)
+    queue.put(buffer.getvalue())
+
+
+def received_from(producer, context):
+    """Start a producer, come late, and return what the queue then gives, or the error."""
+    queue, done = context.Queue(), context.Event()
+    process = context.Process(target=producer, args=(queue, done))
+    process.start()
+    process.join(None if producer is not put_and_stay else 0.5)
+    try:
+        thing = queue.get(timeout=5)
+        return torch.load(io.BytesIO(thing)) if isinstance(thing, bytes) else thing
+    except OSError as error:
+        return type(error).__name__
+    finally:
+        done.set()
+        process.join(10)
+
+
+if __name__ == "__main__":
+    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # safe: nothing has computed yet
+    for producer in (put_and_leave, put_and_stay, put_bytes):
+        print(f"{producer.__name__:14}", received_from(producer, context))

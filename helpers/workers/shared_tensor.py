@@ -1,0 +1,26 @@
+"""A child writes into a list, a tensor and a shared tensor of its parent: which of them change for the parent?
+
+    launch("shared_tensor.py", nprocs=1)
+"""
+
+import sys
+
+import torch
+import torch.multiprocessing as mp
+
+
+def write(numbers, tensor, shared):
+    """Write a 7 into the first place of each."""
+    for place in (numbers, tensor, shared):
+        place[0] = 7
+
+
+if __name__ == "__main__":
+    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # safe: nothing has computed yet
+    numbers, tensor, shared = [0, 0], torch.zeros(2), torch.zeros(2).share_memory_()
+    child = context.Process(target=write, args=(numbers, tensor, shared))
+    child.start()
+    child.join(60)
+    print("list:          ", numbers)
+    print("tensor:        ", tensor.tolist())
+    print("shared tensor: ", shared.tolist())

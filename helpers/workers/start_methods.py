@@ -1,0 +1,82 @@
+"""Start children by fork, spawn and forkserver: what does each child receive, and what does it cost?
+
+    launch("start_methods.py", nprocs=1)
+"""
+
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+TORCH_WAS_HERE = "torch" in sys.modules  # looked up before the import: a forked child never comes to this line
+
+import psutil  # noqa: E402
+import torch  # noqa: E402, F401  (what most children need first)
+
+from helpers import report  # noqa: E402
+
+IMPORTED_IN = os.getpid()  # the process in which the top of this script ran
+SETTING = "as in the script"
+LOCK = threading.Lock()
+CHILDREN = {"fork": 5, "spawn": 2, "forkserver": 4}
+
+
+def has_open(file, number):
+    """Whether this process has the parent's file open under the same number."""
+    try:
+        return os.path.samestat(os.fstat(number), os.stat(file))
+    except OSError:
+        return False
+
+
+def child(answers, file, number):
+    """Tell what has come across."""
+    answers.send({
+        "setting": SETTING,
+        "lock": "locked" if LOCK.locked() else "free",
+        "threads": threading.active_count(),
+        "file": "open" if has_open(file, number) else "closed",
+        "torch": "imported anew" if IMPORTED_IN == os.getpid() and not TORCH_WAS_HERE else "already there",
+        "modules": len(sys.modules),
+        "mib": psutil.Process().memory_full_info().uss / 2**20,  # memory that no other process shares
+    })
+
+
+def ask_one_child(context, *args):
+    """Start one child; return its answer, and the milliseconds until it came."""
+    here, there = context.Pipe()
+    began = time.perf_counter()
+    process = context.Process(target=child, args=(there, *args))
+    process.start()
+    if not here.poll(60):
+        raise TimeoutError("no answer within 60 s")
+    answer, milliseconds = here.recv(), (time.perf_counter() - began) * 1000
+    process.join()
+    return answer, milliseconds
+
+
+def main():
+    """Change some things after the start, as a notebook does, then ask children of each kind."""
+    global SETTING
+    SETTING = "changed later"
+    LOCK.acquire()
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    multiprocessing.set_forkserver_preload(["torch", "psutil", "helpers"])
+    rows = []
+    with tempfile.NamedTemporaryFile() as file:
+        for method in (m for m in CHILDREN if m in multiprocessing.get_all_start_methods()):
+            context = multiprocessing.get_context(method)
+            answers = [ask_one_child(context, file.name, file.fileno()) for _ in range(CHILDREN[method])]
+            answer, (first, *later) = answers[-1][0], [milliseconds for _, milliseconds in answers]
+            rows.append({"method": method, **answer, "first_ms": first, "ms": statistics.median(later)})
+    for name in ("method", "setting", "lock", "threads", "file", "torch"):
+        print(f"{name:10}" + "".join(f"{row[name]:<18}" for row in rows).rstrip())
+    for row in rows:
+        report(**row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Tensors of several kinds on their way through a Queue: which arrive?
+
+    launch("what_crosses.py", nprocs=1)
+"""
+
+import queue
+import sys
+import warnings
+
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+warnings.filterwarnings("ignore", message="Sparse")  # torch calls them beta each time one is made
+
+
+def kinds():
+    """One small tensor of each kind."""
+    weights = torch.ones(3, requires_grad=True)
+    return {
+        "dense": torch.ones(2, 3),
+        "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+        "Parameter": nn.Parameter(torch.ones(3)),
+        "leaf with a gradient": weights,
+        "sparse COO": torch.eye(3).to_sparse(),
+        "sparse CSR": torch.eye(3).to_sparse_csr(),
+        "result of a computation": weights * 2,
+        "the same, detached": (weights * 2).detach(),
+    }
+
+
+def child(here, there):
+    """Say what arrives, until None does."""
+    there.put("ready")
+    while (tensor := here.get()) is not None:
+        layout, dtype = str(tensor.layout).removeprefix("torch."), str(tensor.dtype).removeprefix("torch.")
+        there.put(f"arrives: {type(tensor).__name__}, {layout}, {dtype}, requires_grad={tensor.requires_grad}")
+
+
+if __name__ == "__main__":
+    # Nothing has computed in this process yet, so that forking it is safe, and quick.
+    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")
+    here, there = context.Queue(), context.Queue()
+    process = context.Process(target=child, args=(here, there))
+    process.start()
+    there.get(timeout=60)
+    for name, tensor in kinds().items():
+        here.put(tensor)
+        try:
+            print(f"{name:24}", there.get(timeout=1), flush=True)
+        except queue.Empty:
+            print(f"{name:24} never arrives", flush=True)
+    here.put(None)
+    process.join(10)
