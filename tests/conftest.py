@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -61,6 +62,14 @@ def nothing_left():
     assert eventually(lambda: not children()), children()
     folders = [path for session in server._started.values() for path in session.glob("run-*")]
     assert not folders, folders
+
+
+@pytest.fixture
+def interruptible():
+    """Have SIGINT raise KeyboardInterrupt, as it does in a kernel, even if pytest was started to ignore it (nohup)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_sessionfinish():

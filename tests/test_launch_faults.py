@@ -254,7 +254,7 @@ def test_binary_junk_and_emoji():
 # ------------------------------------------------------------------------------------------------ the surroundings
 
 
-def test_interrupt_during_compute_and_during_a_collective():
+def test_interrupt_during_compute_and_during_a_collective(interruptible):
     def compute():
         while True:
             torch.ones(100, 100) @ torch.ones(100, 100)
@@ -269,11 +269,11 @@ def test_interrupt_during_compute_and_during_a_collective():
         threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            launch(work, nprocs=2, show=False)
+            launch(work, nprocs=2, show=False, timeout=60)
         assert 0.5 < time.monotonic() - began < 6
 
 
-def test_an_interrupted_rank_may_tidy_up(tmp_path):
+def test_an_interrupted_rank_may_tidy_up(tmp_path, interruptible):
     def tidy():
         try:
             time.sleep(1000)
@@ -282,7 +282,7 @@ def test_an_interrupted_rank_may_tidy_up(tmp_path):
 
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        launch(tidy, nprocs=2, show=False)
+        launch(tidy, nprocs=2, show=False, timeout=60)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 

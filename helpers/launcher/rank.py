@@ -74,6 +74,7 @@ def _become_a_rank(files, folder, environment, parent):
         workarounds.die_with(parent)
     else:  # spawned: no server to do it
         threading.Thread(target=_end_with_kernel, args=(folder,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the kernel was started to ignore it (nohup)
     workarounds.forget_server_exit_functions()
     _write_to(files.log)
     os.environ.clear()
