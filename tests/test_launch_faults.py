@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from helpers import RankError, launch
+from helpers import RankError, launch, report
 from helpers.launcher import workarounds
 from tests.conftest import eventually, running
 
@@ -254,35 +254,49 @@ def test_binary_junk_and_emoji():
 # ------------------------------------------------------------------------------------------------ the surroundings
 
 
+class InterruptWhenUp:
+    """For `on_report`: interrupts this process, as Ctrl-C would, once every rank has reported."""
+
+    def __init__(self, nprocs=2):
+        self.missing = set(range(nprocs))
+
+    def __call__(self, rank, row):
+        self.missing.discard(rank)
+        if not self.missing:
+            self.at = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_interrupt_during_compute_and_during_a_collective(interruptible):
     def compute():
+        report(up=True)
         while True:
             torch.ones(100, 100) @ torch.ones(100, 100)
 
     def collective():
         dist = group()
+        report(up=True)
         if dist.get_rank() == 0:
             dist.barrier()
         time.sleep(1000)
 
     for work in (compute, collective):
-        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-        began = time.monotonic()
+        interrupt = InterruptWhenUp()
         with pytest.raises(KeyboardInterrupt):
-            launch(work, nprocs=2, show=False, timeout=60)
-        assert 0.5 < time.monotonic() - began < 6
+            launch(work, nprocs=2, show=False, timeout=60, on_report=interrupt)
+        assert time.monotonic() - interrupt.at < 6
 
 
 def test_an_interrupted_rank_may_tidy_up(tmp_path, interruptible):
     def tidy():
         try:
+            report(up=True)
             time.sleep(1000)
         finally:
             (tmp_path / os.environ["RANK"]).touch()
 
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        launch(tidy, nprocs=2, show=False, timeout=60)
+        launch(tidy, nprocs=2, show=False, timeout=60, on_report=InterruptWhenUp())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
