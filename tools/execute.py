@@ -53,6 +53,8 @@ def execute(path, fresh):
         cell.metadata = {name: value for name, value in cell.metadata.items() if name == "tags"}
         if cell.cell_type != "code":
             continue
+        if cell.source.startswith("predict("):
+            cell.metadata["jupyter"] = {"source_hidden": True}  # the code of a question holds its answer
         number += 1
         cell.execution_count = number
         cell.outputs = stable(cell.outputs, number)

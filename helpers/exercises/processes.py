@@ -15,9 +15,9 @@ PATIENCE = 2
 
 class SendWeights(Exercise):
     title = "Weights through a queue"
-    task = ("You are the child. `model` is trained; send all of its weights through `queue`, in a form that "
-            "`load_state_dict` takes. The parent is busy and reads late. It sets the event `done` once it has loaded "
-            "them; `done.wait()` waits for that.")
+    task = ("You are the child. `model` is trained; send all of its weights through `queue`: as a dict that "
+            "`load_state_dict` takes, or as the bytes that `torch.save` writes. The parent is busy and reads late. It sets "
+            "the event `done` once it has loaded them; `done.wait()` waits for that.")
     hints = (
         "`model.state_dict()` holds all that `load_state_dict` needs, buffers such as BatchNorm's averages included.",
         "A tensor in a queue is only a note that says where its memory can be fetched. Who has to be there when the "
@@ -57,6 +57,12 @@ class SendWeights(Exercise):
     def sends_a_list(model, queue, done):
         queue.put(list(model.parameters()))
         done.wait()
+
+    @wrong("bytes arrived that `torch.load` cannot read")
+    def sends_pickled_bytes(model, queue, done):
+        import pickle
+
+        queue.put(pickle.dumps(model.state_dict()))
 
     @wrong("a Sequential arrived")
     def sends_the_model(model, queue, done):
@@ -112,6 +118,9 @@ class SendWeights(Exercise):
             when = "when your function had returned" if seen["returned"] else "while your function was running"
             return not_yet(f"the parent read {when}, and got `{seen['error']}`", "the weights can still be fetched",
                            "who holds the memory of the tensors until the parent has it?")
+        if problem == "bytes":
+            return not_yet("bytes arrived that `torch.load` cannot read",
+                           "the bytes that `torch.save` writes into an `io.BytesIO()`", "how the bytes were made")
         if problem == "type":
             return not_yet(f"a {seen['type']} arrived", "a dict of tensors by name, as `load_state_dict` takes it",
                            "what you put into the queue")
@@ -172,7 +181,10 @@ def _looked_at(received):
     import torch
 
     if isinstance(received, bytes):
-        received = torch.load(io.BytesIO(received))
+        try:
+            received = torch.load(io.BytesIO(received))
+        except Exception:
+            return {"problem": "bytes"}
     if not isinstance(received, dict):
         return {"problem": "type", "type": type(received).__name__}
     model = _model()

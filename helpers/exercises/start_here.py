@@ -240,7 +240,8 @@ class MeanOfRanks(Exercise):
 
 class SayItOnce(Exercise):
     title = "Say it once"
-    task = ("Every rank calls your function. However many ranks there are, `message` is to be printed exactly once.")
+    task = ("Every rank calls your function. However many ranks there are, `message` is to be printed exactly once, "
+            "unchanged. No process group is formed here: a rank knows its number from `os.environ['RANK']`, a string.")
     hints = ("Every rank knows its own number: `int(os.environ['RANK'])`.",
              "Which rank is there in every run, even in one with a single rank?")
     explanation = "Rank 0 exists in every run, so it speaks for all. Checkpoints and progress bars follow suit."
@@ -290,8 +291,8 @@ class SayItOnce(Exercise):
         times = sum(observed)
         case = f"{len(observed)} rank{'s' * (len(observed) != 1)}"
         if times == 0:
-            return not_yet(f"{case}: it was not printed", "once", "is there a rank with that number? What type is "
-                           "`os.environ['RANK']`?")
+            return not_yet(f"{case}: it was not printed", "once", "is there a rank with that number? "
+                           "`os.environ['RANK']` is a string. And is it `print`, with the message unchanged?")
         if times > 1:
             return not_yet(f"{case}: it was printed {times} times", "once", "which ranks come to the `print`?")
         return None

@@ -175,7 +175,12 @@ class _Watch:
 def _message(failures, nprocs, files):
     first, *others = failures
     if first.exitcode is None:
-        return "\n".join([first.message, *(f"and {f.message.partition(': ')[2]}" for f in others)])
+        waits = [f.message.partition(": ")[2] for f in failures]
+        message = "\n".join([first.message, *(f"and {wait}" for wait in waits[1:])])
+        if len(failures) == nprocs > 1 and len({wait.partition(" at ")[2] for wait in waits}) == 1:
+            message += ("\nAll ranks are at the same line: if it is a collective, have their tensors the same shape "
+                        "and dtype?")
+        return message
     message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
     gone = [rank for rank in range(nprocs) if files[rank].result.exists()]
     if first.is_consequence and gone:

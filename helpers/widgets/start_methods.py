@@ -121,7 +121,7 @@ def _banner(verdict, words):
 
 
 def _bars(chosen, measured):
-    parts = [_text(10, 466, "Until a child answers, measured in this notebook (median; the first takes longer)")]
+    parts = [_text(10, 466, "Until a child answers, measured in this notebook: the later children (in brackets: the first one)")]
     longest = max((row["ms"] for row in measured.values()), default=0)
     for number, method in enumerate(METHODS):
         y, row = 478 + 28 * number, measured.get(method)
