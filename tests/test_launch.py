@@ -331,3 +331,59 @@ def test_importing_helpers_is_cheap_and_loads_no_torch():
             "from helpers import launch; print('torch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "False", "False"], done.stderr
+
+
+class Numbers(torch.utils.data.Dataset):
+    """As if a notebook cell had defined it; see the two tests below."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_loader_workers_in_a_rank_start_as_they_would_under_torchrun(monkeypatch):
+    monkeypatch.setattr(Numbers, "__module__", "__main__")
+
+    def load():
+        import multiprocessing
+
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2, collate_fn=lambda items: items)
+        return multiprocessing.get_start_method(), list(loader)
+
+    usual = "fork" if sys.version_info < (3, 14) else "forkserver"
+    if usual == "fork":
+        assert launch(load, nprocs=1, show=False, timeout=60).results == [("fork", [[0, 1], [2, 3]])]
+
+
+def test_objects_of_a_cells_class_can_be_gathered(monkeypatch):
+    monkeypatch.setattr(Numbers, "__module__", "__main__")
+
+    def gather():
+        dist = torch.distributed
+        dist.init_process_group("gloo")
+        everybodys = [None, None]
+        dist.all_gather_object(everybodys, Numbers())
+        return [len(numbers) for numbers in everybodys]
+
+    gather.__module__ = "__main__"
+    assert launch(gather, nprocs=2, show=False).results == [[4, 4]] * 2
+
+
+def test_a_decorator_may_supply_the_arguments():
+    import functools
+
+    def configured(function):
+        @functools.wraps(function)
+        def inner():
+            return function({"lr": 1})
+
+        return inner
+
+    assert launch(configured(lambda config: config), nprocs=1, show=False).results == [{"lr": 1}]
+
+
+def test_omp_num_threads_may_be_a_list(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
+    assert launch(torch.get_num_threads, nprocs=1, show=False).results == [2]

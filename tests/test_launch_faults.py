@@ -1,7 +1,9 @@
 """launch under faults: each ends within its time with an error that a learner can act on, and leaves nothing behind."""
 
 import os
+import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 from helpers import RankError, launch, report
-from helpers.launcher import workarounds
+from helpers.launcher import server, workarounds
 from tests.conftest import eventually, running
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -469,3 +471,68 @@ def test_two_notebooks_at_once():
     both = [subprocess.Popen([sys.executable, "-c", code.replace("{n}", str(n))], stdout=subprocess.PIPE, text=True)
             for n in (1, 10)]
     assert [process.communicate(timeout=120)[0] for process in both] == ["[2, 2]\n", "[20, 20]\n"]
+
+
+# ------------------------------------------------------------------------- found by somebody who tried to break it
+
+
+def test_a_fork_server_that_ended_or_lost_its_files_is_replaced():
+    launch(print, nprocs=1, show=False)
+    for session in list(server._started.values()):
+        shutil.rmtree(session, ignore_errors=True)
+    assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
+    shutil.rmtree(workarounds.server_socket_folder())
+    assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
+
+
+def test_a_writer_that_left_the_ranks_group_does_not_hold_the_launch():
+    def leave_a_flood_behind():
+        subprocess.Popen(["timeout", "2", "yes"], start_new_session=True)
+        time.sleep(0.2)
+
+    began = time.monotonic()
+    launch(leave_a_flood_behind, nprocs=1, show=False)
+    assert time.monotonic() - began < 20
+
+
+def test_an_endless_printer_is_ended_in_time():
+    def flood():
+        while True:
+            print("x" * 1000)
+
+    _, seconds = failing(flood, nprocs=1, timeout=3)
+    assert seconds < 15
+
+
+def test_a_rank_that_has_become_another_program_is_ended():
+    error, _ = failing(lambda: os.execvp("sleep", ["sleep", "1000"]), nprocs=1, timeout=2)
+    assert says(error, "no result after 2 s")
+
+
+def test_long_reports_arrive_whole():
+    def work():
+        report(numbers=list(range(300_000)))
+        report(last=True)
+
+    assert [len(row) for row in launch(work, nprocs=1, show=False).reports[0]] == [1, 1]
+
+
+def test_a_huge_message_is_shortened():
+    def fail():
+        raise ValueError("x" * 10**6)
+
+    error, _ = failing(fail, nprocs=1)
+    assert len("\n".join(error._render_traceback_())) < 50_000
+
+
+def test_a_rank_error_can_be_pickled():
+    error, _ = failing(lambda: 1 / 0, nprocs=1)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.rank, copy.failures) == (str(error), error.rank, error.failures)
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_its_number():
+    code = "from helpers import launch; launch(lambda: print('é'), nprocs=1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.stdout == "[0] \\xe9\n", done.stderr

@@ -16,8 +16,8 @@ PATIENCE = 2
 class SendWeights(Exercise):
     title = "Weights through a queue"
     task = ("You are the child. `model` is trained; send all of its weights through `queue`: as a dict that "
-            "`load_state_dict` takes, or as the bytes that `torch.save` writes. The parent is busy and reads late. It sets "
-            "the event `done` once it has loaded them; `done.wait()` waits for that.")
+            "`load_state_dict` takes, or as the bytes that `torch.save` writes. The parent is busy and reads late. It "
+            "sets the event `done` once it has loaded them; `done.wait()` waits for that.")
     hints = (
         "`model.state_dict()` holds all that `load_state_dict` needs, buffers such as BatchNorm's averages included.",
         "A tensor in a queue is only a note that says where its memory can be fetched. Who has to be there when the "

@@ -17,13 +17,18 @@ def refuse_inside_a_rank(owner):
     """Refuse a launch from inside a rank, or from a process forked from the notebook's (`owner` is its id).
 
     Raises:
-        RuntimeError: always in such a process.
+        RuntimeError: always in such a process; and where the current folder has been deleted.
     """
     if RUN_FOLDER in os.environ:
         raise RuntimeError("launch() was called inside a rank. A worker script or function is what launch() starts; "
                            "call launch() in the notebook only, not in the script.")
     if os.getpid() != owner:
         raise RuntimeError("launch() was called in a process forked from the notebook; call it in the notebook")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise RuntimeError("the folder in which this notebook works has been deleted; os.chdir() to another one, or "
+                           "restart the kernel") from None
 
 
 def checked_nprocs(nprocs, gpus):
@@ -122,9 +127,9 @@ def _call(function, args):
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name}() is async or a generator: calling it runs nothing; launch an ordinary function")
     try:
-        inspect.signature(function).bind(*args)
+        inspect.signature(function, follow_wrapped=False).bind(*args)
     except TypeError as error:
-        signature = f"{name}{inspect.signature(function)}"
+        signature = f"{name}{inspect.signature(function, follow_wrapped=False)}"
         raise TypeError(f"{signature} cannot be called with args={args!r:.200}: {error}") from None
     except ValueError:
         pass  # a builtin without a signature

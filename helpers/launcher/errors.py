@@ -18,7 +18,7 @@ _HINTS = {
     "SIGBUS": "often: /dev/shm is full; use fewer DataLoader workers, or give the container more (docker: --shm-size)",
     "SIGKILL": "often: the machine ran out of memory; try fewer ranks or smaller batches",
     "SIGSEGV": "a crash in compiled code",
-    "SIGABRT": "compiled code gave up; the rank's log says more",
+    "SIGABRT": "compiled code gave up; in a collective: are the tensors' dtypes the same in all ranks?",
 }
 
 
@@ -42,6 +42,9 @@ class RankError(RuntimeError):
         self.failures, self.logs = list(failures), list(logs)
         self.rank, self.exitcode = self.failures[0].rank, self.failures[0].exitcode
         self.__cause__ = RankTraceback(self._traceback())  # what a terminal shows above the message
+
+    def __reduce__(self):
+        return type(self), (str(self), self.failures, self.logs)
 
     def _traceback(self):
         return self.failures[0].traceback.rstrip()

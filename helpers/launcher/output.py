@@ -1,5 +1,6 @@
 """What ranks print: read from their log files while they run, shown live, and in the end ordered by rank."""
 
+import os
 import re
 import sys
 import time
@@ -14,13 +15,22 @@ KEPT_BYTES = 16 * 2**20
 #: Bytes read from one log at a time, so that a flood cannot fill the kernel's memory.
 _READ_BYTES = 2**20
 
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-HJKSTfhlnsu]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|"  # the title of a window
+                      r"\x1b\[[0-9;?]*[A-HJKSTfhlnsu]|"  # cursor movements; colours stay
+                      r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+_UNCLEAN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(line):
     """One line as a person would see it on a terminal: after the last `\\r`, without cursor movements and junk."""
     line = line.rstrip("\r")
     return _CONTROL.sub("", line.rpartition("\r")[2])
+
+
+def clean_lines(text):
+    """The lines of a text, each `clean`; quick where nothing is to be done, for there may be millions."""
+    lines = text.split("\n")
+    return [clean(line) for line in lines] if _UNCLEAN.search(text) else lines
 
 
 def clip(line, width=SHOWN_WIDTH):
@@ -35,17 +45,17 @@ def read_log(path):
             size = file.seek(0, 2)
             file.seek(0)
             if size <= KEPT_BYTES:
-                raw = file.read()
+                raw = file.read(KEPT_BYTES)  # no more, though somebody may still write
             else:
                 half = KEPT_BYTES // 2
                 head = file.read(half)
                 file.seek(size - half)
-                raw = head + f"\n… ({size - 2 * half:,} bytes left out) …\n".encode() + file.read()
+                raw = head + f"\n… ({size - 2 * half:,} bytes left out) …\n".encode() + file.read(half)
     except FileNotFoundError:
         return ""
     text = raw.decode(errors="replace")
     ends = "\n" if text.endswith("\n") else ""
-    return "\n".join(clean(line) for line in text.removesuffix("\n").split("\n")) + ends
+    return "\n".join(clean_lines(text.removesuffix("\n"))) + ends
 
 
 def by_rank(logs):
@@ -64,8 +74,9 @@ def by_rank(logs):
 class Tail:
     """Reads what was added to a growing log file since the last look."""
 
-    def __init__(self, path):
-        self.path, self.file, self.rest = path, None, b""
+    def __init__(self, path, longest_line=_READ_BYTES):
+        self.path, self.file, self.rest, self.longest_line = path, None, b"", longest_line
+        self.position, self.end = 0, None
 
     def new_lines(self):
         """Whole lines that have appeared; the unfinished last one waits in `unfinished`."""
@@ -74,9 +85,22 @@ class Tail:
                 self.file = open(self.path, "rb")
             except FileNotFoundError:
                 return []
-        whole, newline, rest = (self.rest + self.file.read(_READ_BYTES)).rpartition(b"\n")
-        self.rest = rest[-_READ_BYTES:]
-        return [clean(line) for line in whole.decode(errors="replace").split("\n")] if newline else []
+        more = self.file.read(_READ_BYTES if self.end is None else max(0, min(_READ_BYTES, self.end - self.position)))
+        self.position += len(more)
+        whole, newline, rest = (self.rest + more).rpartition(b"\n")
+        self.rest = rest if self.longest_line is None else rest[-self.longest_line:]
+        return clean_lines(whole.decode(errors="replace")) if newline else []
+
+    def stop_growing(self, keep=None):
+        """Take the file's present size for its end, whoever may still write; skip all but the last `keep` bytes.
+
+        A rank that floods its log is read more slowly than it writes, and nobody wants to wait for all of it.
+        """
+        if self.file is None:
+            return
+        self.end = os.fstat(self.file.fileno()).st_size
+        if keep is not None and self.end - self.position > keep:
+            self.rest, self.position = b"", self.file.seek(self.end - keep)
 
     @property
     def unfinished(self):
@@ -113,9 +137,10 @@ class Terminal(Quiet):
     def _show(self, rank, line):
         number = self.shown[rank] = self.shown.get(rank, 0) + 1
         if number <= SHOWN_LINES * 10:
-            print(f"[{rank}] {clip(line)}")
+            encoding = sys.stdout.encoding or "utf-8"  # a terminal that cannot show an emoji must not end the run
+            print(f"[{rank}] {clip(line)}".encode(encoding, "backslashreplace").decode(encoding))
         elif number == SHOWN_LINES * 10 + 1:
-            print(f"[{rank}] … (more lines follow; run.logs[{rank}] has them)")
+            print(f"[{rank}] ... (more lines follow; run.logs[{rank}] has them)")
 
     def finish(self, logs):
         for rank, line in self.unfinished.items():

@@ -32,8 +32,6 @@ def preload():
 
 def outlive_the_kernel(session):
     """Have the server remove the session's files when the kernel is gone, however it went."""
-    os.setsid()  # Jupyter kills a kernel together with its process group; the server must survive that to clean up
-
     def clean_up():
         # The server ends here because the kernel did. Its ranks will end with it, but not what they have started.
         for group in Path(session).glob("run-*/group-*"):
@@ -49,11 +47,16 @@ def outlive_the_kernel(session):
 
 
 if "HELPERS_SESSION" in os.environ:
+    # Jupyter interrupts and kills a kernel together with its process group. The server must not hear of the first, and
+    # must survive the second, to clean up.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setsid()
     failed = preload()
     workarounds.remember_entry_points("torch.distributed.backends")
     gc.collect()
     gc.freeze()  # the collector of a rank then never touches, and so never copies, the pages it shares with the server
     outlive_the_kernel(os.environ["HELPERS_SESSION"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server sets its own, and leaves this one to ranks
     unfinished = Path(os.environ["HELPERS_SESSION"], f"unready-{os.getpid()}")
     unfinished.write_text(json.dumps(failed))
     unfinished.rename(unfinished.with_name(f"ready-{os.getpid()}"))

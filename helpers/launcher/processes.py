@@ -36,16 +36,16 @@ class Processes:
                 if last_try:
                     raise RuntimeError(f"rank {failed} of {self.nprocs} could not be started ({error}); close other "
                                        "programs, or launch fewer ranks") from None
-            server.wait_until_ready()  # somebody may have killed the fork server at this very moment
+            server.replace()  # somebody may have killed the fork server at this very moment, or removed its socket
 
     def _start_all(self):
         context, port = server.context(), _free_port()
         parent = workarounds.server_pid() if server.START_METHOD == "forkserver" else None
         for rank in range(self.nprocs):
-            environment = rank_environment(rank, self.nprocs, port, self.folder, self.files[rank])
-            process = context.Process(target=rank_module.main, args=(str(self.folder), rank, environment, parent),
-                                      name=f"rank {rank}")
-            with workarounds.main_left_alone():
+            with server.lock, workarounds.main_left_alone():
+                environment = rank_environment(rank, self.nprocs, port, self.folder, self.files[rank])
+                process = context.Process(target=rank_module.main, args=(str(self.folder), rank, environment, parent),
+                                          name=f"rank {rank}")
                 process.start()
             self.processes.append(process)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import inspect
 import io
 import json
 import linecache
@@ -45,15 +46,17 @@ def main(folder, rank, environment, parent):
 
     It never raises: a failure is written to the rank's failure file and the process ends with exit code 1.
     """
-    files = Files(folder, rank)
+    files, me = Files(folder, rank), os.getpid()
     try:
         _become_a_rank(files, folder, environment, parent)
         with open(Path(folder, "work"), "rb") as file:
             work = pickle.load(file)
         result = _run(work)
+        _only_in(me)
         _write(files.result, _packed(result))
         workarounds.run_exit_functions()
     except SystemExit as leaving:
+        _only_in(me, leaving.code)
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         if code:
             said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({code})"
@@ -61,9 +64,19 @@ def main(folder, rank, environment, parent):
         _write(files.result, _packed(None))
         workarounds.run_exit_functions()
     except BaseException as error:
+        if os.getpid() != me:
+            traceback.print_exc()
+        _only_in(me, 1)
         _fail(files, "".join(traceback.format_exception_only(type(error), error)).strip(), error)
     finally:
         _flush()
+
+
+def _only_in(rank_process, code=0):
+    """End a process that the learner's code has forked from the rank: it leaves no result and no failure."""
+    if os.getpid() != rank_process:
+        _flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _become_a_rank(files, folder, environment, parent):
@@ -75,6 +88,7 @@ def _become_a_rank(files, folder, environment, parent):
     else:  # spawned: no server to do it
         threading.Thread(target=_end_with_kernel, args=(folder,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the kernel was started to ignore it (nohup)
+    workarounds.forget_start_method()
     workarounds.forget_server_exit_functions()
     _write_to(files.log)
     os.environ.clear()
@@ -88,7 +102,7 @@ def _become_a_rank(files, folder, environment, parent):
     import torch
 
     # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
-    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or _usable_cores()))
+    torch.set_num_threads(_threads(environment.get("OMP_NUM_THREADS", "")))
     if torch.distributed.is_available():
         workarounds.rendezvous_by_file(Path(folder, "meeting"))
         workarounds.keep_destroyed_groups()
@@ -122,6 +136,10 @@ def _run(work):
         import cloudpickle
 
         function, args = cloudpickle.loads(work["call"])
+        # What the cell knew: an object of a class from a cell can then be pickled here, too (all_gather_object).
+        if getattr(function, "__module__", None) == "__main__":
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            main.__dict__.update(getattr(inspect.unwrap(function), "__globals__", {}))
         return function(*args)
     # What `python script.py` does. (runpy.run_path would put the old __main__ back at the end, under the feet of exit
     # functions and threads that are still running.)
@@ -152,7 +170,7 @@ def _fail(files, message, error, code=1):
         "at": time.monotonic_ns(),  # the same clock in every rank: who failed first?
         "code": code,
         "message": _short(message),
-        "traceback": "".join(traceback.format_exception(type(error), error, trace)),
+        "traceback": _short("".join(traceback.format_exception(type(error), error, trace)), 20_000),
     }
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells that it failed
         _write(files.failure, json.dumps(told).encode())
@@ -167,14 +185,20 @@ def _learners_part(trace):
     return trace
 
 
-def _short(message, limit=2000):
-    return message if len(message) <= limit else f"{message[:limit]}… ({len(message) - limit:,} more characters)"
+def _short(text, limit=2000):
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit // 2]}… ({len(text) - limit:,} more characters) …{text[-limit // 2:]}"
 
 
 def _write(path, content):
     unfinished = path.with_name(f"unfinished-{path.name}")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)  # the disk is full: leave room for the failure that says so
+        raise
 
 
 def _flush():
@@ -183,5 +207,9 @@ def _flush():
             stream.flush()
 
 
-def _usable_cores():
+def _threads(omp_num_threads):
+    """The threads that OMP_NUM_THREADS asks for (its first number: OpenMP allows a list); else one per usable core."""
+    first = omp_num_threads.split(",")[0].strip()
+    if first.isdecimal() and int(first) > 0:
+        return int(first)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

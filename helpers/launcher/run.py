@@ -113,7 +113,7 @@ class _Watch:
     def __init__(self, ranks, display, on_report):
         self.ranks, self.display, self.on_report = ranks, display, on_report
         self.tails = [output.Tail(files.log) for files in ranks.files]
-        self.report_tails = [output.Tail(files.reports) for files in ranks.files]
+        self.report_tails = [output.Tail(files.reports, longest_line=None) for files in ranks.files]
         self.reports = [[] for _ in ranks.files]
 
     def until_done(self, timeout, stop):
@@ -140,30 +140,41 @@ class _Watch:
 
     def look(self):
         """Pass on what the ranks have printed and reported since the last look; return whether there was anything."""
+        before = sum(tail.position for tail in (*self.tails, *self.report_tails))
         lines = [(rank, line) for rank, tail in enumerate(self.tails) for line in tail.new_lines()]
         self.display.update(lines, {rank: tail.unfinished for rank, tail in enumerate(self.tails)})
-        rows = [(rank, json.loads(row)) for rank, tail in enumerate(self.report_tails) for row in tail.new_lines()]
+        rows = []
+        for rank, tail in enumerate(self.report_tails):
+            for row in tail.new_lines():
+                with contextlib.suppress(ValueError):  # half a row: the disk was full
+                    rows.append((rank, json.loads(row)))
         for rank, row in rows:
             self.reports[rank].append(row)
             if self.on_report:
                 self.on_report(rank, row)
-        return bool(lines or rows)
+        return sum(tail.position for tail in (*self.tails, *self.report_tails)) > before
 
     def finish(self):
         """Read the rest of the logs, leave them on display, and return them by rank."""
-        with contextlib.suppress(KeyboardInterrupt):
+        for tail in self.tails:
+            tail.stop_growing(keep=2**20)
+        for tail in self.report_tails:
+            tail.stop_growing()
+        logs = [output.read_log(files.log) for files in self.ranks.files]
+        try:
             while self.look():
                 pass
-        for tail in (*self.tails, *self.report_tails):
-            tail.close()
-        logs = [output.read_log(files.log) for files in self.ranks.files]
-        self.display.finish(logs)
+        finally:  # on_report is the learner's, and may raise
+            for tail in (*self.tails, *self.report_tails):
+                tail.close()
+            self.display.finish(logs)
         return logs
 
     def _hung(self, timeout):
-        self.ranks.ask()
+        codes = self.ranks.exitcodes()
+        self.ranks.ask()  # which ends a rank that has become another program
         failures = []
-        for rank, code in enumerate(self.ranks.exitcodes()):
+        for rank, code in enumerate(codes):
             if code is None:
                 files = self.ranks.files[rank]
                 done = "has done its work but does not end; it is " if files.result.exists() else "was "
@@ -173,7 +184,7 @@ class _Watch:
 
 
 def _message(failures, nprocs, files):
-    first, *others = failures
+    first = failures[0]
     if first.exitcode is None:
         waits = [f.message.partition(": ")[2] for f in failures]
         message = "\n".join([first.message, *(f"and {wait}" for wait in waits[1:])])

@@ -1,12 +1,15 @@
 """The fork server: a process that imports torch once and then only forks, so that ranks start in milliseconds."""
 
 import atexit
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -30,6 +33,10 @@ _QUIET = {
 }
 
 _started = {}  # process id -> the folder of the session for which we started that server
+_ready = set()  # process ids of servers that have been seen ready
+
+#: Held while a server or a rank is started: both depend on os.environ and __main__, which threads share.
+lock = threading.RLock()
 
 
 def context():
@@ -48,12 +55,18 @@ def start():
     """
     if START_METHOD != "forkserver":
         return None
+    with lock:
+        return _start()
+
+
+def _start():
     before = workarounds.server_pid()
     if before is not None and before not in _started:
         forkserver.ensure_running()
         return None  # theirs: ranks start there as well, but each has to import torch again
     folder = _started.get(before) or _session_folder()
     folder.mkdir(exist_ok=True)
+    workarounds.keep_socket_folder()
     here = str(Path(__file__).parents[2])
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     # Importing torch._dynamo makes torch's cache folder; the server's is not worth keeping.
@@ -74,13 +87,14 @@ def wait_until_ready(seconds=120):
     """
     end, deaths = time.monotonic() + seconds, 0
     pid = start()
-    while pid is not None:
+    while pid is not None and pid not in _ready:
         sign = _started[pid] / f"ready-{pid}"
         if sign.exists():
             failed = json.loads(sign.read_text())
             if failed:
                 raise RuntimeError("ranks cannot start, because this fails in a fresh Python process: "
                                    + "; ".join(f"import {name}: {why}" for name, why in failed.items()))
+            _ready.add(pid)
             return
         if time.monotonic() > end:
             raise RuntimeError(f"the fork server has not imported torch after {seconds:g} s; is the disk very busy? "
@@ -91,6 +105,17 @@ def wait_until_ready(seconds=120):
         if deaths > 3:
             raise RuntimeError("the fork server dies while it imports torch; try `python -c 'import torch'` in a "
                                "terminal (is there enough memory?), then restart the kernel")
+
+
+def replace():
+    """Put a new fork server in the place of one that does not answer, and wait until it is ready."""
+    pid = workarounds.server_pid()
+    if pid in _started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        _ready.discard(pid)
+        (_started[pid] / f"ready-{pid}").unlink(missing_ok=True)  # it may take a moment until it is seen to be dead
+    wait_until_ready()
 
 
 def run_folder():

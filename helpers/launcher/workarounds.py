@@ -9,11 +9,12 @@ import contextlib
 import functools
 import importlib.metadata
 import itertools
+import multiprocessing
 import os
 import signal
 import sys
 import threading
-from multiprocessing import forkserver
+from multiprocessing import forkserver, process
 
 # ---------------------------------------------------------------------------------------------------- in the kernel
 
@@ -25,6 +26,17 @@ def server_pid():
     somebody else started first (without our preload) would silently be ours.
     """
     return forkserver._forkserver._forkserver_pid
+
+
+def keep_socket_folder():
+    """Make anew the folder in which multiprocessing puts its sockets, if somebody has removed it.
+
+    Finding: multiprocessing makes it once per process and remembers its name for ever. A cleaner of old temporary
+    files, or a fork server that ended by itself, removes it, and no fork server could be started any more.
+    """
+    folder = process.current_process()._config.get("tempdir")
+    if folder is not None:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
 
 
 @contextlib.contextmanager
@@ -109,6 +121,15 @@ def die_with(parent):
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
+
+
+def forget_start_method():
+    """Let the learner's own processes start as they would under torchrun.
+
+    Finding: multiprocessing makes the method by which a process was started the default for its children. In a rank, a
+    DataLoader's workers would then start from a fork server, too: slowly, and not at all with a Dataset from a cell.
+    """
+    multiprocessing.set_start_method(None, force=True)
 
 
 def forget_server_exit_functions():

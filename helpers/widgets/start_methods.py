@@ -121,7 +121,7 @@ def _banner(verdict, words):
 
 
 def _bars(chosen, measured):
-    parts = [_text(10, 466, "Until a child answers, measured in this notebook: the later children (in brackets: the first one)")]
+    parts = [_text(10, 466, "Until a later child answers (in brackets: the first), measured in this notebook")]
     longest = max((row["ms"] for row in measured.values()), default=0)
     for number, method in enumerate(METHODS):
         y, row = 478 + 28 * number, measured.get(method)
