@@ -4,8 +4,8 @@ import importlib
 import inspect
 import json
 import os
-import re
 import pkgutil
+import re
 import signal
 import subprocess
 import sys
