@@ -1,0 +1,91 @@
+"""S4's synchronous SGD: start workers, wait for them, average their models, test.
+
+    launch("sgd_respawned.py", nprocs=1), or python sgd_respawned.py --task MNIST
+"""
+
+import time
+
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+from torch.utils.data import DataLoader, Subset
+
+from helpers import report
+from helpers.parallel_sgd import LIMIT, batches, options, seed, split, tested
+
+
+class CustomSubset(Subset):
+    """A worker's shard, with a transform of its own."""
+
+    def __init__(self, dataset, indices, transform):
+        super().__init__(dataset, indices)
+        self.transform = transform
+
+    def __getitem__(self, index):
+        image, label = self.dataset[self.indices[index]]
+        return self.transform(image), label
+
+    def __getitems__(self, indices):  # today's Subset insists on it
+        return [self[index] for index in indices]
+
+
+def train_epoch(rank, epoch, task, shards, local_models, barrier, threads):
+    """What a worker does in its short life: one pass over its shard."""
+    torch.set_num_threads(threads)  # left to torch, every worker takes all cores
+    torch.manual_seed(seed(epoch, rank))
+    model, shard = local_models[rank], shards[rank]
+    order = batches(len(shard), task.batch, epoch, rank)
+    loader = DataLoader(shard, batch_sampler=[batch.tolist() for batch in order])
+    optimizer = task.optimizer(model)
+    for images, labels in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    barrier.wait(LIMIT)
+
+
+def pull_down(global_model, local_models):
+    """Copy the global weights into every local model."""
+    for model in local_models:
+        model.load_state_dict(global_model.state_dict())
+
+
+def aggregate(global_model, local_models):
+    """Make the global model the mean of the local ones."""
+    states = [model.state_dict() for model in local_models]
+    means = {name: torch.stack([state[name] for state in states]).mean(0)
+             for name in states[0]}
+    global_model.load_state_dict(means)
+
+
+def test(model, test_set, task):
+    """The global model's loss and accuracy."""
+    loader = DataLoader(test_set, task.batch)
+    sums = sum(tested(model, images, labels) for images, labels in loader)
+    return sums / len(test_set)
+
+
+def main(task, epochs, samples, workers, threads=1):
+    began = time.perf_counter()
+    dataset, test_images = task.images(train=True), task.images(train=False)
+    ranges = split(len(dataset) if samples is None else samples, workers)
+    shards = [CustomSubset(dataset, indices, task.transform()) for indices in ranges]
+    test_set = CustomSubset(test_images, range(len(test_images)), task.transform())
+    global_model = task.model()
+    local_models = [task.model().share_memory() for _ in range(workers)]
+    barrier = mp.get_context("spawn").Barrier(workers)
+    for epoch in range(epochs):
+        pull_down(global_model, local_models)
+        args = epoch, task, shards, local_models, barrier, threads
+        mp.spawn(train_epoch, args, nprocs=workers)  # and wait until all have ended
+        aggregate(global_model, local_models)
+        loss, right = test(global_model, test_set, task)
+        seconds = time.perf_counter() - began
+        report(epoch=epoch + 1, loss=loss, accuracy=right, seconds=seconds)
+        print(f"epoch {epoch + 1}: test loss {loss:.2f}, accuracy {right:.1%}")
+    weights = nn.utils.parameters_to_vector(global_model.parameters())
+    report(weights=weights.tolist())
+
+
+if __name__ == "__main__":
+    main(**vars(options(__doc__, workers=4, threads=1)))

@@ -1,0 +1,254 @@
+"""Lesson 02: its trainers as workers, their agreement, bad input, workers that die, and the explorer's model."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from helpers import RankError, launch
+from helpers.parallel_sgd import TASKS, _stored, batches, skewed_split, split
+from helpers.widgets.convergence import convergence_explorer, draw, draw_trainers, train_grid
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+RANKS = ["sgd_staying.py", "sgd_every_k.py", "sgd_ddp.py"]
+SPAWNERS = ["sgd_respawned.py", "sgd_hogwild.py"]
+
+
+def trained(script, workers=2, *args, timeout=120):
+    """Launch a trainer; return its reported rows."""
+    if script in SPAWNERS:
+        args = ("--workers", str(workers), *args)
+    run = launch(script, 1 if script in SPAWNERS else workers, args=[*map(str, args)], show=False, timeout=timeout)
+    return [row for row in run.reports[0] if "accuracy" in row], run
+
+
+# ----------------------------------------------------------------------------------------------------------- trainers
+
+
+@pytest.mark.parametrize("script", [*RANKS, "sgd_hogwild.py"])
+def test_trainer_learns(script):
+    rows, _ = trained(script, 2, "--epochs", 3)
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["accuracy"] > 0.7 and rows[-1]["loss"] < 1
+    assert all(row["seconds"] > 0 for row in rows)
+
+
+def test_respawned_and_staying_workers_make_the_same_model():
+    (rows, respawned), (_, staying) = (trained(script, 2, "--epochs", 1) for script in ("sgd_respawned.py", RANKS[0]))
+    assert len(rows) == 1 and rows[0]["accuracy"] > 0.7 and rows[0]["seconds"] > 0
+    old, new = (torch.tensor(run.reports[0][-1]["weights"]) for run in (respawned, staying))
+    assert torch.allclose(old, new, atol=1e-5)
+
+
+def test_averaging_every_step_is_ddp():
+    (ours, _), (theirs, _) = (trained(script, 3, "--epochs", 2) for script in ("sgd_every_k.py", "sgd_ddp.py"))
+    assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], abs=1e-4)
+
+
+def test_every_rank_holds_the_averaged_model():
+    _, run = trained("sgd_every_k.py", 2, "--every", 7, "--epochs", 1)
+    assert run.reports[0][0]["loss"] == pytest.approx(run.reports[1][0]["loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("script", [*RANKS, "sgd_hogwild.py"])  # spawning is slow
+def test_a_worker_without_company(script):
+    rows, _ = trained(script, 1, "--epochs", 1)
+    assert rows[-1]["accuracy"] > 0.7
+
+
+def test_under_torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+               str(ROOT / "helpers/workers/sgd_every_k.py"), "--epochs", "1", "--every", "8"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0 and "accuracy=0." in done.stdout, done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("script, args, said", [
+    ("sgd_every_k.py", ("--every", 0), "--every must be 1 or more, not 0"),
+    ("sgd_every_k.py", ("--every", -3), "--every must be 1 or more, not -3"),
+    ("sgd_every_k.py", ("--skew", 1.5), "from 0 to 1, not 1.5"),
+    ("sgd_every_k.py", ("--samples", 0), "the dataset is empty"),
+    ("sgd_staying.py", ("--samples", 0), "the dataset is empty"),
+    ("sgd_ddp.py", ("--samples", 1), "need 2 samples; there are 1"),
+    ("sgd_staying.py", ("--samples", 100_000), "--samples 100000: there are only 1437"),
+    ("sgd_staying.py", ("--epochs", 0), "--epochs must be 1 or more, not 0"),
+    ("sgd_staying.py", ("--task", "ImageNet"), "Digits, MNIST, not ImageNet"),
+    ("sgd_respawned.py", ("--workers", 0), "--workers must be 1 or more, not 0"),
+    ("sgd_hogwild.py", ("--workers", 0), "--workers must be 1 or more, not 0"),
+    ("sgd_hogwild.py", ("--workers", 9, "--samples", 4), "need 9 samples; there are 4"),
+    ("sgd_respawned.py", ("--samples", 0), "the dataset is empty"),
+    ("sgd_hogwild.py", ("--samples", -5), "--samples must be 0 or more, not -5"),
+])
+def test_bad_input_is_refused(script, args, said):
+    with pytest.raises(RankError, match="ValueError") as caught:
+        trained(script, 2, *args, timeout=60)
+    assert said in str(caught.value)
+
+
+def test_mnist_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    with pytest.raises(RankError, match="MNIST is not in"):
+        trained("sgd_staying.py", 2, "--task", "MNIST")
+
+
+@pytest.mark.parametrize("n_samples, n_workers, size, said", [
+    (10, 0, None, "1 worker or more, not 0"), (10, -1, None, "not -1"), (0, 2, None, "empty"),
+    (3, 4, None, "need 4 samples; there are 3"), (10, 2, 6, "2 shards of 6 or more need 12 samples; there are 10"),
+])
+def test_split_refuses(n_samples, n_workers, size, said):
+    with pytest.raises(ValueError, match=said):
+        split(n_samples, n_workers, size)
+
+
+def test_split_gives_the_remainder_to_the_last():
+    assert split(1437, 4) == [range(0, 359), range(359, 718), range(718, 1077), range(1077, 1437)]
+    assert split(10, 2, 3) == [range(0, 3), range(3, 6)]
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("workers", [1, 3, 4, 8])
+def test_skewed_split_uses_every_sample_once(skew, workers):
+    labels = TASKS["Digits"].labels()
+    shards = skewed_split(labels, workers, skew)
+    assert sorted(torch.cat(shards).tolist()) == list(range(len(labels)))
+    kinds = [len(labels[shard].unique()) for shard in shards]
+    assert max(kinds) <= -(-10 // workers) + 1 if skew == 1 else min(kinds) == 10
+
+
+@pytest.mark.parametrize("skew", [-0.1, 2, float("nan")])
+def test_skewed_split_refuses(skew):
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        skewed_split(TASKS["Digits"].labels(), 2, skew)
+
+
+def test_batches_are_a_pass_and_differ():
+    first, second = batches(10, 4, 0, 1), batches(10, 4, 1, 1)
+    assert [len(batch) for batch in first] == [4, 4, 2] and sorted(torch.cat(first).tolist()) == list(range(10))
+    assert torch.cat(first).tolist() != torch.cat(second).tolist()
+
+
+def test_images_prepared_one_by_one_or_all_at_once_are_the_same():
+    task = TASKS["Digits"]
+    images, labels = task.tensors(train=False)
+    stored, transform = task.images(train=False), task.transform()
+    assert torch.allclose(transform(stored[7][0]), images[7]) and stored[7][1] == labels[7]
+
+
+def test_mnist_is_read_as_torchvision_reads_it():
+    from helpers.data import DataError, load
+
+    try:
+        mnist = load("MNIST", train=False)
+    except DataError:
+        pytest.skip("MNIST is not here")
+    images, labels = _stored("MNIST", train=False)
+    assert torch.equal(images, mnist.data) and torch.equal(labels.long(), mnist.targets)
+
+
+# ---------------------------------------------------------------------------------------------------- workers that die
+
+
+DIES = """
+import os, signal, sys
+sys.path.insert(0, {workers!r})
+import {script} as trainer
+from helpers.parallel_sgd import TASKS
+
+def dying(rank, *args):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(rank, *args)
+
+real, trainer.{function} = trainer.{function}, dying
+
+if __name__ == "__main__":
+    trainer.main(TASKS["Digits"], 3, None, 3)
+"""
+
+
+@pytest.mark.parametrize("script, function", [("sgd_respawned", "train_epoch"), ("sgd_hogwild", "train")])
+def test_a_worker_that_dies_ends_the_run(tmp_path, script, function):
+    path = tmp_path / "dies.py"
+    path.write_text(DIES.format(workers=str(ROOT / "helpers/workers"), script=script, function=function))
+    began = time.monotonic()
+    with pytest.raises(RankError, match="process 1 terminated with signal SIGKILL"):
+        launch(path, 1, show=False, timeout=100)
+    assert time.monotonic() - began < 60
+
+
+def test_a_rank_that_dies_ends_the_run():
+    def dies():
+        import os
+        import signal
+
+        from helpers.launcher.arguments import WORKERS
+
+        sys.path.insert(0, str(WORKERS))
+        import sgd_every_k as trainer
+
+        def deadly(model, average=trainer.average):
+            if os.environ["RANK"] == "2":
+                os.kill(os.getpid(), signal.SIGKILL)
+            average(model)
+
+        trainer.average = deadly
+        trainer.main(TASKS["Digits"], 3, None, 1, 0.0)
+
+    with pytest.raises(RankError, match="SIGKILL"):
+        launch(dies, 3, show=False, timeout=60)
+
+
+# ----------------------------------------------------------------------------------------------------------- explorer
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return train_grid(epochs=2)
+
+
+@pytest.mark.parametrize("workers, every, skew", [(4, 16, 1.0), (2, 4, 0.5), (8, 0, 0.0)])
+def test_grid_agrees_with_real_ranks(grid, workers, every, skew):
+    rows, run = trained("sgd_every_k.py", workers, "--every", every or 10_000, "--skew", skew, "--epochs", 2)
+    curve = grid[workers, every, skew]
+    assert curve.loss == pytest.approx([row["loss"] for row in rows], abs=1e-3)
+    assert curve.accuracy == pytest.approx([row["accuracy"] for row in rows], abs=0.006)
+    own = [sum(rank[epoch]["own"] for rank in run.reports) / workers for epoch in range(2)]
+    assert curve.own == pytest.approx(own, abs=0.006)
+
+
+def test_grid_refuses_what_makes_no_sense():
+    for bad in ({"epochs": 0}, {"every": (-1,)}, {"workers": (0,)}, {"workers": (2,), "skews": (3,)}):
+        with pytest.raises(ValueError):
+            train_grid(**bad)
+
+
+def test_explorer_draws_every_setting_quickly(grid):
+    explorer = convergence_explorer(grid)
+    seen, took = set(), []
+    for workers, every, skew in grid:
+        for name, value in (("workers", workers), ("every", every), ("skew", skew)):
+            began = time.perf_counter()
+            explorer.controls[name].value = value
+            took.append(time.perf_counter() - began)
+        seen.add(explorer.picture.value)
+        assert explorer.picture.value == draw(grid, workers, every, skew)
+    assert statistics.median(took) < 0.1
+    assert len(seen) == 1 + 36, "one worker has nobody to average with; all others differ"
+    bundle = explorer._repr_mimebundle_()
+    assert "data:image/svg+xml" in bundle["text/html"] and "Convergence explorer" in bundle["text/plain"]
+
+
+def test_trainers_are_drawn():
+    rows = [{"samples": 10 * n, "seconds": n / 3, "loss": 1 / n} for n in (1, 2, 3)]
+    picture = draw_trainers({"DDP": rows, "<Hogwild>": rows})
+    assert picture.startswith("<svg") and "&lt;Hogwild&gt;" in picture and picture.count("<polyline") == 4
