@@ -1,0 +1,46 @@
+"""A DataLoader worker dies of a signal: what does the training process say?
+
+    launch("worker_killed.py", nprocs=1, args=["SIGBUS"])
+
+SIGBUS is what the system sends when /dev/shm is full; SIGKILL, when memory is.
+"""
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Deadly(Dataset):
+    """Its fifth item kills the worker that reads it."""
+
+    def __init__(self, signal_name):
+        self.signal = getattr(signal, signal_name)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 4:
+            time.sleep(0.5)  # until the items before it have been fetched
+            os.kill(os.getpid(), self.signal)  # stands for the system
+        return torch.tensor(index)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("signal", nargs="?", default="SIGBUS")
+    loader = DataLoader(Deadly(parser.parse_args().signal), num_workers=1,
+                        multiprocessing_context="fork" if sys.platform == "linux" else None)
+    try:
+        for number in loader:
+            print("item", number.item(), flush=True)
+    except RuntimeError as error:
+        for words in filter(None, (error, error.__cause__)):
+            said = re.sub(r"\d+", "…", str(words)).strip()  # process numbers differ each time
+            print("RuntimeError:", said)
