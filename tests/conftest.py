@@ -53,6 +53,18 @@ def eventually(holds, seconds=10):
     return bool(holds())
 
 
+def orphaned_memory(before):
+    """Shared memory that is not among `before` and that no living process uses. (Tests running beside use some.)"""
+    new = set(os.listdir("/dev/shm")) - set(before)
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text = maps.read_text(errors="replace") if new else ""
+        except OSError:
+            continue  # the process has ended
+        new -= {name for name in new if f"/dev/shm/{name}" in text}
+    return new
+
+
 @pytest.fixture
 def nothing_left():
     """Fails the test if it leaves a process or a run's folder behind."""

@@ -17,7 +17,7 @@ import torch
 
 from helpers import RankError, launch, report
 from helpers.launcher import server, workarounds
-from tests.conftest import eventually, running
+from tests.conftest import eventually, orphaned_memory, running
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -453,7 +453,7 @@ def test_a_kernel_that_is_gone_leaves_nothing(how, tmp_path):
     kernel.stdout.close()
     assert eventually(lambda: not running(mark)), running(mark)
     assert eventually(lambda: not list(tmp_path.iterdir())), list(tmp_path.rglob("*"))
-    assert eventually(lambda: set(os.listdir("/dev/shm")) <= shared_before)
+    assert eventually(lambda: not orphaned_memory(shared_before)), orphaned_memory(shared_before)
 
 
 def test_a_kernel_that_exits_in_good_order_leaves_nothing(tmp_path):

@@ -6,7 +6,7 @@ import time
 import pytest
 from jupyter_client.manager import KernelManager
 
-from tests.conftest import ROOT, eventually, running
+from tests.conftest import ROOT, eventually, orphaned_memory, running
 
 ENDLESS = """
 def work():
@@ -71,7 +71,7 @@ def kernel(tmp_path):
         kernel.manager.shutdown_kernel()
     kernel.manager.cleanup_resources()
     assert kernel.nothing_is_left(), (running(kernel.mark), list(tmp_path.rglob("*")))
-    assert eventually(lambda: set(os.listdir("/dev/shm")) <= shared), "shared memory"
+    assert eventually(lambda: not orphaned_memory(shared)), orphaned_memory(shared)
 
 
 @pytest.mark.parametrize("how", [COMPUTE, COLLECTIVE])

@@ -66,7 +66,6 @@ def test(model, test_set, task):
 
 
 def main(task, epochs, samples, workers, threads=1):
-    began = time.perf_counter()
     dataset, test_images = task.images(train=True), task.images(train=False)
     ranges = split(len(dataset) if samples is None else samples, workers)
     shards = [CustomSubset(dataset, indices, task.transform()) for indices in ranges]
@@ -75,12 +74,13 @@ def main(task, epochs, samples, workers, threads=1):
     local_models = [task.model().share_memory() for _ in range(workers)]
     barrier = mp.get_context("spawn").Barrier(workers)
     for epoch in range(epochs):
+        began = time.perf_counter()
         pull_down(global_model, local_models)
         args = epoch, task, shards, local_models, barrier, threads
         mp.spawn(train_epoch, args, nprocs=workers)  # and wait until all have ended
         aggregate(global_model, local_models)
-        loss, right = test(global_model, test_set, task)
         seconds = time.perf_counter() - began
+        loss, right = test(global_model, test_set, task)
         report(epoch=epoch + 1, loss=loss, accuracy=right, seconds=seconds)
         print(f"epoch {epoch + 1}: test loss {loss:.2f}, accuracy {right:.1%}")
     weights = nn.utils.parameters_to_vector(global_model.parameters())

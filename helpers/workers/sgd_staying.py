@@ -35,7 +35,6 @@ def average(model):
 
 
 def main(task, epochs, samples):
-    began = time.perf_counter()
     dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT))
     torch.set_num_threads(1)  # the ranks share the cores
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -46,14 +45,15 @@ def main(task, epochs, samples):
     test_set = task.tensors(train=False, rows=share)
     model = task.model()
     for epoch in range(epochs):
+        began = time.perf_counter()
         train_epoch(rank, epoch, task, images, labels, model)
         average(model)
+        seconds = time.perf_counter() - began
         count = torch.tensor([float(len(test_set[1]))])
         sums = torch.cat([tested(model, *test_set), count])
         dist.all_reduce(sums)
         loss, right = sums[:2] / sums[2]
         if rank == 0:
-            seconds = time.perf_counter() - began
             report(epoch=epoch + 1, loss=loss, accuracy=right, seconds=seconds)
             print(f"epoch {epoch + 1}: test loss {loss:.2f}, accuracy {right:.1%}")
     if rank == 0:
