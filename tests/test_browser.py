@@ -154,3 +154,35 @@ def test_lines_appear_while_ranks_run(page, lab):
     outputs = page.locator(".jp-OutputArea-output").all_inner_texts()
     assert "".join(outputs).count("[0] I have begun") == 1, "the live lines have given way to the final ones"
     assert not page.errors
+
+
+EXPLORERS = {
+    "start methods": "from helpers.widgets.start_methods import start_method_explorer\nstart_method_explorer()",
+    "convergence": ("from helpers.widgets.convergence import convergence_explorer, train_grid\n"
+                    "convergence_explorer(train_grid(workers=(1, 2), every=(1, 0), skews=(0.0, 1.0), epochs=2))"),
+    "pipeline": "from helpers.widgets.pipeline import pipeline_explorer\npipeline_explorer(2)",
+}
+
+
+def test_explorers_answer_the_keyboard(page, lab):
+    """Every explorer on one page: its first slider (or box) gets the focus and a key, and the picture changes."""
+    book = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in EXPLORERS.values()],
+        metadata={"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}})
+    nbformat.write(book, lab[2] / "explorers.ipynb")
+    open_and_run_all(page, lab, "explorers.ipynb")
+    for number, name in enumerate(EXPLORERS):
+        cell = scroll_to(page, f".jp-CodeCell[data-windowed-list-index='{number}']")
+        picture = cell.locator(".widget-html-content svg").first
+        picture.wait_for(timeout=30_000)
+        sliders, boxes = cell.locator("[role=slider]"), cell.locator("input[type=checkbox]")
+        keys = ["ArrowRight", "ArrowLeft"] if sliders.count() else ["Space"]  # a slider may stand at its right end
+        before = picture.inner_html()
+        (sliders if sliders.count() else boxes).first.focus()
+        for key in keys:
+            page.keyboard.press(key)
+            changed = eventually(lambda: picture.inner_html() != before, 3)  # noqa: B023 - used at once
+            if changed:
+                break
+        assert changed, name
+    assert not page.errors
