@@ -161,6 +161,7 @@ EXPLORERS = {
     "convergence": ("from helpers.widgets.convergence import convergence_explorer, train_grid\n"
                     "convergence_explorer(train_grid(workers=(1, 2), every=(1, 0), skews=(0.0, 1.0), epochs=2))"),
     "pipeline": "from helpers.widgets.pipeline import pipeline_explorer\npipeline_explorer(2)",
+    "DataParallel": "from helpers.widgets.data_parallel import data_parallel_explorer\ndata_parallel_explorer()",
 }
 
 
