@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from multiprocessing import forkserver
 
 import psutil
@@ -156,3 +157,30 @@ def test_the_server_never_initialises_cuda():
 
     torch.ones(1, device="cuda")  # CUDA already used in the kernel
     assert launch(compute, nprocs=2, show=False).results == [(False, 2.0)] * 2
+
+
+def test_a_rank_that_is_done_stays_while_others_may_still_be_connecting():
+    def work():
+        import time
+
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        pids = [None, None]
+        dist.all_gather_object(pids, os.getpid())
+        if dist.get_rank() == 0:
+            return None
+        time.sleep(0.5)
+        return psutil.Process(pids[0]).status()
+
+    run = launch(work, nprocs=2, show=False, timeout=60)
+    assert run.results[1] in (psutil.STATUS_SLEEPING, psutil.STATUS_RUNNING)
+
+
+def test_a_rank_that_is_done_does_not_stay_for_long(tmp_path):
+    began = time.monotonic()
+    workarounds.stay_for_late_ranks(tmp_path, 2, seconds=0.2)
+    assert time.monotonic() - began < 0.1, "no group was formed"
+    (tmp_path / "meeting-0").touch()
+    workarounds.stay_for_late_ranks(tmp_path, 2, seconds=0.2)
+    assert 0.2 < time.monotonic() - began < 1

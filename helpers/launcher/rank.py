@@ -54,6 +54,7 @@ def main(folder, rank, environment, parent):
         result = _run(work)
         _only_in(me)
         _write(files.result, _packed(result))
+        workarounds.stay_for_late_ranks(folder, int(environment["WORLD_SIZE"]))
         workarounds.run_exit_functions()
     except SystemExit as leaving:
         _only_in(me, leaving.code)
