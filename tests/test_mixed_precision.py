@@ -1,0 +1,300 @@
+"""Lesson 06: formats bit by bit, its two explorers, what its worker shows, and the networks that the hunt draws."""
+
+import itertools
+import math
+import struct
+import time
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from helpers import launch
+from helpers.data import Digits
+from helpers.exercises.mixed_precision import BATCHES, JOBS, FirstOverflow, LargestBatch, _network, most_tries
+from helpers.formats import FORMATS, encode, parse, rounded
+from helpers.widgets import float_explorer, loss_scale
+
+STORED = {name: form for name, form in FORMATS.items() if name != "tf32"}
+NUMBERS = [0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 65504.0, 65519.0, 65520.0, 1e-8, 2.0**-24, 2.0**-25, 6e-8, 448.0, 1e39]
+
+
+@pytest.fixture(autouse=True, scope="module")  # also while the module's other fixtures train
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# ------------------------------------------------------------------------------------------------------------ formats
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_format_agrees_with_torch(name):
+    form, info = FORMATS[name], torch.finfo(FORMATS[name].dtype)
+    assert (form.bits, form.largest, form.eps) == (info.bits, info.max, info.eps)
+    assert form.smallest_normal == info.smallest_normal
+    assert encode(form.smallest, form).value == form.smallest and encode(form.smallest / 2, form).value == 0
+    if name != "fp8 e4m3":  # which gives its infinity away for one more power of two
+        assert form.largest == (2 - form.eps) * 2.0 ** (2 ** (form.exponent_bits - 1) - 1)
+
+
+@pytest.mark.parametrize("name, code", [("fp32", ">f"), ("fp16", ">e")])
+def test_bits_agree_with_another_implementation(name, code):
+    for number in NUMBERS:
+        encoded = encode(number, FORMATS[name])
+        try:
+            wanted = "".join(f"{byte:08b}" for byte in struct.pack(code, number))
+        except OverflowError:
+            wanted = "0" + "1" * len(encoded.exponent) + "0" * len(encoded.fraction)
+        assert encoded.sign + encoded.exponent + encoded.fraction == wanted, number
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "fp8 e4m3"])
+def test_bits_mean_the_value(name):
+    form = FORMATS[name]
+    bias = 2 ** (form.exponent_bits - 1) - 1
+    for number in NUMBERS:
+        encoded = encode(number, form)
+        exponent, fraction = int(encoded.exponent, 2), int(encoded.fraction, 2) / 2**form.fraction_bits
+        if exponent == 2**form.exponent_bits - 1:
+            assert fraction == 0 and math.isinf(encoded.value) and encoded.kind == "infinite", number
+            continue
+        size = (1 + fraction) * 2.0 ** (exponent - bias) if exponent else fraction * 2.0 ** (1 - bias)
+        assert encoded.value == (-size if encoded.sign == "1" else size), number
+        assert encoded.kind == ("zero" if size == 0 else "normal" if exponent else "subnormal"), number
+        assert size == 0 or encoded.kind == "subnormal" or abs(encoded.value / number - 1) <= form.eps / 2, number
+
+
+def test_tf32_rounds_to_the_nearest_and_leaves_the_rest():
+    torch.manual_seed(0)
+    tensor, form = torch.randn(10_000) * 10.0 ** torch.randint(-30, 30, (10_000,)), FORMATS["tf32"]
+    once = rounded(tensor, form)
+    assert torch.equal(rounded(once, form), once) and not torch.equal(once, tensor)
+    assert ((once.double() / tensor.double() - 1).abs() <= form.eps / 2).all()
+    step = 2.0 ** (tensor.double().abs().log2().floor() - form.fraction_bits)
+    assert torch.equal(once.double(), (tensor.double() / step).round() * step)  # torch rounds ties to even as well
+    special = torch.tensor([math.inf, -math.inf, math.nan, 0.0])
+    assert torch.equal(rounded(special, form).nan_to_num(7), special.nan_to_num(7))
+
+
+def test_parse():
+    for text, number in {"0.1": 0.1, " -3e-8 ": -3e-8, "1/3": 1 / 3, "2**-24": 2.0**-24, "2 ^ 10": 1024.0, "0": 0.0,
+                         "-2**3": -8.0, "-2**2": -4.0, "1e999": math.inf, "2**9999": math.inf, "-2**9999": -math.inf,
+                         f"0.5**{10**400}": 0.0, f"2**-{10**400}": 0.0, "-inf": -math.inf, "65_504": 65504.0}.items():
+        assert parse(text) == number, text
+
+
+def test_parse_says_what_can_be_written():
+    for text in ("", "  ", "abc", "1,5", "1/0", "2**", "__import__('os')", "<b>", "0x10", "0**-1", "1/3/3"):
+        with pytest.raises(ValueError, match=r"Write for example 0\.1"):
+            parse(text)
+
+
+# ----------------------------------------------------------------------------------------------------- float explorer
+
+
+def texts(picture):
+    return [element.text or "" for element in ElementTree.fromstring(picture).iter() if element.tag.endswith("text")]
+
+
+def legible(picture):
+    root = ElementTree.fromstring(picture)
+    assert root.get("role") == "img" and root.get("aria-label")
+    return min(int(element.get("font-size", 16)) for element in root.iter()) >= 14
+
+
+@pytest.mark.parametrize("text, shown", [
+    ("0.1", ["0.100000001", "0.0999755859", "0.100097656"]), ("65520", ["65520", "65536", "overflow: inf"]),
+    ("1e-8", ["underflow: 0"]), ("1e-7", ["1.9e-01, subnormal"]), ("1", ["exact"]), ("nan", ["nan", "exact"]),
+    ("inf", ["inf"]), ("-0", ["-0", "exact"]), ("1e-60", ["underflow: 0"]), ("3.4e38", ["overflow: inf"]),
+    ("2**-20", ["exact, subnormal"])])
+def test_float_explorer_shows(text, shown):
+    picture = float_explorer.draw(text)
+    assert legible(picture)
+    assert set(shown) <= set(texts(picture))
+    assert all(name in texts(picture) for name in FORMATS)
+
+
+def test_fp8_e4m3_has_no_infinity():
+    shown = texts(float_explorer.draw("449"))  # torch 2.14 stops at the largest number, older ones said NaN
+    assert ("448" in shown or "nan" in shown) and "overflow: inf" not in shown
+    assert {"overflow: its largest", "NaN"} & set(texts(float_explorer.draw("1000")))
+
+
+@pytest.mark.parametrize("text", ["", "hello", "<script>alert(1)</script>", "9" * 500 + "x"])
+def test_float_explorer_explains_bad_text(text):
+    picture = float_explorer.draw(text)
+    assert legible(picture) and "Write for example" in texts(picture)[0] and "<script>" not in picture
+
+
+def test_float_explorer_answers_quickly_and_by_slider():
+    widget = float_explorer.float_explorer()
+    seen, began = {widget.picture.value}, time.perf_counter()
+    for power in range(-30, 20, 5):
+        widget.controls["power"].value = power
+        assert widget.controls["number"].value == f"2**{power}"
+        seen.add(widget.picture.value)
+    widget.controls["number"].value = "nonsense"
+    assert "nonsense" in widget.picture.value
+    assert len(seen) == 11 and (time.perf_counter() - began) / 11 < 0.1
+    bundle = widget._repr_mimebundle_()
+    assert "Float explorer" in bundle["text/plain"] and "data:image/svg+xml" in bundle["text/html"]
+
+
+# ----------------------------------------------------------------------------------------------------- loss scale
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """(network, images, labels): a network that has learned some digits."""
+    images, labels = Digits(train=True).tensors()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(10):
+        for batch in torch.randperm(len(images)).split(64):
+            loss = cross_entropy(model(images[batch]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return model, images[:256], labels[:256]
+
+
+def gradients_of(trained, dtype=None, scale=1.0):
+    """The gradients of the hidden layer's outputs, times `scale`, in fp32 or really in `dtype`."""
+    (model, images, labels), kept = trained, []
+
+    def keep(module, inputs, output):
+        output.retain_grad()
+        kept.append(output)
+
+    hook = model[1].register_forward_hook(keep)
+    with torch.amp.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        loss = cross_entropy(model(images), labels)
+    (scale * loss).backward()
+    hook.remove()
+    return kept[0].grad
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**16])
+def test_shares_foretell_a_real_fp16_backward(trained, scale):
+    true, real = gradients_of(trained), gradients_of(trained, torch.float16, scale)
+    assert real.dtype == torch.float16
+    foretold = loss_scale.shares(true, scale)
+    assert foretold.lost == pytest.approx((real[true != 0] == 0).float().mean().item(), abs=0.03)
+    assert foretold.overflow == real.isinf().float().mean().item() == 0
+    assert foretold.lost > 0.03 or scale > 1
+
+
+def test_shares_fall_below_and_rise_above(trained):
+    gradients = gradients_of(trained)
+    parts = [loss_scale.shares(gradients, 2.0**power) for power in range(0, 60, 4)]
+    assert all(a.lost >= b.lost and a.overflow <= b.overflow for a, b in itertools.pairwise(parts))
+    assert parts[0].overflow == 0 and parts[-1].overflow > 0.5
+
+
+def test_histogram_counts_every_gradient_once():
+    bars = loss_scale.histogram(torch.tensor([1.0, -1.5, 2.0, 0.0, 2.0**-30]))
+    assert bars == {-30: 0.25, 0: 0.5, 1: 0.25}
+
+
+@pytest.mark.parametrize("gradients, scale, said", [
+    (torch.tensor([1.0, math.nan]), 1.0, "inf or NaN"), (torch.tensor([math.inf]), 1.0, "inf or NaN"),
+    (torch.zeros(3), 1.0, "all of them are 0"), (torch.zeros(0), 1.0, "no gradients"),
+    (torch.ones(3), 0.0, "positive"), (torch.ones(3), -2.0, "positive"), (torch.ones(3), math.inf, "finite"),
+    (torch.ones(3), math.nan, "positive")])
+def test_bad_gradients_and_scales_are_refused(gradients, scale, said):
+    with pytest.raises(ValueError, match=said):
+        loss_scale.shares(gradients, scale)
+    if scale == 1.0:
+        with pytest.raises(ValueError, match=said):
+            loss_scale.loss_scale_explorer(gradients)
+
+
+def test_a_single_overflow_is_seen():
+    gradients = torch.full((10_000,), 1e-3)
+    gradients[0] = 1.0
+    assert "none become 0,   none overflow" in loss_scale.draw(gradients)
+    assert "under 0.1% overflow" in loss_scale.draw(gradients, 16)
+
+
+def test_loss_scale_explorer_answers_quickly(trained):
+    gradients = gradients_of(trained)
+    widget = loss_scale.loss_scale_explorer(gradients, 4)
+    assert widget.picture.value == loss_scale.draw(gradients, 4) and legible(widget.picture.value)
+    seen, began = set(), time.perf_counter()
+    for power in range(41):
+        widget.controls["log2_scale"].value = power
+        seen.add(widget.picture.value)
+    assert (time.perf_counter() - began) / 41 < 0.1 and len(seen) == 41
+    assert loss_scale.loss_scale_explorer(gradients)._repr_mimebundle_()["text/plain"].startswith("Loss-scale")
+
+
+# ------------------------------------------------------------------------------------------------------ worker, DDP
+
+
+def steps(log):
+    return [line.split() for line in log.splitlines() if line.startswith("step")]
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_one_ranks_infinity_is_everybodys(ranks):
+    logs = launch("mixed_ddp.py", ranks, show=False, timeout=60).logs
+    for rank, log in enumerate(logs):
+        finite = [row[4] for row in steps(log)]
+        assert finite == ["True", "True", "False" if rank == 1 else "True", "True"]
+        assert [row[7] for row in steps(log)] == ["True", "True", "False", "True"]
+        assert [row[-1] for row in steps(log)] == ["65536", "65536", "32768", "32768"]
+        assert "output torch.bfloat16  weights torch.float32  sent torch.float32" in log
+        assert "weights equal in all ranks: True" in log
+
+
+# -------------------------------------------------------------------------------------------------------- exercises
+
+
+@pytest.mark.parametrize("kind", ["one layer overflows", "one layer overflows and a later one hides it",
+                                  "nothing overflows"])
+def test_networks_of_the_hunt_are_as_they_are_said_to_be(kind):
+    for _ in range(20):
+        model, order, images = _network(kind)
+        outputs = {name: [] for name in order}
+        for dtype in (torch.float16, torch.float32):
+            value = images
+            with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16, enabled=dtype == torch.float16):
+                for name in order:
+                    value = getattr(model, name)(value)
+                    outputs[name].append(bool(value.isfinite().all()))
+        half, single = ([outputs[name][number] for name in order] for number in (0, 1))
+        assert all(single) and all(half) == (kind == "nothing overflows")
+        right = None if all(half) else order[half.index(False)]
+        assert FirstOverflow.answer(model, images) == right
+        assert right is None or FirstOverflow.runs_them_as_listed(model, images) != right
+
+
+def test_every_job_has_one_right_dtype():
+    for _, largest, smallest, error, fast, right in JOBS:
+        names = (*fast.split(), "float32", "float64")
+        fitting = [torch.finfo(getattr(torch, name)) for name in names]
+        fitting = [info for info in fitting
+                   if info.max >= largest and info.smallest_normal <= smallest and info.eps / 2 <= error]
+        least = min(((info.bits, info.eps, info.dtype) for info in fitting), default=(0, 0, None))[2]
+        assert least == right
+
+
+def test_the_solution_stays_below_the_number_of_tries():
+    for largest, most in (*BATCHES, *((n, 300) for n in range(0, 301, 7))):
+        tried = []
+
+        def fits(batch, largest=largest, tried=tried):
+            tried.append(batch)
+            if batch > largest:
+                raise torch.OutOfMemoryError
+            return True
+
+        assert LargestBatch.answer(fits, most) == min(largest, most), (largest, most)
+        assert len(tried) < most_tries(largest, most) and max(tried) <= max(1, 2 * largest), (largest, most)
