@@ -42,8 +42,12 @@ class Kernel:
 
     def run(self, code, timeout=60):
         """Execute a cell; return (reply, outputs)."""
-        outputs = []
-        reply = self.client.execute_interactive(code, timeout=timeout, output_hook=outputs.append)
+        for _ in range(20):
+            outputs = []
+            reply = self.client.execute_interactive(code, timeout=timeout, output_hook=outputs.append)
+            if reply["content"]["status"] != "aborted":  # what arrives while Jupyter still ends a cell that failed
+                break
+            time.sleep(0.1)
         return reply["content"], [message for message in outputs if message["msg_type"] != "status"]
 
     def start(self, code):
