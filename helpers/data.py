@@ -56,8 +56,8 @@ class Digits(Dataset):
         self.folder = (PROJECT_DATA if root is None else Path(root).expanduser()) / "digits"
         self.train, self.transform, self.target_transform = train, transform, target_transform
         part = "train" if train else "t10k"
-        self.data = _parse_idx(self._read(f"{part}-images-idx3-ubyte"))
-        self.targets = _parse_idx(self._read(f"{part}-labels-idx1-ubyte")).long()
+        self.data = parse_idx(self._read(f"{part}-images-idx3-ubyte"))
+        self.targets = parse_idx(self._read(f"{part}-labels-idx1-ubyte")).long()
 
     def _read(self, name):
         """The bytes of a file, once they agree with SHA256SUMS."""
@@ -139,7 +139,7 @@ def _open(kind, folder, train, transform):
         ) from error
 
 
-def _parse_idx(content):
+def parse_idx(content):
     """The uint8 tensor in an IDX file's bytes: the format of MNIST. ValueError where size and header disagree."""
     if len(content) < 8 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise ValueError("not an IDX file of bytes")
@@ -155,7 +155,7 @@ def _check_idx_files(raw, names):
     for name in names:
         content = (raw / name).read_bytes()
         try:
-            _parse_idx(content)
+            parse_idx(content)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         archive = raw / f"{name}.gz"  # a gzip file ends with the checksum of what it unpacks to

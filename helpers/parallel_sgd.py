@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import nn
 
-from helpers.data import FOLDER_VARIABLE, PROJECT_DATA, _parse_idx, load
+from helpers.data import FOLDER_VARIABLE, PROJECT_DATA, load, parse_idx
 
 #: Seconds that nobody waits for longer: at a barrier, for a collective, for a child.
 LIMIT = 600
@@ -83,7 +83,7 @@ def _stored(name, train):
     if name == "MNIST":
         raw, part = Path(os.environ.get(FOLDER_VARIABLE) or PROJECT_DATA, name, "raw"), "train" if train else "t10k"
         with contextlib.suppress(OSError, ValueError):  # then `load` says what to do
-            return [_parse_idx((raw / f"{part}-{kind}-ubyte").read_bytes()) for kind in ("images-idx3", "labels-idx1")]
+            return [parse_idx((raw / f"{part}-{kind}-ubyte").read_bytes()) for kind in ("images-idx3", "labels-idx1")]
     data = load(name, train=train)
     return data.data, data.targets
 
