@@ -162,6 +162,8 @@ EXPLORERS = {
                     "convergence_explorer(train_grid(workers=(1, 2), every=(1, 0), skews=(0.0, 1.0), epochs=2))"),
     "pipeline": "from helpers.widgets.pipeline import pipeline_explorer\npipeline_explorer(2)",
     "DataParallel": "from helpers.widgets.data_parallel import data_parallel_explorer\ndata_parallel_explorer()",
+    "ring": "from helpers.widgets.ring import ring_explorer\nring_explorer()",
+    "buckets": "from helpers.widgets.buckets import bucket_explorer\nbucket_explorer()",
     "float": "from helpers.widgets.float_explorer import float_explorer\nfloat_explorer('0.1')",
     "loss scale": ("import torch\nfrom helpers.widgets.loss_scale import loss_scale_explorer\n"
                    "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),

@@ -29,9 +29,10 @@ def mark(request):
 @pytest.mark.parametrize(("script", "nprocs", "says"), [
     ("hello.py", 2, r"I am rank 1 of 2"),
     ("train_digits.py", 2, r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
+    ("ddp_project.py", 2, r"epoch 1: \d\d% of the test digits are right"),
 ])
 def test_workers_run_under_torchrun(script, nprocs, says, mark):
-    arguments = ["--epochs", "2"] if script == "train_digits.py" else []
+    arguments = [] if script == "hello.py" else ["--epochs", "2"]
     done = subprocess.run([*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", WORKERS / script, *arguments],
                           capture_output=True, text=True, timeout=120, env=environment(mark))
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,280 @@
+"""Reading traces: nesting, kinds, many ranks, real files of a DDP run, and everything that is no trace."""
+
+import gzip
+import json
+import random
+import statistics
+import time
+
+import pytest
+
+from helpers import launch, traces
+from helpers.traces import TraceError, read, together, waited_for
+from helpers.widgets.buckets import draw_overlap
+
+
+def written(path, events, rank=None, **more):
+    """A trace file: [(name, category, thread, begin, duration)], as torch writes it."""
+    rows = [{"ph": "X", "cat": category, "name": name, "pid": 0, "tid": thread, "ts": begin, "dur": duration}
+            for name, category, thread, begin, duration in events]
+    content = {"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "traceEvents": rows} | more
+    if rank is not None:
+        content["distributedInfo"] = {"rank": rank, "world_size": 2}
+    path.write_text(json.dumps(content))
+    return path
+
+
+STEP = [("ProfilerStep#2", "user_annotation", 1, 100, 100), ("load", "user_annotation", 1, 100, 20),
+        ("aten::linear", "cpu_op", 1, 120, 30), ("aten::addmm", "cpu_op", 1, 125, 20),
+        ("aten::mm", "cpu_op", 1, 150, 40), ("gloo:all_reduce", "user_annotation", 7, 160, 35)]
+
+
+def milli(trace):
+    return {kind: round(seconds * 1e6) for kind, seconds in trace.seconds().items()}
+
+
+# ------------------------------------------------------------------------------------------------------------- counting
+
+
+def test_nested_events_count_once_and_the_innermost_wins(tmp_path):
+    trace = read(written(tmp_path / "t.json", STEP))
+    assert milli(trace) == {"compute": 70, "communication": 35, "waiting": 0, "other": 25}
+    own = {name: round(seconds * 1e6) for name, seconds in trace.self_seconds().items()}
+    assert own == {"aten::mm": 40, "gloo:all_reduce": 35, "load": 20, "aten::addmm": 20, "aten::linear": 10}
+    assert trace.overlap() == pytest.approx(30 / 35)
+    assert trace.steps == {2: (0, 100)} and trace.rank is None
+    assert [event.depth for event in trace.events if event.name in ("aten::linear", "aten::addmm")] == [0, 1]
+
+
+def test_a_part_of_a_trace_is_cut_at_its_ends(tmp_path):
+    trace = read(written(tmp_path / "t.json", STEP))
+    assert milli(trace.between(0, 30)) == {"compute": 10, "communication": 0, "waiting": 0, "other": 20}
+    assert trace.between(0, 30).overlap() is None
+    assert milli(trace.step(2)) == milli(trace)
+    with pytest.raises(TraceError, match="no step 5 in this trace; its steps are: 2"):
+        trace.step(5)
+
+
+def test_seconds_agree_with_counting_microsecond_by_microsecond(tmp_path):
+    draw = random.Random(0)
+    for attempt in range(20):
+        events = []
+        for thread in (1, 2, 3):
+            stack = [(0, 400)]
+            while stack:
+                begin, end = stack.pop()
+                if end - begin >= 4:
+                    first, last = sorted(draw.sample(range(begin, end + 1), 2))
+                    name, category = draw.choice([("aten::a", "cpu_op"), ("label", "user_annotation"),
+                                                  ("gloo:b", "user_annotation"), ("cudaDeviceSynchronize", "cpu_op")])
+                    events.append((name, category, thread, first, last - first))
+                    stack += [(first, (first + last) // 2), (last, end)]
+        trace = read(written(tmp_path / f"{attempt}.json", [e for e in events if e[4]] or STEP))
+        offset = min(e[3] for e in events if e[4])
+        kind = {"aten::a": "compute", "gloo:b": "communication", "cudaDeviceSynchronize": "waiting", "label": "other"}
+        seen = {name: set() for name in traces.KINDS}
+        for moment in range(400):
+            for thread in (1, 2, 3):
+                open_now = [e for e in events if e[2] == thread and e[3] <= moment < e[3] + e[4]]
+                if open_now:
+                    seen[kind[max(open_now, key=lambda e: (e[3], -e[4]))[0]]].add(moment - offset)
+        counted = milli(trace)
+        assert counted["compute"] == len(seen["compute"]) and counted["communication"] == len(seen["communication"])
+        assert counted["waiting"] == len(seen["waiting"] - seen["compute"] - seen["communication"])
+        if seen["communication"]:
+            both = len(seen["communication"] & seen["compute"]) / len(seen["communication"])
+            assert trace.overlap() == pytest.approx(both)
+
+
+def test_a_gpus_trace_counts_kernels_and_not_their_launches(tmp_path):
+    events = [("aten::mm", "cpu_op", 1, 0, 50), ("cudaLaunchKernel", "cuda_runtime", 1, 10, 5),
+              ("cudaDeviceSynchronize", "cuda_runtime", 1, 60, 140),
+              ("sgemm_128x128", "kernel", 7, 20, 100),
+              ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)", "kernel", 20, 80, 60),
+              ("nccl:all_reduce", "user_annotation", 1, 55, 2), ("Memcpy HtoD", "gpu_memcpy", 7, 0, 10),
+              ("nccl:all_reduce", "gpu_user_annotation", 20, 80, 60)]
+    trace = read(written(tmp_path / "t.json", events))
+    assert milli(trace) == {"compute": 100, "communication": 60, "waiting": 60, "other": 20}
+    assert trace.overlap() == pytest.approx(40 / 60)
+    assert {event.thread for event in trace.events} == {"thread 1", "GPU 0 stream 7", "GPU 0 stream 20"}
+
+
+def test_a_loader_that_is_waited_for(tmp_path):
+    events = [("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation", 1, 0, 80),
+              ("aten::stack", "cpu_op", 1, 20, 10), ("aten::mm", "cpu_op", 1, 80, 20)]
+    assert milli(read(written(tmp_path / "t.json", events))) == {
+        "compute": 30, "communication": 0, "waiting": 70, "other": 0}
+
+
+# ----------------------------------------------------------------------------------------------------------- many ranks
+
+
+def two_ranks(folder, late=40):
+    quick = [("aten::mm", "cpu_op", 1, 0, 60), ("gloo:all_reduce", "user_annotation", 7, 50, 70)]
+    slow = [("aten::mm", "cpu_op", 1, 0, 50 + late), ("gloo:all_reduce", "user_annotation", 7, 50 + late, 30)]
+    return [read(written(folder / "slow.json", slow, rank=1)), read(written(folder / "quick.json", quick, rank=0))]
+
+
+def test_waiting_is_what_comes_before_the_last_rank_joins(tmp_path):
+    first, second = together(two_ranks(tmp_path))
+    assert (first.rank, second.rank) == (0, 1)
+    assert milli(first) == {"compute": 60, "communication": 30, "waiting": 30, "other": 0}, "10 of 40 while it computes"
+    assert milli(second)["waiting"] == 0
+    assert {pair: round(seconds * 1e6) for pair, seconds in waited_for([first, second]).items()} == {(0, 1): 30}
+    assert "waits for rank 1 (gloo:all_reduce)" in first.self_seconds()
+    assert [trace.events for trace in together([first, second])] == [first.events, second.events]
+
+
+def test_a_rank_that_had_left_before_the_other_came(tmp_path):
+    """Clocks or places that do not fit: nothing may get lost, or be counted as negative."""
+    early = read(written(tmp_path / "a.json", [("gloo:x", "user_annotation", 1, 0, 10)], rank=0))
+    late = read(written(tmp_path / "b.json", [("gloo:x", "user_annotation", 1, 50, 10)], rank=1))
+    ranks = together(together([early, late]))
+    assert milli(ranks[0]) == {"compute": 0, "communication": 0, "waiting": 10, "other": 0}
+
+
+def test_one_clock_for_all_ranks(tmp_path):
+    late = [("aten::mm", "cpu_op", 1, 500, 10)]
+    early = [("aten::mm", "cpu_op", 1, 300, 10)]
+    ranks = together([read(written(tmp_path / f"{rank}.json", events, rank=rank))
+                      for rank, events in enumerate((late, early))])
+    assert [trace.events[0].begin_us for trace in ranks] == pytest.approx([200, 0])
+
+
+def test_ranks_that_do_not_belong_together(tmp_path):
+    quick = two_ranks(tmp_path)[0]
+    with pytest.raises(TraceError, match="one of each rank is needed"):
+        together([quick, quick])
+    other = read(written(tmp_path / "o.json", STEP[:-1], rank=0))
+    with pytest.raises(TraceError, match=r"different numbers of collectives \(rank 0: 0, rank 1: 1\)"):
+        together([quick, other])
+    assert together([]) == []
+
+
+# ----------------------------------------------------------------------------------------------------------- real files
+
+
+def train(folder, slow_ms):
+    import gzip
+    import time
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)]), bucket_cap_mb=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
+                 on_trace_ready=lambda prof: prof.export_chrome_trace(f"{folder}/{rank}.json.gz"),
+                 profile_memory=True) as prof:
+        for _ in range(6):
+            if rank == 1:
+                time.sleep(slow_ms / 1000)
+            model(torch.ones(32, 256)).sum().backward()
+            optimizer.step()
+            prof.step()
+    Path(folder, f"{rank}.json").write_bytes(gzip.decompress(Path(folder, f"{rank}.json.gz").read_bytes()))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traces")
+    launch(train, 2, (str(folder), 40), timeout=60, show=False)
+    return folder
+
+
+def test_a_real_run(folder):
+    first, second = ranks = together([read(folder / f"{rank}.json") for rank in (1, 0)])
+    assert [trace.rank for trace in ranks] == [0, 1]
+    for trace in ranks:
+        seconds = trace.seconds()
+        assert list(trace.steps) == [2, 3, 4] and seconds["compute"] > 0 and seconds["communication"] > 0
+        assert 0 <= trace.overlap() <= 1
+        begin, end = trace.span_us
+        assert sum(seconds.values()) >= (end - begin) / 1e6 - 1e-6
+        assert max(size for _, size in trace.memory) > 256 * 256 * 4
+    assert first.seconds()["waiting"] > max(0.06, second.seconds()["waiting"]), "rank 0 waits for the one that sleeps"
+    lost = waited_for(ranks)
+    assert max(lost, key=lost.get) == (0, 1)
+    # 6 layers of 0.25 MB, buckets of 0.5 MB: three collectives in each of three steps
+    assert sum(event.kind == "communication" for event in second.events) == 9
+
+
+def test_packed_and_plain_files_say_the_same(folder):
+    assert read(folder / "0.json").events == read(folder / "0.json.gz").events
+
+
+def test_overlap_is_drawn_from_real_files(folder):
+    picture = draw_overlap([folder / "0.json", folder / "1.json"], title="<Two> ranks", step=3)
+    assert "&lt;Two&gt; ranks" in picture and "rank 1: compute" in picture and "hidden behind compute" in picture
+    assert len(draw_overlap([read(folder / "0.json")])) < 20_000
+    with pytest.raises(TraceError, match="no step 9"):
+        draw_overlap([folder / "0.json"], step=9)
+
+
+def test_ten_thousand_events_are_read_and_counted_quickly(tmp_path):
+    rows = [("aten::a", "cpu_op", i % 3, 10 * i, 9) for i in range(12_000)]
+    rows += [("gloo:all_reduce", "user_annotation", 9, 100 * i, 60) for i in range(1200)]
+    path, times = written(tmp_path / "big.json", rows), []
+    for _ in range(3):
+        began = time.perf_counter()
+        trace = together([read(path)])[0]
+        trace.seconds(), trace.overlap(), trace.self_seconds()
+        times.append(time.perf_counter() - began)
+    assert statistics.median(times) < 2 and len(trace.events) == 13_200
+
+
+# --------------------------------------------------------------------------------------------------- what is no trace
+
+
+@pytest.mark.parametrize("content, said", [
+    ("", "is empty: the program ended before"),
+    ("   \n", "is empty"),
+    ("hello", "is not JSON"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "na', "breaks off, or is damaged, at line 1"),
+    ("{}", "`traceEvents` is missing"),
+    ("[1, 2]", "`traceEvents` is missing"),
+    ("null", "`traceEvents` is missing"),
+    ('{"cells": [], "nbformat": 4}', "`traceEvents` is missing"),
+    ('{"traceEvents": []}', "torch.profiler did not write it"),
+    ('{"schemaVersion": 1, "traceEvents": {}}', "`traceEvents` is missing"),
+    ('{"schemaVersion": 2, "traceEvents": []}', "version 2, and only version 1 is known"),
+    ('{"schemaVersion": 1, "traceEvents": []}', "holds no events: nothing was recorded. Is `prof.step()` called"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, '
+     '"tid": 1, "ts": 1, "dur": 2}]}', "holds no events"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1}]}', "lacks 'ts'"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": "soon"}]}',
+     "is damaged"),
+])
+def test_no_trace(tmp_path, content, said):
+    (tmp_path / "t.json").write_text(content)
+    with pytest.raises(TraceError) as caught:
+        read(tmp_path / "t.json")
+    assert said in str(caught.value) and str(caught.value).startswith("t.json")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_truncated_and_binary_files(tmp_path, folder):
+    whole = (folder / "0.json.gz").read_bytes()
+    for name, data, said in (("t.json.gz", whole[:-100], "cannot be unpacked"),
+                             ("t.json.gz", whole[:40] + b"xx" + whole[42:], "cannot be unpacked"),
+                             ("t.json", gzip.decompress(whole)[:5000], "breaks off"),
+                             ("t.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "is no text")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(TraceError, match=said):
+            read(tmp_path / name)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(TraceError, match=r"there is no file t.json: .*Is `prof.step\(\)` called"):
+        read(tmp_path / "t.json")
+    with pytest.raises(TraceError, match="cannot be read"):
+        read(tmp_path)
