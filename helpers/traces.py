@@ -185,8 +185,8 @@ def read(path):
                          "known here: record it with the torch that is installed beside this course")
     entries = [entry for entry in content["traceEvents"] if isinstance(entry, dict)]
     raw = [entry for entry in entries if entry.get("ph") == "X"]
-    on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
     try:
+        on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
         events = _nested([made for event in raw if (made := _event(event, on_gpu))])
         memory = [(_number(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
                   if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
