@@ -203,7 +203,7 @@ def read(path):
 
 
 def _is_foreign(content):
-    """Whether this is a trace in Chrome's format that torch did not write: with no version, or a bare list of events."""
+    """Whether this is a trace in Chrome's format that torch did not write: no version, or a bare list of events."""
     if isinstance(content, dict):
         return "traceEvents" in content and "schemaVersion" not in content
     return isinstance(content, list) and bool(content) and all(

@@ -239,12 +239,14 @@ def test_ten_thousand_events_are_read_and_counted_quickly(tmp_path):
     ("", "is empty: the program ended before"),
     ("   \n", "is empty"),
     ("hello", "is not JSON"),
-    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "na', "breaks off, or is damaged, at line 1"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "na', "breaks off, or is damaged: was the program ended"),
     ("{}", "`traceEvents` is missing"),
     ("[1, 2]", "`traceEvents` is missing"),
     ("null", "`traceEvents` is missing"),
     ('{"cells": [], "nbformat": 4}', "`traceEvents` is missing"),
     ('{"traceEvents": []}', "torch.profiler did not write it"),
+    ('[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]', "torch.profiler did not write it"),
+    ("[" * 100_000, "nested too deeply"),
     ('{"schemaVersion": 1, "traceEvents": {}}', "`traceEvents` is missing"),
     ('{"schemaVersion": 2, "traceEvents": []}', "version 2, and only version 1 is known"),
     ('{"schemaVersion": 1, "traceEvents": []}', "holds no events: nothing was recorded. Is `prof.step()` called"),
@@ -253,6 +255,10 @@ def test_ten_thousand_events_are_read_and_counted_quickly(tmp_path):
     ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1}]}', "lacks 'ts'"),
     ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": "soon"}]}',
      "is damaged"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": 1, "dur": NaN}]}',
+     "is damaged: nan is no time"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": [], "name": "a", "tid": 1, "ts": 1}]}', "is damaged"),
+    ('{"schemaVersion": 1, "traceEvents": [{"name": "[memory]", "args": [], "ts": 1}]}', "is damaged"),
 ])
 def test_no_trace(tmp_path, content, said):
     (tmp_path / "t.json").write_text(content)
@@ -260,6 +266,16 @@ def test_no_trace(tmp_path, content, said):
         read(tmp_path / "t.json")
     assert said in str(caught.value) and str(caught.value).startswith("t.json")
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_odd_entries_do_no_harm(tmp_path):
+    """Entries that are no events, and an event that ended before it began, as some tracers write them."""
+    rows = ["x", None, *({"ph": "X", "cat": "cpu_op", "name": name, "pid": 0, "tid": 1, "ts": at, "dur": took}
+                         for name, at, took in (("aten::mm", 10, 5), ("aten::add", 20, -5)))]
+    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
+    trace = read(tmp_path / "t.json")
+    assert milli(trace) == {"compute": 5, "communication": 0, "waiting": 0, "other": 5}
+    assert all(event.duration_us >= 0 for event in trace.events)
 
 
 def test_truncated_and_binary_files(tmp_path, folder):
