@@ -1,6 +1,9 @@
 """Fixtures and small tools that several test modules use."""
 
+import itertools
+import multiprocessing
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -14,6 +17,17 @@ ROOT = Path(__file__).parents[1]
 
 # No test, and no notebook that nbval executes, may read or write the progress of the person who runs the tests.
 os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
+
+# Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run beside.
+multiprocessing.current_process()._config["semprefix"] = f"/mp-{os.getpid()}"
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def progress_of_this_test_alone(monkeypatch):
+    """What a test solves must not show in the lessons that this process executes later."""
+    folder = Path(os.environ["COURSE_PROGRESS"]).parent
+    monkeypatch.setenv("COURSE_PROGRESS", str(folder / f"progress-{next(_numbers)}.json"))
 
 
 def running(marker):
@@ -55,7 +69,8 @@ def eventually(holds, seconds=10):
 
 def orphaned_memory(before):
     """Shared memory that is not among `before` and that no living process uses. (Tests running beside use some.)"""
-    new = set(os.listdir("/dev/shm")) - set(before)
+    new = {name for name in set(os.listdir("/dev/shm")) - set(before)
+           if (found := re.match(r"sem\.mp-(\d+)-", name)) is None or int(found[1]) == os.getpid()}
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             text = maps.read_text(errors="replace") if new else ""
