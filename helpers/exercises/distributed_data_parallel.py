@@ -46,14 +46,14 @@ class _InRanks(Exercise):
         return replace(feedback, observed=re.sub(back, "had returned", feedback.observed))
 
 
-def _join():
-    """Form the group; return rank and world size."""
+def _join(give_up=GIVE_UP):
+    """Form the group, whose collectives end after `give_up` seconds; return rank and world size."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     _meet()  # on a busy machine ranks start late, and GIVE_UP is short
-    dist.init_process_group("gloo", timeout=timedelta(seconds=GIVE_UP))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=give_up))
     return dist.get_rank(), dist.get_world_size()
 
 
@@ -1260,14 +1260,13 @@ class SaveSnapshot(_InRanks):
     def probe(save_snapshot):
         from helpers.launcher.rank import RUN_FOLDER
 
-        rank, _ = _join()
+        rank, _ = _join(give_up=2 * GIVE_UP)  # the others wait for a disk that is made slow below
         path, observed = os.path.join(os.environ[RUN_FOLDER], "snapshot.pt"), []
         if rank > 0:
             _die_when_writing(more_than=_MOST_PRINTED)
         for epoch in (1, 2):
-            if rank == 0:
-                time.sleep(0.1)  # who does not wait for rank 0 shows it
-            _, stuck, one_stuck = _attempt_and_look(save_snapshot, _state(epoch), path)
+            with _slow_disk() if rank == 0 else contextlib.nullcontext():  # who does not wait for rank 0 shows it
+                _, stuck, one_stuck = _attempt_and_look(save_snapshot, _state(epoch), path)
             observed.append(stuck)
             if one_stuck:
                 break
@@ -1346,6 +1345,29 @@ def _attempt_and_look(function, state, path):
     looking.__wrapped__ = function
     _, stuck, one_stuck = _attempt(looking, state, path)
     return None, {"stuck": stuck, "found": found}, one_stuck
+
+
+@contextlib.contextmanager
+def _slow_disk():
+    """Have saving and renaming take a while, wherever in the learner's function they stand."""
+    import torch
+
+    kept = [(torch, "save", torch.save), (os, "replace", os.replace), (os, "rename", os.rename)]
+
+    def slowly(function):
+        def slow(*args, **kwargs):
+            time.sleep(0.15)
+            return function(*args, **kwargs)
+
+        return slow
+
+    for module, name, function in kept:
+        setattr(module, name, slowly(function))
+    try:
+        yield
+    finally:
+        for module, name, function in kept:
+            setattr(module, name, function)
 
 
 def _epoch_in(path):
