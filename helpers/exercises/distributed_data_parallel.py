@@ -16,7 +16,7 @@ from helpers.exercises.engine import Exercise, not_yet, wrong
 LESSON = "05_distributed_data_parallel"
 
 #: Seconds after which a rank gives up a collective to which not all ranks come.
-GIVE_UP = 1
+GIVE_UP = 1.5
 _WAITED = re.compile(r"Timed out waiting|[Tt]imeout|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier")
 #: What gloo says, and dies, when a message is longer than the tensor that it was meant for.
 _SIZES = re.compile(r"(\d+) vs (\d+)\. Received data size doesn't match expected size")
@@ -1260,7 +1260,7 @@ class SaveSnapshot(_InRanks):
     def probe(save_snapshot):
         from helpers.launcher.rank import RUN_FOLDER
 
-        rank, _ = _join(give_up=2 * GIVE_UP)  # the others wait for a disk that is made slow below
+        rank, _ = _join(give_up=2)  # the others wait for a disk that is made slow below
         path, observed = os.path.join(os.environ[RUN_FOLDER], "snapshot.pt"), []
         if rank > 0:
             _die_when_writing(more_than=_MOST_PRINTED)
