@@ -109,7 +109,7 @@ def load(name, train=True, folder=None, download=False, transform=None):
     from torchvision import datasets
 
     kind = getattr(datasets, name)
-    folder = Path(folder or os.environ.get(FOLDER_VARIABLE) or PROJECT_DATA).expanduser()
+    folder = download_folder(folder)
     try:
         return _open(kind, folder, train, transform)
     except DataError:
@@ -137,6 +137,11 @@ def _open(kind, folder, train, transform):
             f"{name} in {home} is incomplete or damaged ({error}). "
             f"Delete that folder, or let load({name!r}, download=True) replace it."
         ) from error
+
+
+def download_folder(folder=None):
+    """Where downloads lie: `folder`, else the one that COURSE_DATA names, else the project's own."""
+    return Path(folder or os.environ.get(FOLDER_VARIABLE) or PROJECT_DATA).expanduser()
 
 
 def parse_idx(content):

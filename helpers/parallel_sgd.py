@@ -2,16 +2,14 @@
 
 import argparse
 import contextlib
-import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 
 import numpy
 import torch
 from torch import nn
 
-from helpers.data import FOLDER_VARIABLE, PROJECT_DATA, load, parse_idx
+from helpers.data import download_folder, load, parse_idx
 
 #: Seconds that nobody waits for longer: at a barrier, for a collective, for a child.
 LIMIT = 600
@@ -81,7 +79,7 @@ TASKS = {
 def _stored(name, train):
     """Images and labels as they are stored. torchvision, whose import takes longer than reading, only where it must."""
     if name == "MNIST":
-        raw, part = Path(os.environ.get(FOLDER_VARIABLE) or PROJECT_DATA, name, "raw"), "train" if train else "t10k"
+        raw, part = download_folder() / name / "raw", "train" if train else "t10k"
         with contextlib.suppress(OSError, ValueError):  # then `load` says what to do
             return [parse_idx((raw / f"{part}-{kind}-ubyte").read_bytes()) for kind in ("images-idx3", "labels-idx1")]
     data = load(name, train=train)

@@ -191,12 +191,7 @@ def test_a_killed_worker_is_named(signal, said):
 # ------------------------------------------------------------------------------------- the exercises, on stranger code
 
 
-@pytest.fixture
-def own_progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
-
-
-@pytest.mark.usefixtures("own_progress", "nothing_left")
+@pytest.mark.usefixtures("nothing_left")
 def test_worker_that_dies_in_an_exercise():
     def shard_the_stream(stream, rank, world_size):
         import os
@@ -211,7 +206,7 @@ def test_worker_that_dies_in_an_exercise():
     assert feedback.status == "not yet" and "DataLoader worker" in repr(feedback)
 
 
-@pytest.mark.usefixtures("own_progress", "nothing_left")
+@pytest.mark.usefixtures("nothing_left")
 def test_worker_that_hangs_in_an_exercise(monkeypatch):
     monkeypatch.setattr(type(data_loading.shard_the_stream), "timeout", 3)
 
@@ -227,7 +222,7 @@ def test_worker_that_hangs_in_an_exercise(monkeypatch):
     assert feedback.status == "not yet" and "no result after 3 s" in repr(feedback)
 
 
-@pytest.mark.usefixtures("own_progress", "nothing_left")
+@pytest.mark.usefixtures("nothing_left")
 def test_worker_that_raises_in_an_exercise_is_shown_with_the_learners_line():
     def shard_the_stream(stream, rank, world_size):
         from torch.utils.data import get_worker_info
@@ -240,7 +235,6 @@ def test_worker_that_raises_in_an_exercise_is_shown_with_the_learners_line():
     assert feedback.status == "not yet" and 'raise KeyError("mine")' in repr(feedback)
 
 
-@pytest.mark.usefixtures("own_progress")
 @pytest.mark.parametrize("exercise, answer", [
     ("shard_the_stream", lambda stream, rank, world_size: [list(stream)]),
     ("shard_the_stream", lambda stream, rank, world_size: 7),
@@ -256,7 +250,7 @@ def test_what_is_no_answer_gets_feedback(exercise, answer):
     assert feedback.status == "not yet" and "cannot read" not in repr(feedback), feedback
 
 
-@pytest.mark.usefixtures("own_progress", "nothing_left")
+@pytest.mark.usefixtures("nothing_left")
 def test_loader_without_batches_and_loader_of_dicts_get_feedback():
     from torch.utils.data import DataLoader
 

@@ -20,12 +20,7 @@ from helpers.widgets import collectives
 from tests.conftest import ROOT
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # or else each rank would import this file, and pytest
-pytestmark = pytest.mark.usefixtures("nothing_left", "own_progress")
-
-
-@pytest.fixture
-def own_progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 # ------------------------------------------------------------------------------------------------------- the project

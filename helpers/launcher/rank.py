@@ -53,17 +53,14 @@ def main(folder, rank, environment, parent):
             work = pickle.load(file)
         result = _run(work)
         _only_in(me)
-        _write(files.result, _packed(result))
-        workarounds.stay_for_late_ranks(folder, int(environment["WORLD_SIZE"]))
-        workarounds.run_exit_functions()
+        _end_in_good_order(files, result, folder, int(environment["WORLD_SIZE"]))
     except SystemExit as leaving:
         _only_in(me, leaving.code)
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         if code:
             said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({code})"
             _fail(files, f"SystemExit: {said}", leaving, code)
-        _write(files.result, _packed(None))
-        workarounds.run_exit_functions()
+        _end_in_good_order(files, None, folder, int(environment["WORLD_SIZE"]))
     except BaseException as error:
         if os.getpid() != me:
             traceback.print_exc()
@@ -71,6 +68,18 @@ def main(folder, rank, environment, parent):
         _fail(files, "".join(traceback.format_exception_only(type(error), error)).strip(), error)
     finally:
         _flush()
+
+
+def _end_in_good_order(files, result, folder, world_size):
+    _write(files.result, _packed(result))
+    ends = [(other.result, other.failure) for other in (Files(folder, rank) for rank in range(world_size))]
+    workarounds.stay_for_late_ranks(_meeting(folder), ends)
+    workarounds.run_exit_functions()
+
+
+def _meeting(folder):
+    """Where the ranks of a run meet to form their groups."""
+    return Path(folder, "meeting")
 
 
 def _only_in(rank_process, code=0):
@@ -105,7 +114,7 @@ def _become_a_rank(files, folder, environment, parent):
     # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
     torch.set_num_threads(_threads(environment.get("OMP_NUM_THREADS", "")))
     if torch.distributed.is_available():
-        workarounds.rendezvous_by_file(Path(folder, "meeting"))
+        workarounds.rendezvous_by_file(_meeting(folder))
         workarounds.keep_destroyed_groups()
 
 

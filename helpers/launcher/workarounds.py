@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from multiprocessing import forkserver, process
-from pathlib import Path
 
 # ---------------------------------------------------------------------------------------------------- in the kernel
 
@@ -179,22 +178,21 @@ def rendezvous_by_file(path):
     handlers["env"] = by_file
 
 
-def stay_for_late_ranks(folder, world_size, seconds=2.0):
-    """Stay, once the work is done, until all ranks of the run in `folder` have ended theirs, but not for long.
+def stay_for_late_ranks(meeting, ends, seconds=2.0):
+    """Stay, once the work is done, until all ranks have ended theirs, but not for long.
+
+    `meeting` is where they meet (see `rendezvous_by_file`). Of the files in `ends`, by rank, one is there when that
+    rank is done.
 
     Finding: `init_process_group` returns as soon as this rank's own connections stand. A rank that ends right after it
     takes them along, and a slower one fails with "Gloo connectFullMesh failed … Connection closed by peer": seen on a
     busy machine, with ranks that form a group and have nothing to say to each other.
     """
-    folder, end = Path(folder), time.monotonic() + seconds
-    if not (folder / "meeting-0").exists():  # no group was formed
+    if not os.path.exists(f"{meeting}-0"):  # no group was formed
         return
-    waited_for = list(range(world_size))
-    while waited_for and time.monotonic() < end:
-        waited_for = [rank for rank in waited_for
-                      if not any((folder / f"{what}-{rank}").exists() for what in ("result", "failure"))]
-        if waited_for:
-            time.sleep(0.001)
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit and not all(any(map(os.path.exists, files)) for files in ends):
+        time.sleep(0.001)
 
 
 def keep_destroyed_groups():

@@ -11,10 +11,9 @@ import ipywidgets as widgets
 
 from helpers import traces as tracing
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import svg
+from helpers.widgets.svg import ACTIVITIES, svg, ticks
 
-_COMPUTE, _COMMUNICATION, _WAITING = "#0072b2", "#d55e00", "#f0c419"
-_LANES = {tracing.COMPUTE: _COMPUTE, tracing.COMMUNICATION: _COMMUNICATION, tracing.WAITING: _WAITING}
+_COMPUTE, _COMMUNICATION = ACTIVITIES["compute"], ACTIVITIES["communication"]
 
 # ------------------------------------------------------------------------------------------------------------ the model
 
@@ -168,9 +167,7 @@ def draw(bucket_mb, measured_ms=None, **model):
         parts.append(f'<path d="M{x - 6:.1f} 128h12l-6 14z" fill="#333"/>')
         bar(begin, end, 158, 34, _COMMUNICATION, str(number))
     parts.append(f'<path d="M{left} 206H{width - 20}" stroke="#333"/>')
-    for tick in range(5):
-        parts.append(f'<text x="{left + tick / 4 * (width - left - 20):.0f}" y="226" font-size="14" '
-                     f'text-anchor="{("start", *["middle"] * 3, "end")[tick]}">{step.total * tick / 4:,.1f} ms</text>')
+    parts += ticks(left, width - 20, 226, lambda share: f"{step.total * share:,.1f} ms")
     parts += _sweep(bucket_mb, model, measured_ms or {}, 262)
     return svg(width, 520, parts, f"Buckets of {bucket_mb:g} MB: backward takes {step.computed:.1f} ms, the step "
                                   f"{step.total:.1f} ms; of the communication, "
@@ -260,10 +257,10 @@ def draw_overlap(traces, title="", step=None):
     said = []
     for trace in traces:
         said.append(f"rank {trace.rank}: " + ", ".join(
-            f"{kind} {1000 * seconds:.1f} ms" for kind, seconds in trace.seconds().items() if kind in _LANES) + ";")
+            f"{kind} {1000 * seconds:.1f} ms" for kind, seconds in trace.seconds().items() if kind in ACTIVITIES) + ";")
         parts.append(f'<text x="10" y="{top + 16}"><tspan font-weight="bold">rank {trace.rank}</tspan>: '
                      f"{_counted(trace)}</text>")
-        for number, (kind, colour) in enumerate(_LANES.items()):
+        for number, (kind, colour) in enumerate(ACTIVITIES.items()):
             y = top + 26 + 30 * number
             parts.append(f'<text x="30" y="{y + 18}">{kind}</text>'
                          f'<rect x="{left}" y="{y}" width="{width - left - 16}" height="26" fill="#f2f2f2"/>')
@@ -271,10 +268,7 @@ def draw_overlap(traces, title="", step=None):
                       f'height="26" fill="{colour}"/>' for a, b in _visible(trace.busy(kind), 0.3 / scale)]
         top += 134
     parts.append(f'<path d="M{left} {top - 8}H{width - 16}" stroke="#333"/>')
-    for tick in range(5):
-        parts.append(f'<text x="{left + tick / 4 * (width - left - 16):.0f}" y="{top + 12}" font-size="14" '
-                     f'text-anchor="{("start", *["middle"] * 3, "end")[tick]}">'
-                     f"{(until - begin) / 1000 * tick / 4:,.1f} ms</text>")
+    parts += ticks(left, width - 16, top + 12, lambda share: f"{(until - begin) / 1000 * share:,.1f} ms")
     return svg(width, top + 24, parts, " ".join([title or "When each rank computed, communicated and waited", *said]))
 
 

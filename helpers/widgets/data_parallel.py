@@ -8,7 +8,7 @@ import html
 import ipywidgets as widgets
 
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg
+from helpers.widgets.svg import COLOURS, svg, ticks
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "outputs")
 _KIND_COLOURS = dict(zip(KINDS, (COLOURS[0], COLOURS[4], COLOURS[2], COLOURS[5], COLOURS[3]), strict=True))
@@ -162,10 +162,7 @@ def _rows(events, n_devices, top):
                      f'width="{max(0.6, 830 * (end - begin) / total):.1f}" height="{high - 3:.1f}" '
                      f'fill="{_PHASE_COLOURS[phase]}"/>')
     bottom = top + n_devices * high
-    for tick in range(5):
-        anchor = ("start", "middle", "middle", "middle", "end")[tick]
-        parts.append(_text(110 + 830 * tick / 4, bottom + 16, f"{total * tick / 4:,.1f} ms",
-                           f'font-size="14" text-anchor="{anchor}"'))
+    parts += ticks(110, 940, bottom + 16, lambda share: f"{total * share:,.1f} ms")
     return parts, 30 + n_devices * high + 22
 
 

@@ -31,8 +31,12 @@ class Explorer(widgets.VBox):
     def _redraw(self, _change=None):
         self.picture.value = self._drawn()
 
+    def static(self):
+        """The picture as it is stored, for readers without a kernel."""
+        return self.picture.value
+
     def _repr_mimebundle_(self, **kwargs):
-        return with_static(super()._repr_mimebundle_(**kwargs), self.description, picture_of(self.picture.value))
+        return with_static(super()._repr_mimebundle_(**kwargs), self.description, picture_of(self.static()))
 
 
 def with_static(bundle, description, picture):

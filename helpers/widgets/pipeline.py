@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import ipywidgets as widgets
 
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg
+from helpers.widgets.svg import COLOURS, svg, ticks
 
 #: In the explorer, each of these batches takes STALL times as long to load as the others, where stalls are switched on.
 EVERY, STALL = 7, 5
@@ -158,9 +158,7 @@ def draw(timeline, title="", until=None):
                          f'text-anchor="middle">{batch}</text>')
     top += 48
     parts.append(f'<path d="M{left} {top}H{width - 16}" stroke="#333"/>')
-    for tick in range(5):
-        parts.append(f'<text x="{left + tick / 4 * (width - left - 16):.0f}" y="{top + 20}" font-size="14" '
-                     f'text-anchor="{("start", *["middle"] * 3, "end")[tick]}">{until * tick / 4:,.0f} ms</text>')
+    parts += ticks(left, width - 16, top + 20, lambda share: f"{until * share:,.0f} ms")
     top += 32
     for x, colour, words in ((10, _LOADS[0], "loads a batch (its number)"), (270, "#bbb", "batches that lie ready"),
                              (500, _COMPUTES, "device computes"), (690, _WAITS, "device waits")):

@@ -12,10 +12,9 @@ import ipywidgets as widgets
 
 from helpers import traces as tracing
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import picture_of, svg
+from helpers.widgets.svg import ACTIVITIES, svg, ticks
 
-COLOURS = {tracing.COMPUTE: "#0072b2", tracing.COMMUNICATION: "#d55e00", tracing.WAITING: "#f0c419",
-           tracing.OTHER: "#b9c4cc"}
+COLOURS = {**ACTIVITIES, tracing.OTHER: "#b9c4cc"}
 _INK = {tracing.COMPUTE: "#fff", tracing.COMMUNICATION: "#fff", tracing.WAITING: "#111", tracing.OTHER: "#111"}
 
 #: Rows for each thread: events that lie deeper are left out.
@@ -145,11 +144,8 @@ def _bar(event, joined, x, wide, top):
 
 
 def _axis(begin, span, top):
-    parts = [f'<path d="M{_LEFT} {top}H{_WIDTH - 10}" stroke="#333"/>']
-    for tick in range(5):
-        parts.append(f'<text x="{_LEFT + tick / 4 * (_WIDTH - _LEFT - 10):.0f}" y="{top + 18}" font-size="14" '
-                     f'text-anchor="{("start", *["middle"] * 3, "end")[tick]}">{_time(begin + span * tick / 4)}</text>')
-    return parts
+    return [f'<path d="M{_LEFT} {top}H{_WIDTH - 10}" stroke="#333"/>',
+            *ticks(_LEFT, _WIDTH - 10, top + 18, lambda share: _time(begin + span * share))]
 
 
 def _time(us):
@@ -159,10 +155,8 @@ def _time(us):
 class TraceViewer(Explorer):
     """The explorer of `trace_viewer`. Its static picture is an image, where nobody can hover: it has no titles."""
 
-    def _repr_mimebundle_(self, **kwargs):
-        bundle = super()._repr_mimebundle_(**kwargs)
-        bare = re.sub("<title>[^<]*</title>", "", self.picture.value).replace("></rect>", "/>")
-        return bundle | {"text/html": picture_of(bare)}
+    def static(self):
+        return re.sub("<title>[^<]*</title>", "", super().static()).replace("></rect>", "/>")
 
 
 def trace_viewer(traces, zoom=1.0, centre=0.5):
