@@ -98,7 +98,8 @@ def packed_work(what, args):
 def _script(name):
     """Absolute path of a script: as a path from here first (a learner's own), else among the course's workers."""
     path = Path(name).expanduser()
-    for found in (path, WORKERS / path):
+    workers = {worker.name: worker for worker in sorted(WORKERS.glob("*/*.py"))}
+    for found in (path, WORKERS / path, workers.get(os.fspath(name), path)):
         if found.is_dir():
             raise IsADirectoryError(f"{os.fspath(name)!r} is a folder; name the script in it")
         if found.is_file():
@@ -106,11 +107,11 @@ def _script(name):
                 raise ValueError(f"{os.fspath(name)!r} is a notebook; ranks run scripts (.py) and functions")
             compile(found.read_bytes(), os.fspath(found), "exec")
             return os.path.abspath(found)
-    known = sorted(worker.name for worker in WORKERS.glob("*.py") if not worker.name.startswith("_"))
-    close = difflib.get_close_matches(path.name, known, n=1)
+    close = difflib.get_close_matches(path.name, workers, n=1)
     raise FileNotFoundError(f"there is no script {os.fspath(name)!r}, neither in {Path.cwd().name}/ nor in "
                             f"helpers/workers/. "
-                            + (f"Did you mean {close[0]!r}?" if close else f"The course's workers: {', '.join(known)}"))
+                            + (f"Did you mean {close[0]!r}?" if close else
+                               f"The course's workers: {', '.join(sorted(workers))}"))
 
 
 def _word(arg):

@@ -154,12 +154,9 @@ class Notebook(Quiet):
     lines by rank. So a cell that is run twice leaves the same outputs, in whatever order the ranks wrote."""
 
     def __init__(self, interval=0.1, lines=20):
-        from IPython.display import display
-
         self.interval, self.last = interval, deque(maxlen=lines)
         self.due = time.monotonic() + interval
-        self.shown = ""
-        self.handle = display({}, raw=True, display_id=True)
+        self.shown, self.handle = "", None
 
     def update(self, lines, unfinished):
         self.last.extend(f"[{rank}] {clip(line)}" for rank, line in lines[-self.last.maxlen:])
@@ -169,13 +166,18 @@ class Notebook(Quiet):
 
     def _show(self, text):
         if text != self.shown:
+            if self.handle is None:  # a run that is over sooner needs none, and every message costs a millisecond
+                from IPython.display import display
+
+                self.handle = display({}, raw=True, display_id=True)  # empty at first, as in the end
             self.handle.update({"text/plain": text} if text else {}, raw=True)
             self.shown, self.due = text, time.monotonic() + self.interval
 
     def finish(self, logs):
         self._show("")
-        sys.stdout.write(by_rank(logs))
-        sys.stdout.flush()
+        if any(logs):
+            sys.stdout.write(by_rank(logs))
+            sys.stdout.flush()
 
 
 def suitable_display():

@@ -19,7 +19,7 @@ class Processes:
     def __init__(self, nprocs, folder):
         self.nprocs, self.folder = nprocs, folder
         self.files = [rank_module.Files(folder, rank) for rank in range(nprocs)]
-        self.processes = []
+        self.processes, self.goodbyes, self.left = [], [], set()
 
     def start(self):
         """Start every rank.
@@ -44,18 +44,35 @@ class Processes:
         for rank in range(self.nprocs):
             with server.lock, workarounds.main_left_alone():
                 environment = rank_environment(rank, self.nprocs, port, self.folder, self.files[rank])
-                process = context.Process(target=rank_module.main, args=(str(self.folder), rank, environment, parent),
-                                          name=f"rank {rank}")
+                goodbye, ranks_end = context.Pipe(duplex=False)
+                process = context.Process(target=rank_module.main, name=f"rank {rank}",
+                                          args=(str(self.folder), rank, environment, parent, ranks_end))
                 process.start()
+                ranks_end.close()
             self.processes.append(process)
+            self.goodbyes.append(goodbye)
 
     def wait(self, seconds):
         """Return when a rank ends, or after `seconds`."""
-        connection.wait([process.sentinel for process in self.processes if process.exitcode is None], seconds)
+        signs = [sign for rank, code in enumerate(self.exitcodes()) if code is None
+                 for sign in (self.processes[rank].sentinel, self.goodbyes[rank])]
+        connection.wait(filter(None, signs), seconds)
 
     def exitcodes(self):
-        """Each rank's exit code, negative for a signal, None while it runs."""
-        return [process.exitcode for process in self.processes]
+        """Each rank's exit code, negative for a signal, None while it runs; 0 for one that has said goodbye."""
+        return [0 if self._has_left(rank) else process.exitcode for rank, process in enumerate(self.processes)]
+
+    def _has_left(self, rank):
+        goodbye = self.goodbyes[rank]
+        if goodbye and goodbye.poll():
+            try:
+                goodbye.recv_bytes()
+                self.left.add(rank)
+            except EOFError:  # it has ended without a word: the exit code tells
+                pass
+            goodbye.close()
+            self.goodbyes[rank] = None
+        return rank in self.left
 
     def ask(self, seconds=1.0):
         """Have the running ranks write down what they are doing; wait up to `seconds` for their answers."""
@@ -85,17 +102,22 @@ class Processes:
         """End every rank, and every process that a rank has left behind, at once; free what was held for them."""
         if hasattr(os, "killpg"):
             self._signal(signal.SIGKILL, groups=True)
-        for process in self.processes:
-            if process.exitcode is None:
+        codes = self.exitcodes()
+        for process, code in zip(self.processes, codes, strict=True):
+            if code is None:
                 process.kill()
-        for process in self.processes:
+        for rank, process in enumerate(self.processes):
+            if rank in self.left:
+                continue  # multiprocessing forgets it at the next start
             process.join(10)  # bounded: a process that waits in the kernel for a broken disk or GPU outlives SIGKILL
             if process.exitcode is None:
                 print(f"{process.name} (process {process.pid}) cannot be ended; it may wait for a broken device",
                       file=sys.stderr)
             else:
                 process.close()
-        self.processes = []
+        for goodbye in filter(None, self.goodbyes):
+            goodbye.close()
+        self.processes, self.goodbyes, self.left = [], [], set()
 
     def _signal(self, number, groups=False):
         for process in self.processes:

@@ -15,7 +15,7 @@ from helpers.launcher.processes import Processes, interrupts_held
 #: Seconds after which a run that has not ended is taken for a hang.
 TIMEOUT = 600
 #: Seconds that an interrupted rank is given to leave in good order.
-GRACE = 1.0
+LEAVE = 1.0
 #: Seconds to wait for the root of a failure, once a rank has told only that another one is gone.
 ROOT_WAIT = 1.0
 #: Seconds between two looks at the ranks' logs: often at first, then more rarely, for looking takes time from training.
@@ -41,14 +41,15 @@ class Run:
         return f"<Run of {len(self.results)} rank{'s' * (len(self.results) != 1)}>"  # the same in every execution
 
 
-def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_report=None, stop=None):
+def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_report=None, stop=None,
+           grace=0):
     """Run `work` in `nprocs` new processes, one per rank, on this machine, and wait for them.
 
     Each rank finds RANK, LOCAL_RANK, WORLD_SIZE and the rest of torchrun's variables in its environment, and
     `torch.distributed.init_process_group()` without arguments forms the group.
 
     Args:
-        work: A script, anything that `torchrun SCRIPT` runs: a path, or the name of a file in helpers/workers/. Or a
+        work: A script, anything that `torchrun SCRIPT` runs: a path, or the name of one of helpers/workers/. Or a
             function, one defined in the notebook included; it is called as `work(*args)` in every rank.
         nprocs: The number of ranks.
         args: A script's command line, as a list; a function's arguments, the same for every rank.
@@ -59,6 +60,7 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
             `helpers.launcher.output.Quiet`.
         on_report: Called as `on_report(rank, row)` for each row that a rank reports, while it runs.
         stop: A `threading.Event` that ends the run when it is set, as an interrupt would.
+        grace: Seconds that the other ranks are given, once one has failed, to finish or to fail as well.
 
     Returns:
         A `Run`.
@@ -83,7 +85,7 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
         with _advice_on_disk(), open(folder / "work", "wb") as file:
             pickle.dump(work, file)
         display = show if hasattr(show, "finish") else output.suitable_display() if show else output.Quiet()
-        watch = _Watch(ranks, display, on_report)
+        watch = _Watch(ranks, display, on_report, grace)
         failures = []
         try:
             with interrupts_held():
@@ -91,7 +93,7 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
             failures = watch.until_done(timeout, stop)
         except KeyboardInterrupt:
             with interrupts_held():
-                ranks.interrupt(GRACE)
+                ranks.interrupt(LEAVE)
             raise
         finally:
             with interrupts_held():
@@ -110,15 +112,16 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
 class _Watch:
     """Looks after running ranks: what they print, report, and whether one has failed."""
 
-    def __init__(self, ranks, display, on_report):
-        self.ranks, self.display, self.on_report = ranks, display, on_report
+    def __init__(self, ranks, display, on_report, grace):
+        self.ranks, self.display, self.on_report, self.grace = ranks, display, on_report, grace
         self.tails = [output.Tail(files.log) for files in ranks.files]
         self.report_tails = [output.Tail(files.reports, longest_line=None) for files in ranks.files]
         self.reports = [[] for _ in ranks.files]
 
     def until_done(self, timeout, stop):
         """Wait for all ranks; return the failures, the first one first, as soon as there is one."""
-        began, give_up_on_root = time.monotonic(), None
+        began = time.monotonic()
+        grace_ends = root_due = None
         while True:
             self.ranks.wait(PERIODS[time.monotonic() - began > 1])
             self.look()
@@ -128,8 +131,8 @@ class _Watch:
             failures = errors.first_first(failure for failure in found if failure)
             now = time.monotonic()
             if failures:
-                give_up_on_root = give_up_on_root or now + ROOT_WAIT
-                if not failures[0].is_consequence or None not in codes or now > give_up_on_root:
+                grace_ends, root_due = grace_ends or now + self.grace, root_due or now + ROOT_WAIT
+                if None not in codes or now > (root_due if failures[0].is_consequence else grace_ends):
                     return failures
             elif None not in codes:
                 return []
