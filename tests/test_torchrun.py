@@ -27,17 +27,17 @@ def mark(request):
 
 
 @pytest.mark.parametrize(("script", "nprocs", "says"), [
-    ("hello.py", 2, r"I am rank 1 of 2"),
-    ("train_digits.py", 2, r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
-    ("ddp_project.py", 2, r"epoch 1: \d\d% of the test digits are right"),
+    ("start_here/hello.py", 2, r"I am rank 1 of 2"),
+    ("start_here/train_digits.py", 2, r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
+    ("distributed_data_parallel/ddp_project.py", 2, r"epoch 1: \d\d% of the test digits are right"),
 ])
 def test_workers_run_under_torchrun(script, nprocs, says, mark):
-    arguments = [] if script == "hello.py" else ["--epochs", "2"]
+    arguments = [] if script.endswith("hello.py") else ["--epochs", "2"]
     done = subprocess.run([*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", WORKERS / script, *arguments],
                           capture_output=True, text=True, timeout=120, env=environment(mark))
     assert done.returncode == 0, done.stderr
     assert re.search(says, done.stdout)
-    if script == "train_digits.py":
+    if script.endswith("train_digits.py"):
         assert re.search(r"\[rank 1\] epoch=1 loss=", done.stdout), "report prints where nobody listens"
 
 
@@ -46,7 +46,8 @@ def test_two_agents_on_one_machine(mark):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-id={port}",
-               f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", WORKERS / "train_digits.py", "--epochs=1"]
+               f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", WORKERS / "start_here/train_digits.py",
+               "--epochs=1"]
     agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                env=environment(mark)) for _ in range(2)]
     try:

@@ -7,9 +7,11 @@ import statistics
 import time
 
 import pytest
+from matplotlib.figure import Figure
 
-from helpers import launch, traces
-from helpers.traces import TraceError, read, together, waited_for
+from helpers import launch
+from helpers.instruments import traces
+from helpers.instruments.traces import TraceError, read, together, waited_for
 from helpers.widgets.buckets import draw_overlap
 
 
@@ -213,11 +215,17 @@ def test_packed_and_plain_files_say_the_same(folder):
 
 
 def test_overlap_is_drawn_from_real_files(folder):
-    picture = draw_overlap([folder / "0.json", folder / "1.json"], title="<Two> ranks", step=3)
-    assert "&lt;Two&gt; ranks" in picture and "rank 1: compute" in picture and "hidden behind compute" in picture
-    assert len(draw_overlap([read(folder / "0.json")])) < 20_000
+    ax = Figure().add_subplot()
+    draw_overlap(ax, [folder / "0.json", folder / "1.json"], title="Two ranks", step=3)
+    assert ax.get_title("left") + ax.get_title() == "Two ranks" and ax.get_xlabel() == "ms"
+    assert [tick.get_text() for tick in ax.get_yticklabels()].count("rank 1: compute") == 1
+    shown = together([read(folder / f"{rank}.json") for rank in (0, 1)])
+    assert any(text.get_text().endswith("hidden") for text in ax.texts)
+    assert len(ax.collections) == 6, "three kinds in each of two ranks"
+    begins, ends = zip(*(trace.steps[3] for trace in shown), strict=True)
+    assert ax.dataLim.x1 <= (max(ends) - min(begins)) / 1000 + 1e-6, "one step, in milliseconds"
     with pytest.raises(TraceError, match="no step 9"):
-        draw_overlap([folder / "0.json"], step=9)
+        draw_overlap(ax, [folder / "0.json"], step=9)
 
 
 def test_ten_thousand_events_are_read_and_counted_quickly(tmp_path):

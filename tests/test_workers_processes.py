@@ -57,7 +57,8 @@ def test_only_the_shared_tensor_changes():
 def test_the_producer_has_to_outlive_the_consumer():
     tensor = "tensor([0., 1., 2.])"
     assert [line.split(maxsplit=1) for line in log_of("producer_gone.py").splitlines()] == [
-        ["put_and_leave", "ConnectionRefusedError"], ["put_and_stay", tensor], ["put_bytes", tensor]]
+        ["put_and_leave", "FileNotFoundError"], ["put_and_die", "ConnectionRefusedError"],
+        ["put_and_stay", tensor], ["put_bytes", tensor]]
 
 
 def test_weights_come_home_through_queue_and_pipe():
@@ -79,7 +80,7 @@ def test_one_process_per_device_says_why_a_child_failed(tmp_path):
     from helpers.launcher.arguments import WORKERS
 
     script = tmp_path / "broken.py"
-    source = (WORKERS / "one_process_per_device.py").read_text().replace("timeout=120", "timeout=20")
+    source = (WORKERS / "processes" / "one_process_per_device.py").read_text().replace("timeout=120", "timeout=20")
     script.write_text(source.replace("device = devices[rank]", "raise ValueError('no such device')"))
     with pytest.raises(RankError, match="no such device"):
         log_of(script)

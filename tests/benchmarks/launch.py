@@ -6,8 +6,12 @@ import datetime
 import json
 import os
 import statistics
+import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
+import venv
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -158,13 +162,32 @@ def machine():
             "versions": hardware.versions | {package: found(package) for package in packages}}
 
 
+PEERS = ("accelerate==1.15.0", "torchrunx==0.4.0")
+
+
+def beside_peers():
+    """Run this program again in a scratch environment, which sees all packages of this one and has PEERS besides."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        python = Path(folder, "bin", "python")
+        found = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                               capture_output=True, text=True, check=True).stdout.strip()
+        Path(found, "beside.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS], check=True)
+        return subprocess.run([python, __file__, *sys.argv[1:], "--here"]).returncode
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--here", action="store_true", help="in this environment, with the peers that it has")
     parser.add_argument("--quick", action="store_true", help="few repeats: does it work?")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something that must be reached is not")
     parser.add_argument("--repeats", type=int, help="of each repeated launch (15; with --quick 3)")
-    parser.add_argument("--json", type=Path, default=HERE / "results" / "launch.json", help="where the numbers go")
+    parser.add_argument("--json", type=Path, default=HERE.parents[1] / "data" / "records" / "launch.json",
+                        help="where the numbers go")
     options = parser.parse_args()
+    if not options.here:
+        sys.exit(beside_peers())
     repeats = options.repeats or (3 if options.quick else 15)
     results, here = Results(), machine()
     print("first launches, each in a fresh kernel …", file=sys.stderr)

@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
@@ -36,7 +36,7 @@ def compute_only(task, passes):
     """What every process of the pure compute does: its passes over a worker's shard, on tensors that are ready."""
     import torch.distributed as dist
 
-    from helpers.parallel_sgd import batches, split
+    from helpers.workers.parallel_sgd.task import batches, split
 
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
@@ -58,7 +58,7 @@ def compute_only(task, passes):
 
 def measure(name, threads):
     """One round: {way: {"seconds", and by epoch "accuracy" and "loss"}}."""
-    from helpers.parallel_sgd import TASKS
+    from helpers.workers.parallel_sgd.task import TASKS
 
     results = {}
     common = ["--task", name, "--epochs", str(EPOCHS)]
@@ -131,7 +131,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=1, help="how often all ways are measured in turn")
     parser.add_argument("--threads", type=int, default=1, help="of each of S4's workers (S4 leaves it to torch)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if something that must be reached is not")
-    parser.add_argument("--json", type=Path, default=HERE / "results" / "parallel_sgd.json", help="where numbers go")
+    parser.add_argument("--json", type=Path, default=ROOT / "data" / "records" / "parallel_sgd.json",
+                        help="where the numbers go; by default, the record that lesson 02 shows is replaced")
     options = parser.parse_args()
     name = options.task
     if name is None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers import report
-from helpers.parallel_sgd import LIMIT, batches, options, seed, split, tested
+from helpers.workers.parallel_sgd.task import LIMIT, batches, options, seed, split, tested
 
 
 def main(task, epochs, samples):

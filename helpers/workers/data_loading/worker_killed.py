@@ -6,11 +6,11 @@ SIGBUS is what the system sends when /dev/shm is full; SIGKILL, when memory is.
 """
 
 import argparse
+import multiprocessing
 import os
 import re
 import signal
 import sys
-import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -21,13 +21,14 @@ class Deadly(Dataset):
 
     def __init__(self, signal_name):
         self.signal = getattr(signal, signal_name)
+        self.arrived = multiprocessing.Event()  # the items before it have
 
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
         if index == 4:
-            time.sleep(0.5)  # until the items before it have been fetched
+            self.arrived.wait()
             os.kill(os.getpid(), self.signal)  # stands for the system
         return torch.tensor(index)
 
@@ -40,6 +41,8 @@ if __name__ == "__main__":
     try:
         for number in loader:
             print("item", number.item(), flush=True)
+            if number == 3:
+                loader.dataset.arrived.set()
     except RuntimeError as error:
         for words in filter(None, (error, error.__cause__)):
             said = re.sub(r"\d+", "…", str(words)).strip()  # process numbers differ each time

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from helpers import report
-from helpers.parallel_sgd import LIMIT, batches, options, seed, split, tested
+from helpers.workers.parallel_sgd.task import LIMIT, batches, options, seed, split, tested
 
 
 class CustomSubset(Subset):

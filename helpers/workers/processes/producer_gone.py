@@ -4,15 +4,25 @@
 """
 
 import io
+import os
 import sys
+from multiprocessing.util import get_temp_dir
 
 import torch
 import torch.multiprocessing as mp
 
 
 def put_and_leave(queue, done):
-    """Put a tensor: what travels is a note saying where its memory can be fetched, as long as this process lives."""
+    """Put a tensor: what travels is a note, the name of a socket at which this process gives the memory away."""
     queue.put(torch.arange(3.0))
+    queue.close()
+    queue.join_thread()  # the note is on its way; now this process ends in good order, and removes its socket
+
+
+def put_and_die(queue, done):
+    """The same, but end without tidying up, as a process does that is killed: the socket is still there."""
+    put_and_leave(queue, done)
+    os._exit(0)
 
 
 def put_and_stay(queue, done):
@@ -33,9 +43,9 @@ def received_from(producer, context):
     queue, done = context.Queue(), context.Event()
     process = context.Process(target=producer, args=(queue, done))
     process.start()
-    process.join(None if producer is not put_and_stay else 0.5)
+    process.join(0.5 if producer is put_and_stay else 60)
     try:
-        thing = queue.get(timeout=5)
+        thing = queue.get(timeout=60)
         return torch.load(io.BytesIO(thing)) if isinstance(thing, bytes) else thing
     except OSError as error:
         return type(error).__name__
@@ -45,6 +55,7 @@ def received_from(producer, context):
 
 
 if __name__ == "__main__":
+    get_temp_dir()  # where the sockets are, in all children: made here, so that it goes when this process ends
     context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # safe: nothing has computed yet
-    for producer in (put_and_leave, put_and_stay, put_bytes):
+    for producer in (put_and_leave, put_and_die, put_and_stay, put_bytes):
         print(f"{producer.__name__:14}", received_from(producer, context))

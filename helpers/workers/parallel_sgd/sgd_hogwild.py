@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from helpers import report
-from helpers.parallel_sgd import LIMIT, batches, options, seed, split, tested
+from helpers.workers.parallel_sgd.task import LIMIT, batches, options, seed, split, tested
 
 
 def train(rank, task, epochs, shards, model, barrier):

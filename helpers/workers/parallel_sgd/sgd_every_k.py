@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers import report
-from helpers.parallel_sgd import LIMIT, batches, options, seed, skewed_split, tested
+from helpers.workers.parallel_sgd.task import LIMIT, batches, options, seed, skewed_split, tested
 
 
 def average(model):

@@ -1,0 +1,125 @@
+"""What a rank asks of its process groups: each collective by name, its bytes, what was sent, what nobody waited for."""
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import NamedTuple
+from unittest import mock
+
+
+class Collective(NamedTuple):
+    """One collective, as torch's flight recorder keeps it."""
+
+    name: str
+    """As `torch.distributed` calls it: "all_reduce", "all_gather", "broadcast" …"""
+    bytes: int
+    """Of what this rank put in."""
+    dtypes: tuple
+    """Of what this rank put in: "Float", "BFloat16" …"""
+
+
+@dataclass
+class Traffic:
+    """What one rank asked for within a block."""
+
+    collectives: list = field(default_factory=list)
+    """Of `Collective`, in order: by whichever of torch's functions, DDP's own among them. Known when the block ends."""
+    sent: list = field(default_factory=list)
+    """Bytes of each message given to `send`, `isend` or `batch_isend_irecv`."""
+    received: int = 0
+    """How many messages were asked for by `recv`, `irecv` or `batch_isend_irecv`."""
+    unwaited: int = 0
+    """How many asynchronous operations nobody waited for. (DDP's own are not counted.)"""
+
+    def count(self, *names):
+        """How many collectives there were of these names; without names, of all but barriers."""
+        return sum(one.name in names if names else one.name != "barrier" for one in self.collectives)
+
+    def bytes(self, *names):
+        """The bytes that this rank put into collectives of these names; of all, without names."""
+        return sum(one.bytes for one in self.collectives if not names or one.name in names)
+
+
+_ITEM = {"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8,
+         "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16}
+#: The methods of a group that return something to wait for; not all versions of torch have all.
+_METHODS = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base", "gather",
+            "all_gather_single", "allgather_coalesced", "allgather_into_tensor_coalesced", "gather_single", "scatter",
+            "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
+            "alltoall", "alltoall_base", "all_to_all_single", "barrier")
+#: Names that the recorder gives to one and the same thing in different versions of torch.
+_SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
+         "_reduce_scatter_base": "reduce_scatter_tensor", "all_to_all_base": "all_to_all_single"}
+
+
+def _recorded():
+    from torch._C import _distributed_c10d as c10d
+
+    return json.loads(c10d._dump_fr_trace_json()).get("entries", [])
+
+
+@contextlib.contextmanager
+def counted_traffic():
+    """Count what this rank asks of its process groups within the block.
+
+    Collectives come from the flight recorder, which sees them below all of torch's functions and DDP; it must have been
+    switched on before the group was formed (`TORCH_FR_BUFFER_SIZE`, which `helpers.instruments.waits.form_group` sets).
+    Messages are seen where Python hands them to the group.
+
+    Yields:
+        `Traffic`, complete when the block ends.
+    """
+    import torch.distributed as dist
+
+    traffic, works, waited = Traffic(), [], set()
+
+    def message(name):
+        method = getattr(dist.ProcessGroup, name)
+
+        def asked(group, tensors, *args, **kwargs):
+            if name == "send":
+                traffic.sent.append(sum(tensor.nbytes for tensor in tensors))
+            else:
+                traffic.received += 1
+            works.append(method(group, tensors, *args, **kwargs))
+            return works[-1]
+
+        return asked
+
+    def collective(method):
+        def asked(*args, **kwargs):
+            work = method(*args, **kwargs)
+            works.append(work)
+            return work
+
+        return asked
+
+    def waits(method):
+        def asked(work, *args, **kwargs):
+            result = method(work, *args, **kwargs)
+            if result:  # `is_completed` says no until it is
+                waited.add(id(work))
+            return result
+
+        return asked
+
+    before = {entry["record_id"] for entry in _recorded()}
+    with contextlib.ExitStack() as patches:
+        for name in ("send", "recv", "recv_anysource"):
+            patches.enter_context(mock.patch.object(dist.ProcessGroup, name, message(name)))
+        for name in filter(partial(hasattr, dist.ProcessGroup), _METHODS):
+            method = collective(getattr(dist.ProcessGroup, name))
+            patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+        for name in ("wait", "get_future", "is_completed"):
+            patches.enter_context(mock.patch.object(dist.Work, name, waits(getattr(dist.Work, name))))
+        yield traffic
+    for entry in _recorded():
+        if entry["record_id"] not in before:
+            name = entry["profiling_name"].rpartition(":")[2]
+            sizes = list(zip(entry["input_sizes"], entry["input_dtypes"], strict=False))
+            traffic.collectives.append(Collective(
+                _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes),
+                tuple(dtype for _, dtype in sizes)))
+    traffic.unwaited = sum(work is not None and id(work) not in waited for work in works)

@@ -1,0 +1,87 @@
+"""Who waited in vain, and where: ranks that lose each other in a collective, on machines quick and busy.
+
+A rank's collectives end after a limit. Whether the limit was fair is measured, not guessed: `starved` tells for how
+long this process was ready to run and had no core to run on.
+"""
+
+import contextlib
+import itertools
+import linecache
+import os
+import re
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+#: Seconds after which a rank on a quiet machine gives up a collective to which not all ranks come.
+PATIENCE = 1.5
+
+#: What a collective says that was waited for in vain; left by a peer, or longer than its limit.
+IN_VAIN = re.compile(r"Timed out waiting|[Tt]imeout|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier")
+
+_meetings = itertools.count()
+
+
+def starved():
+    """Seconds for which this process's threads were ready to run and waited for a core, since it began.
+
+    0 where the system does not say. Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
+    """
+    total = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/schedstat") as file:
+                total += int(file.read().split()[1])
+    return total / 1e9
+
+
+def form_group(patience=PATIENCE):
+    """Meet the other ranks and form the default group (gloo), whose collectives end after `patience` seconds.
+
+    On a busy machine they end later, by twenty times as long as this rank has been without a core so far.
+
+    Returns:
+        The limit in seconds.
+    """
+    import torch.distributed as dist
+
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # `helpers.instruments.collectives` reads the recorder
+    meet()
+    limit = patience + 20 * starved()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
+    return limit
+
+
+def meet(word=""):
+    """Wait until every rank of this run has come here, for who leaves takes its connections along.
+
+    Returns:
+        What each rank said, by rank.
+
+    Raises:
+        RuntimeError: a rank has failed, and will not come.
+    """
+    from helpers.launcher.rank import RUN_FOLDER, Files  # here, because it starts the fork server
+
+    number, folder = next(_meetings), Path(os.environ[RUN_FOLDER])
+    marks = [folder / f"here-{number}-{rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
+    mine = marks[int(os.environ["RANK"])]
+    unfinished = mine.with_name(f"unfinished-{mine.name}")
+    unfinished.write_text(word)
+    unfinished.replace(mine)
+    while not all(mark.exists() for mark in marks):
+        if any(Files(folder, rank).failure.exists() for rank in range(len(marks))):
+            raise RuntimeError("Connection closed by peer: another rank has failed")
+        time.sleep(0.002)
+    return [mark.read_text() for mark in marks]
+
+
+def own_line(error, function):
+    """The innermost line of the function's own file in the traceback of `error`, as text; "?" if there is none."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    lines = [frame.line or linecache.getline(file, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
+             if frame.filename == file]
+    return (lines[-1] if lines else "").partition("  #")[0].strip() or "?"
