@@ -3,34 +3,27 @@
 An exercise is one class, in the module of its lesson, and one instance with the same name in small letters:
 
     class FirstRank(Exercise):
-        title, task = "Who am I?", "Return this rank's number."
+        title, task = "Who am I?", "Return this rank's number, times `factor`."
         hints = ("`torchrun` and `launch` put it into the environment.",)
         explanation, why = "…shown with the solution…", "…shown when it is solved…"
+        cases = {"factor 1": 1, "factor 10": 10}
 
-        @staticmethod
-        def stub():              # what the notebook's cell holds at first; its parameters are those of every answer
-            raise NotImplementedError
+        def answer(factor):      # `.solution()` shows its source; its parameters are those of every answer
+            return factor * int(os.environ["RANK"])
 
-        @staticmethod
-        def answer():            # `.solution()` shows its source
-            return int(os.environ["RANK"])
+        def probe(answer, case):               # in every rank, for each case: call the learner's function, return plain
+            return answer(case)                # observations, as numbers and text
 
-        @wrong("rank 1 answered 0")                 # what its feedback must say; at least three of them
-        def a_number_by_heart():
-            return 0
-
-        @staticmethod
-        def probe(answer):       # in every rank: call the learner's function, return plain observations
-            return answer()
-
-        def judge(self, observed):                  # in the notebook: the observations, by rank
-            for rank, number in enumerate(observed):
-                if number != rank:
-                    return not_yet(f"rank {rank} answered {number}", f"{rank}")
+        def judge(self, seen, case):           # in the notebook, for each case: the observations, by rank
+            for rank, number in enumerate(seen):
+                if number != rank * case:
+                    return not_yet(f"rank {rank} returned {number}", f"{rank * case}", "the environment holds text")
 
     first_rank = FirstRank()
 
-The module's LESSON names its notebook, for example `LESSON = "00_start_here"`.
+`answer` and `probe` run in ranks, and take no `self`. The module's LESSON names its notebook, for example
+`LESSON = "00_start_here"`. Its wrong and right answers are tests: `tests/exercises/`, see `tests/answers.py`. Where the
+learner's function talks to other ranks, use `InGroup` of `helpers.exercises.group`.
 """
 
 import functools
@@ -38,13 +31,16 @@ import html
 import inspect
 import os
 import re
+import sys
 import textwrap
-import time
 from dataclasses import dataclass, replace
 
-from helpers.exercises.progress import STATUSES, record
+from helpers.exercises.journal import STATUSES, record
 
 NOT_ATTEMPTED, NOT_YET, CORRECT = STATUSES
+
+#: Seconds that other ranks are given, once one has failed, to fail as well: the feedback then names the lowest.
+GRACE = 2
 
 # Middle tones, readable as a border on white and on black. The sign and the words say the same without them.
 _LOOK = {NOT_ATTEMPTED: ("○", "#808080"), NOT_YET: ("✘", "#c77700"), CORRECT: ("✔", "#2e9e4f")}
@@ -93,14 +89,11 @@ def not_yet(observed, expected, where_to_look=""):
     return Feedback(NOT_YET, observed, expected, where_to_look)
 
 
-def wrong(fragment):
-    """Mark a function in an exercise's class as a plausible wrong answer; its feedback must hold `fragment`."""
-
-    def mark(function):
-        function.fragment = fragment
-        return staticmethod(function)
-
-    return mark
+#: What `judge` may return where a limit was reached in a rank that had no core to run on: the check tries once more.
+TOO_BUSY = not_yet("this machine is too busy to tell whether your function waits for ever", "an answer in time",
+                   "nothing in your code: run this cell again when less else is running")
+#: By how much all limits grow in the second try.
+SLOWLY = 8
 
 
 class Note:
@@ -121,16 +114,31 @@ class Exercise:
     title = task = explanation = why = ""
     hints = ()
     world_sizes = (2,)
-    """The learner's code is run in a launch of each of these numbers of ranks; `judge` sees one launch at a time."""
+    """The learner's code is run in a launch of each of these numbers of ranks."""
+    cases = {"": None}
+    """{the case in words, with which its feedback begins: what `probe` and `judge` are given}."""
     timeout = 20
     """Seconds for one launch; the least that the solution never needs, for a learner waits that long for a hang."""
+
+    def __init_subclass__(cls):
+        for name in ("answer", "probe"):
+            if name in vars(cls):
+                setattr(cls, name, staticmethod(vars(cls)[name]))
 
     def __init__(self):
         self.name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
         self.lesson = type(self).__module__.rpartition(".")[2]
-        self.wrong = [value for value in (getattr(type(self), name) for name in vars(type(self)))
-                      if hasattr(value, "fragment")]
         self._hints_given = 0
+
+    @classmethod
+    def run(cls, answer, case, slowly):
+        """What a rank does for one case; limits of its own are multiplied by `slowly`."""
+        return cls.probe(answer, case)
+
+    @staticmethod
+    def ends_after(observed):
+        """Whether, after what a rank observed in a case, the cases after it make no sense."""
+        return False
 
     def check(self, answer):
         """Run the learner's function in real ranks, keep the progress, and return the `Feedback`.
@@ -155,16 +163,14 @@ class Exercise:
 
     def solution(self):
         """One right answer, and why it is one."""
-        return Note(f"{self._source('answer')}\n\n{self.explanation}")
+        source = textwrap.dedent(inspect.getsource(self.answer)).replace("def answer(", f"def {self.name}(", 1)
+        return Note(f"```python\n{source.rstrip()}\n```\n\n{self.explanation}")
 
     def __repr__(self):
-        return f"**{self.title}**\n\n{self.task}\n\n{self._source('stub')}"
+        stub = f"def {self.name}{inspect.signature(self.answer)}:\n    raise NotImplementedError"
+        return f"**{self.title}**\n\n{self.task}\n\n```python\n{stub}\n```"
 
     _repr_markdown_ = __repr__
-
-    def _source(self, which):
-        source = textwrap.dedent(inspect.getsource(getattr(type(self), which))).removeprefix("@staticmethod\n")
-        return f"```python\n{source.replace(f'def {which}(', f'def {self.name}(', 1).rstrip()}\n```"
 
     def _refused(self, answer):
         """Feedback on something that cannot be run in a rank; None if it can be tried."""
@@ -174,7 +180,11 @@ class Exercise:
             given = "None" if answer is None else f"a {'class' if isinstance(answer, type) else type(answer).__name__}"
             return not_yet(f"check() was given {given}", "the function itself",
                            f"write `check({self.name})`: the function's name, without parentheses after it")
-        wanted = inspect.signature(type(self).stub)
+        if error := _syntax_error_in_cell(getattr(answer, "__name__", "")):
+            return not_yet(f"the cell that last defined `{answer.__name__}` did not run: SyntaxError: {error.msg}, at "
+                           f"`{(error.text or '').strip()}`", "a cell that runs; until then an older function is there",
+                           f"line {error.lineno} of that cell")
+        wanted = inspect.signature(self.answer)
         try:
             has = inspect.signature(answer)
         except (TypeError, ValueError):
@@ -186,34 +196,61 @@ class Exercise:
         return None
 
     def _tried(self, answer):
-        from helpers.launcher import RankError, arguments, launch, server  # here, because it starts the fork server
+        from helpers.launcher import server  # here, because it starts the fork server
 
         server.wait_until_ready()  # the time limit is the learner's, not the first import of torch's
         for world_size in self.world_sizes:
-            try:
-                run = launch(_in_rank, world_size, (type(self).probe, answer), timeout=self.timeout, show=False)
-            except RankError as error:
-                return self._of_error(error, answer)
-            except TypeError as error:  # the one thing to refuse here: the answer cannot be pickled
-                culprit = arguments.unsendable(answer, ()) or "your function"
-                return not_yet(re.sub("^argument 1, a .*?, cannot", f"{culprit} cannot", str(error)),
-                               "a function that can be sent to another process", "what it uses from outside itself")
-            try:
-                feedback = self.judge(run.results)
-            except Exception as error:
-                feedback = not_yet(f"the check cannot read what came back ({type(error).__name__}: {error})",
-                                   "what the task describes", "what your function returns, and its type")
+            feedback = self._in_ranks(answer, world_size)
             if feedback is not None:
-                return replace(feedback, logs=tuple(run.logs))
+                return feedback
         return Feedback(CORRECT, why_it_matters=self.why)
+
+    def _in_ranks(self, answer, world_size, slowly=1):
+        """Feedback on what one launch showed, all limits multiplied by `slowly`; None if nothing was wrong."""
+        from helpers.launcher import RankError, arguments, launch
+
+        try:
+            run = launch(_in_rank, world_size, (type(self), answer, slowly), timeout=slowly * self.timeout, show=False,
+                         grace=GRACE)
+        except RankError as error:
+            if error.exitcode is None and slowly == 1 and _busy():
+                return self._in_ranks(answer, world_size, SLOWLY)
+            return self._of_error(error, answer)
+        except TypeError as error:  # the one thing to refuse here: the answer cannot be pickled
+            culprit = arguments.unsendable(answer, ()) or "your function"
+            return not_yet(re.sub("^argument 1, a .*?, cannot", f"{culprit} cannot", str(error)),
+                           "a function that can be sent to another process", "what it uses from outside itself")
+        for (words, case), seen in zip(self.cases.items(), zip(*run.results, strict=True), strict=False):
+            feedback = self._judged(list(seen), case)
+            if feedback is TOO_BUSY and slowly == 1:
+                return self._in_ranks(answer, world_size, SLOWLY)
+            if feedback is not None:
+                ranks = f"{world_size} rank{'s' * (world_size != 1)}" if len(self.world_sizes) > 1 else ""
+                where = ", ".join(filter(None, [ranks, words]))
+                observed = f"{where}: {feedback.observed}" if where else feedback.observed
+                return replace(feedback, observed=observed, logs=tuple(run.logs))
+        return None
+
+    def _judged(self, seen, case):
+        try:
+            return self.judge(seen, case)
+        except Exception as error:
+            return not_yet(f"the check cannot read what came back ({type(error).__name__}: {error})",
+                           "what the task describes", "what your function returns, and its type")
 
     def _of_error(self, error, answer):
         """Feedback on a `RankError`, in terms of the learner's own code."""
-        first, file = error.failures[0], getattr(getattr(inspect.unwrap(answer), "__code__", None), "co_filename", None)
+        # Of ranks that fail together, the lowest: who was quicker says nothing about the code.
+        first = min(error.failures, key=lambda one: (one.is_consequence, one.exitcode is None, one.rank))
+        file = getattr(getattr(inspect.unwrap(answer), "__code__", None), "co_filename", None)
         frames = _FRAME.findall(first.traceback)
-        if frames and frames[-1][0] in (file, __file__) and frames[-1][3].startswith("raise NotImplementedError"):
+        if frames and frames[-1][0] in (file, __file__) and "raise NotImplementedError" in frames[-1][3]:
             return self._not_attempted()  # not so if torch raised it, which does not support this or that
-        observed = str(error).replace(" failed first (exit code 1):", " raised", 1)
+        if first.exitcode is None:
+            observed = str(error)
+        else:
+            said = first.message if first.exitcode == 1 and first.traceback else f"failed: {first.message}"
+            observed = f"rank {first.rank} of {len(error.logs)} {'raised ' * (said is first.message)}{said}"
         own = [f"`{code}` (line {line}, in {function})" for name, line, function, code in frames if name == file]
         if own:
             expected, look = "it returns in every rank", own[-1]
@@ -229,11 +266,6 @@ class Exercise:
                                                      "stands, run that cell, then this one; `.hint()` helps")
 
 
-def exercises_of(module):
-    """The exercises of a lesson's module, in its order."""
-    return [value for value in vars(module).values() if isinstance(value, Exercise)]
-
-
 def as_html(text):
     """Plain text with `code` between backticks, as HTML."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
@@ -244,8 +276,24 @@ def _readable(text, limit=1500):
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 
-def _in_rank(probe, answer):
-    """What every rank runs."""
+def _syntax_error_in_cell(name):
+    """The SyntaxError of the cell that last defined `name`, if it had one: the function is then an older one."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    cells = [cell for cell in shell.user_ns.get("In", ()) if f"def {name}(" in cell] if shell else []
+    try:
+        compile(shell.transform_cell(cells[-1]) if cells else "", "<cell>", "exec")
+    except SyntaxError as error:
+        return error
+    return None
+
+
+def _busy():
+    """Whether so much else runs on this machine that a time limit says nothing."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * os.cpu_count()
+
+
+def _in_rank(exercise, answer, slowly):
+    """What every rank runs: each case in turn; by case, what the probe observed."""
 
     @functools.wraps(answer)
     def asked(*args, **kwargs):
@@ -254,11 +302,16 @@ def _in_rank(probe, answer):
             raise NotImplementedError
         return result
 
-    try:
-        return probe(asked)
-    except BaseException as error:
-        # Lower ranks tell first, so that the same mistake made in every rank reads the same in every execution.
-        time.sleep(0.1 * int(os.environ["RANK"]))
-        if isinstance(error, SystemExit):  # which launch would take for a rank that has done its work
+    observed = []
+    for words, case in exercise.cases.items():
+        try:
+            observed.append(exercise.run(asked, case, slowly))
+        except SystemExit as error:  # which launch would take for a rank that has done its work
             raise RuntimeError("the code left with sys.exit()").with_traceback(error.__traceback__) from None
-        raise
+        except Exception as error:
+            if words and error.args:
+                error.args = (f"given {words}: {error}", *error.args[1:])
+            raise
+        if exercise.ends_after(observed[-1]):
+            break
+    return observed

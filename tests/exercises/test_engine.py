@@ -1,11 +1,7 @@
-"""Exercises: each one's stub, solution and wrong answers; the engine on whatever a learner writes; progress; quiz."""
+"""The engine of the exercises on whatever a learner writes; the journal of what was solved; the quiz."""
 
-import importlib
-import inspect
 import json
 import os
-import pkgutil
-import re
 import signal
 import subprocess
 import sys
@@ -15,18 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import helpers.exercises
-from helpers.exercises import Exercise, exercises_of, not_yet, predict, wrong
-from helpers.exercises import progress as show_progress
-from helpers.exercises.engine import Feedback
-
-progress = sys.modules["helpers.exercises.progress"]  # the package shows the function under this name
-
-MODULES = [importlib.import_module(f"helpers.exercises.{found.name}")
-           for found in pkgutil.iter_modules(helpers.exercises.__path__)]
-LESSONS = [module for module in MODULES if exercises_of(module)]
-EXERCISES = [exercise for module in LESSONS for exercise in exercises_of(module)]
-WRONG = [(exercise, answer) for exercise in EXERCISES for answer in exercise.wrong]
+from helpers.exercises import journal, predict
+from helpers.exercises.engine import Exercise, Feedback, not_yet
+from helpers.exercises.group import InGroup
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("own_progress", "nothing_left")
 
@@ -35,50 +23,8 @@ pytestmark = pytest.mark.usefixtures("own_progress", "nothing_left")
 def own_progress(tmp_path, monkeypatch):
     path = tmp_path / "progress.json"
     monkeypatch.setenv("COURSE_PROGRESS", str(path))
-    monkeypatch.setattr(progress, "_warned", False)
+    monkeypatch.setattr(journal, "_warned", False)
     return path
-
-
-def name_of(value):
-    return f"{value.lesson}.{value.name}" if isinstance(value, Exercise) else value.__name__
-
-
-# ------------------------------------------------------------------------------------------- every exercise there is
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=name_of)
-def test_stub_is_not_attempted(exercise):
-    assert exercise.check(type(exercise).stub).status == "not attempted"
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=name_of)
-def test_solution_is_correct(exercise):
-    feedback = exercise.check(type(exercise).answer)
-    assert feedback and feedback.status == "correct", feedback
-    assert exercise.why in repr(feedback)
-
-
-@pytest.mark.parametrize("exercise, answer", WRONG, ids=name_of)
-def test_wrong_answer_gets_its_feedback(exercise, answer):
-    feedback = exercise.check(answer)
-    assert feedback.status == "not yet", feedback
-    assert answer.fragment in repr(feedback), feedback
-    assert feedback.observed and feedback.expected and not feedback
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=name_of)
-def test_is_complete(exercise):
-    module = sys.modules[type(exercise).__module__]
-    assert getattr(module, exercise.name) is exercise, "the instance is named as its class, in small letters"
-    assert all([exercise.title, exercise.task, exercise.why, exercise.explanation, exercise.hints, module.LESSON])
-    assert all(hint.strip() for hint in exercise.hints)
-    assert len(exercise.wrong) >= 3
-    parameters = inspect.signature(type(exercise).stub).parameters
-    assert inspect.signature(type(exercise).answer).parameters == parameters
-    solution = repr(exercise.solution())
-    assert f"```python\ndef {exercise.name}(" in solution and exercise.explanation in solution
-    assert inspect.getsource(type(exercise).answer).strip().splitlines()[-1].strip() in solution
-    assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
 
 
 # ------------------------------------------------------------------------------------ whatever a learner's code may be
@@ -89,27 +35,21 @@ class Number(Exercise):
     hints = ("first", "second")
     timeout = 20
 
-    @staticmethod
-    def stub(number):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(number):
         # twice
         return 2 * number
 
-    @wrong("rank 0 answered 1")
-    def as_it_is(number):
-        return number
-
-    @staticmethod
-    def probe(double):
+    def probe(double, case):
         return double(1)
 
-    def judge(self, observed):
-        for rank, number in enumerate(observed):
+    def judge(self, seen, case):
+        for rank, number in enumerate(seen):
             if not number == 2:
                 return not_yet(f"rank {rank} answered {number}", "2")
+
+
+def stub(number):
+    raise NotImplementedError
 
 
 class Impatient(Number):
@@ -136,7 +76,7 @@ def test_no_function(given, said):
     not_yet_with(given, said, "the function itself", "`check(number)`")
 
 
-@pytest.mark.parametrize("answer", [..., lambda number: ..., Number.stub], ids=["dots", "returns dots", "stub"])
+@pytest.mark.parametrize("answer", [..., lambda number: ..., stub], ids=["dots", "returns dots", "stub"])
 def test_not_attempted(answer):
     assert check(answer).status == "not attempted"
 
@@ -168,6 +108,22 @@ def test_callables_of_other_kinds_are_run():
 
     assert check(functools.partial(lambda factor, number: factor * number, 2))
     not_yet_with(len, "TypeError", "has no len()")
+
+
+def test_an_older_function_is_not_judged_in_the_place_of_one_that_did_not_compile():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    try:
+        shell.user_ns["number_exercise"] = Number()
+        shell.run_cell("def double(number):\n    return 2 * number", store_history=True)
+        shell.run_cell("feedback = number_exercise.check(double)", store_history=True)
+        assert shell.user_ns["feedback"]
+        shell.run_cell("def double(number):\n    return 3 * * number", store_history=True)
+        shell.run_cell("feedback = number_exercise.check(double)", store_history=True)
+        assert "`double` did not run: SyntaxError" in repr(shell.user_ns["feedback"])
+    finally:
+        InteractiveShell.clear_instance()
 
 
 def test_cannot_be_sent():
@@ -280,7 +236,7 @@ def test_waits_for_a_rank_that_has_gone():
     not_yet_with(double, "barrier()", exercise=Impatient)
 
 
-def test_interrupt_passes_through():
+def test_interrupt_passes_through(interruptible):
     timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
@@ -288,15 +244,110 @@ def test_interrupt_passes_through():
     timer.join()
 
 
+def test_of_ranks_that_fail_together_the_lowest_is_named():
+    def slower_in_rank_0(number):
+        if os.environ["RANK"] == "0":
+            time.sleep(0.5)
+        raise ValueError(f"I am {os.environ['RANK']}")
+
+    not_yet_with(slower_in_rank_0, "rank 0 of 2 raised ValueError: I am 0")
+
+
+class Total(InGroup):
+    title, task, why, explanation, hints = "A sum", "Add it up.", "why", "because", ("hint",)
+    world_sizes = (2, 3)
+    cases = {"ones": 1, "twos": 2}
+
+    def answer(number):
+        import torch
+        import torch.distributed as dist
+
+        total = torch.tensor(number)
+        dist.all_reduce(total)
+        return total.item()
+
+    def probe(total, number):
+        return total(number)
+
+    def judge(self, seen, number):
+        for rank, total in enumerate(seen):
+            if total != number * len(seen):
+                return not_yet(f"rank {rank} returned {total}", f"{number * len(seen)}")
+
+
+def test_cases_and_ranks_stand_before_what_was_observed():
+    assert check(Total.answer, Total)
+
+    def for_ones(number):
+        import torch.distributed as dist
+        return dist.get_world_size()
+
+    not_yet_with(for_ones, "observed: 2 ranks, twos: rank 0 returned 2", exercise=Total)
+
+    def raises_for_twos(number):
+        assert number == 1, "too many"
+        return Total.answer(number)
+
+    not_yet_with(raises_for_twos, "rank 0 of 2 raised AssertionError: given twos: too many", exercise=Total)
+
+
+def test_who_waits_in_vain_is_told_with_the_line():
+    def rank_0_asks(number):
+        import torch
+        import torch.distributed as dist
+        total = torch.tensor(number)
+        if dist.get_rank() == 0:
+            dist.all_reduce(total)
+        return total.item()
+
+    said = "2 ranks, ones: rank 0 waited in vain at `dist.all_reduce(total)`, rank 1 had returned"
+    not_yet_with(rank_0_asks, said, exercise=Total)
+
+    def destroys(number):
+        import torch.distributed as dist
+        dist.destroy_process_group()
+
+    not_yet_with(destroys, "it had destroyed the process group", exercise=Total)
+
+    def rank_1_fails(number):
+        import torch.distributed as dist
+        if dist.get_rank() == 1:
+            raise ValueError("boom")
+        dist.barrier()
+
+    not_yet_with(rank_1_fails, "rank 1 of 2 raised ValueError: given ones: boom", exercise=Total)
+
+
+def test_a_right_answer_is_right_where_its_rank_gets_no_core():
+    """The collective takes longer than the limit, for want of a core: the limit grows, and the check tries again."""
+    def slow(number):
+        import torch.distributed as dist
+        if dist.get_rank() == 1:
+            time.sleep(2.5)
+        return Total.answer(number)
+
+    not_yet_with(slow, "waited in vain at `dist.all_reduce(total)`", exercise=Total)
+
+    class Starved(Total):
+        world_sizes = (2,)
+
+        @classmethod
+        def run(cls, answer, case, slowly):
+            seen = super().run(answer, case, slowly)
+            return seen._replace(starved=1.0) if cls.ends_after(seen) else seen
+
+    assert check(slow, Starved)
+
+
 def test_judge_sees_one_launch_at_a_time():
     class Sizes(Number):
         world_sizes = (1, 3)
 
-        def judge(self, observed):
-            if len(observed) == 3:
-                return not_yet(f"{observed}", "[2, 2]")
+        def judge(self, seen, case):
+            if len(seen) == 3:
+                return not_yet(f"{seen}", "[2, 2]")
 
-    not_yet_with(Number.answer, "[2, 2, 2]", exercise=Sizes)
+    not_yet_with(Number.answer, "3 ranks: [2, 2, 2]", exercise=Sizes)
 
 
 def test_hints_come_in_turn_then_end():
@@ -320,44 +371,29 @@ def test_feedback_as_html_escapes_and_marks_code():
 def test_import_is_cheap():
     code = ("import sys, helpers.exercises, helpers.exercises.start_here\n"
             "assert not {'torch', 'helpers.launcher', 'IPython', 'cloudpickle'} & set(sys.modules)")
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 # ------------------------------------------------------------------------------------------------------------ progress
 
 
-def solved():
-    return {lesson: sum(done) for lesson, done in show_progress().lessons}
-
-
-def test_progress_of_all_lessons():
-    assert [lesson for lesson, _ in show_progress().lessons] == sorted(module.LESSON for module in LESSONS)
-    exercise = EXERCISES[0]
-    lesson = sys.modules[type(exercise).__module__].LESSON
-    assert solved()[lesson] == 0
-    exercise.check(type(exercise).answer)
-    assert solved()[lesson] == 1
-    shown = show_progress()
-    assert re.search(rf"{lesson} +1 of ", repr(shown)) and "1 of " in shown._repr_html_()
-
-
 def test_best_status_is_kept(own_progress):
     for status in ("not attempted", "not yet", "correct", "not yet", "not attempted"):
-        progress.record("a.b", status)
+        journal.record("a.b", status)
     kept = json.loads(own_progress.read_text())
     assert kept["a.b"]["status"] == "correct" and len(kept["a.b"]["date"]) == len("2026-01-31")
     assert os.listdir(own_progress.parent) == ["progress.json"]
 
 
 def test_nothing_is_written_before_an_attempt(own_progress):
-    progress.record("a.b", "not attempted")
+    journal.record("a.b", "not attempted")
     assert not own_progress.exists()
 
 
 def test_an_empty_file_is_a_beginning(own_progress, capsys):
     own_progress.touch()
-    assert sum(solved().values()) == 0
-    progress.record("a.b", "not yet")
+    assert not journal.best_status()
+    journal.record("a.b", "not yet")
     assert capsys.readouterr().out == "" and os.listdir(own_progress.parent) == ["progress.json"]
 
 
@@ -365,7 +401,7 @@ def test_an_empty_file_is_a_beginning(own_progress, capsys):
                                      b'{"a.b": {"status": "perfect"}}', b"null"])
 def test_damaged_file_is_kept_aside(own_progress, capsys, content):
     own_progress.write_bytes(content)
-    progress.record("a.b", "correct")
+    journal.record("a.b", "correct")
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and f"damaged; it is kept as {own_progress}.damaged" in said
     assert Path(f"{own_progress}.damaged").read_bytes() == content
@@ -378,32 +414,32 @@ def test_unwritable(tmp_path, monkeypatch, capsys, place):
     (tmp_path / "folder").mkdir()
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / place))
     assert Number().check(Number.answer)
-    progress.record("a.b", "correct")
-    assert sum(solved().values()) == 0
+    journal.record("a.b", "correct")
+    assert not journal.best_status()
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and "COURSE_PROGRESS" in said
 
 
 def test_write_is_atomic(own_progress, monkeypatch):
-    progress.record("a.b", "correct")
+    journal.record("a.b", "correct")
     before = own_progress.read_text()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    progress.record("c.d", "correct")
+    journal.record("c.d", "correct")
     assert own_progress.read_text() == before and os.listdir(own_progress.parent) == ["progress.json"]
 
 
 def test_another_kernels_progress_is_kept(own_progress):
-    progress.record("a.b", "correct")
-    code = "from helpers.exercises.progress import record; record('c.d', 'correct')"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
-    progress.record("e.f", "not yet")
+    journal.record("a.b", "correct")
+    code = "from helpers.exercises.journal import record; record('c.d', 'correct')"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    journal.record("e.f", "not yet")
     assert sorted(json.loads(own_progress.read_text())) == ["a.b", "c.d", "e.f"]
 
 
 def test_a_link_stays_a_link(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path / "target")
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "link"))
-    progress.record("a.b", "correct")
+    journal.record("a.b", "correct")
     assert (tmp_path / "link").is_symlink() and "a.b" in (tmp_path / "target").read_text()
 
 

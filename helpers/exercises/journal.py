@@ -5,36 +5,22 @@ It holds, for each "lesson.exercise", the best status so far and the day it was 
 
 import contextlib
 import datetime
-import importlib
 import json
 import os
-import pkgutil
 import tempfile
-from dataclasses import dataclass
 
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
 _warned = False
 
 
-def progress():
-    """How many exercises of each lesson are solved; a notebook shows it as a table."""
-    from helpers.exercises.engine import exercises_of
-
-    best = _read(_path())
-    return Progress(tuple(
-        (module.LESSON, tuple(best.get(f"{ex.lesson}.{ex.name}", {}).get("status") == "correct"
-                              for ex in exercises_of(module)))
-        for module in lessons()))
-
-
-def lessons():
-    """The modules that hold exercises, in the order of their lessons."""
-    import helpers.exercises
-
-    modules = [importlib.import_module(f"helpers.exercises.{found.name}")
-               for found in pkgutil.iter_modules(helpers.exercises.__path__)]
-    return sorted((module for module in modules if hasattr(module, "LESSON")), key=lambda module: module.LESSON)
+def best_status():
+    """{exercise: the best status so far}, whichever lesson it stood in at that time."""
+    best = {}
+    for key, entry in _read(_path()).items():
+        name = key.rpartition(".")[2]
+        best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
+    return best
 
 
 def record(exercise, status):
@@ -52,29 +38,6 @@ def record(exercise, status):
         _write(path, json.dumps(best, indent=1, sort_keys=True))
     except OSError as error:
         _warn(error)
-
-
-@dataclass(frozen=True, repr=False)
-class Progress:
-    """By lesson: which exercises are solved."""
-
-    lessons: tuple
-    """(lesson, (solved or not, by exercise))"""
-
-    def _rows(self):
-        for lesson, solved in self.lessons:
-            dots = "".join("●" if done else "○" for done in solved)
-            yield lesson, dots, f"{sum(solved)} of {len(solved)} solved"
-
-    def __repr__(self):
-        width = max((len(lesson) for lesson, _ in self.lessons), default=0)
-        return "\n".join(f"{lesson:{width}}  {words}  {dots}" for lesson, dots, words in self._rows())
-
-    def _repr_html_(self):
-        rows = "".join(f'<tr><td style="text-align: left"><a href="{lesson}.ipynb">{lesson}</a></td>'
-                       f'<td style="text-align: left">{words}</td><td style="text-align: left">{dots}</td></tr>'
-                       for lesson, dots, words in self._rows())
-        return f"<table><thead><tr><th>lesson</th><th>exercises</th><th></th></tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _path():

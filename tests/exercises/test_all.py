@@ -1,0 +1,63 @@
+"""Every exercise there is: its stub is no attempt, its solution is right, its texts are there, its name is its own."""
+
+import inspect
+import linecache
+import sys
+
+import pytest
+
+from helpers.exercises.catalogue import exercises_of, modules, progress
+
+EXERCISES = [exercise for module in modules() for exercise in exercises_of(module)]
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: f"{one.lesson}.{one.name}")
+
+
+def stub(exercise):
+    scope, name = {}, f"<stub of {exercise.name}>"
+    source = f"def {exercise.name}{inspect.signature(exercise.answer)}:\n    raise NotImplementedError"
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    exec(compile(source, name, "exec"), scope)
+    return scope[exercise.name]
+
+
+@every_exercise
+def test_stub_is_not_attempted(exercise):
+    assert exercise.check(stub(exercise)).status == "not attempted"
+
+
+@every_exercise
+def test_solution_is_correct(exercise):
+    feedback = exercise.check(exercise.answer)
+    assert feedback and feedback.status == "correct", feedback
+    assert exercise.why in repr(feedback)
+
+
+@every_exercise
+def test_is_complete(exercise):
+    module = sys.modules[type(exercise).__module__]
+    assert getattr(module, exercise.name) is exercise, "the instance is named as its class, in small letters"
+    assert all([exercise.title, exercise.task, exercise.why, exercise.explanation, exercise.hints, module.LESSON])
+    assert all(hint.strip() for hint in exercise.hints)
+    solution = repr(exercise.solution())
+    assert f"```python\ndef {exercise.name}(" in solution and exercise.explanation in solution
+    assert inspect.getsource(exercise.answer).strip().splitlines()[-1].strip() in solution
+    assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
+
+
+def test_names_are_unique():
+    """What was solved is looked up by an exercise's name alone, so that a lesson can be split or renamed."""
+    names = [exercise.name for exercise in EXERCISES]
+    assert len(set(names)) == len(names)
+
+
+def test_progress_shows_every_lesson():
+    exercise = EXERCISES[0]
+    lesson = sys.modules[type(exercise).__module__].LESSON
+    before = progress().lessons
+    assert list(before) == sorted({module.LESSON for module in modules()}) and not any(map(any, before.values()))
+    exercise.check(exercise.answer)
+    shown = progress()
+    assert sum(shown.lessons[lesson]) == 1
+    assert f"{lesson}" in repr(shown) and "1 of " in shown._repr_html_()

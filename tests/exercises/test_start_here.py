@@ -1,0 +1,124 @@
+"""Lesson 00: answers, wrong and right.
+
+How each could be cheated, or a right answer refused, and what stands against it:
+my_share        items that equal their numbers; sets, which lose equal items; blocks, iterators and tuples are as right
+mean_of_ranks   whole numbers with a whole mean (a bfloat16 or an integer passes); never waited for; other collectives
+say_it_once     a message looked for and not compared; the message known by heart; RANK compared as text
+"""
+
+import os
+
+from helpers.exercises import start_here as ex
+from tests.answers import edits, right, wrong
+
+test_my_share = edits(
+    ex.my_share,
+    ("items[rank::world_size]", "items", "more than one rank"),
+    ("items[rank::world_size]", "items[rank % 2::2]", "3 ranks"),
+    ("items[rank::", "items[rank - 1::", "ranks are counted from 0"),
+    ("items[rank::world_size]", "range(rank, len(items), world_size)", "not among the items"),
+    ("return ", "", "returned None"),
+    ("items[rank::world_size]", "set(items[rank::world_size])", "`e` went to 2 of its 4 ranks"),
+    ("items[rank::world_size]", "sorted(set(items))[rank::world_size]", "`e` went to 1 of its 4 ranks"),
+)
+
+
+@wrong(ex.my_share, "no rank")
+def test_drops_the_remainder(items, rank, world_size):
+    each = len(items) // world_size
+    return items[rank * each:(rank + 1) * each]
+
+
+@wrong(ex.my_share, "rank 2 got 3 items")
+def test_remainder_to_the_last(items, rank, world_size):
+    each = len(items) // world_size
+    return items[rank * each:] if rank == world_size - 1 else items[rank * each:(rank + 1) * each]
+
+
+@wrong(ex.my_share, "changed the list")
+def test_takes_them_out(items, rank, world_size):
+    share = items[rank::world_size]
+    del items[rank::world_size]
+    return share
+
+
+@right(ex.my_share)
+def test_blocks_of_neighbours(items, rank, world_size):
+    each, more = divmod(len(items), world_size)
+    first = rank * each + min(rank, more)
+    return tuple(items[first:first + each + (rank < more)])
+
+
+@right(ex.my_share)
+def test_by_numpy(items, rank, world_size):
+    import numpy
+
+    return numpy.array_split(numpy.array(items), world_size)[rank]
+
+
+@right(ex.my_share)
+def test_one_by_one(items, rank, world_size):
+    return (item for number, item in enumerate(items) if number % world_size == rank)
+
+
+test_mean_of_ranks = edits(
+    ex.mean_of_ranks,
+    (" / dist.get_world_size()", "", "the sum"),
+    ("dist.get_world_size()", "2", "3 ranks"),
+    ("dist.all_reduce(total)", "dist.reduce(total, dst=0)", "rank 1"),
+    ("    dist.all_reduce(total)\n", "", "its own number divided by the ranks"),
+    ("total.item() / dist.get_world_size()", "float(value)", "its own number"),
+    ("all_reduce(total)", "all_reduce(total, async_op=True)", "never waited for it"),
+    ("total.item()", "total", "returned a Tensor"),
+    ("dist.all_reduce(total)", "if dist.get_rank() == 0:\n        dist.all_reduce(total)\n    dist.barrier()",
+     "waited in vain at `dist.all_reduce(total)`"),
+    ("torch.tensor([float(value)])", "torch.tensor([int(value)])", "lost its digits"),
+    ("torch.tensor([float(value)])", "torch.tensor([float(value)], dtype=torch.bfloat16)", "lost its digits"),
+    ((("dist.all_reduce(total)", "dist.all_reduce(total, op=dist.ReduceOp.MAX)"), (" / dist.get_world_size()", "")),
+     "returned 12\n"),
+    ("dist.all_reduce(total)", "dist.destroy_process_group()", "group"),
+)
+
+
+@right(ex.mean_of_ranks)
+def test_by_gathering_objects(value):
+    import torch.distributed as dist
+
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return sum(values) / len(values)
+
+
+@right(ex.mean_of_ranks)
+def test_by_rank_0(value):
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor(value, dtype=torch.float64)
+    dist.reduce(total, dst=0)
+    total /= dist.get_world_size()
+    dist.broadcast(total, src=0)
+    return float(total)
+
+
+test_say_it_once = edits(
+    ex.say_it_once,
+    ("    if int(os.environ[\"RANK\"]) == 0:\n        print(message)", "    print(message)",
+     "3 ranks: it was printed 3 times"),
+    ("int(os.environ[\"RANK\"]) == 0", "os.environ[\"RANK\"] == \"1\"", "1 rank: it was not printed"),
+    ("int(os.environ[\"RANK\"]) == 0", "os.environ[\"RANK\"] == 0", "1 rank: it was not printed"),
+    ("int(os.environ[\"RANK\"]) == 0", "int(os.environ[\"RANK\"]) > 0 or os.environ[\"WORLD_SIZE\"] == \"1\"",
+     "3 ranks: it was printed 2 times"),
+    ("print(message)", "print('Training begins.')", "another message: it was not printed"),
+    ("print(message)", "print('rank 0 says:', message)", "more than the message"),
+    ("print(message)", "print(message, end='!')", "more than the message"),
+    ("print(message)", "print('', message)", "more than the message"),
+)
+
+
+@right(ex.say_it_once)
+def test_to_stdout(message):
+    import sys
+
+    if os.environ["RANK"] == "0":
+        sys.stdout.write(message + "\n")
