@@ -1,12 +1,12 @@
-"""What all explorers share: controls above a picture that is drawn anew when one of them changes."""
+"""What all explorers share: controls above a figure that is drawn anew when one of them changes."""
 
 import ipywidgets as widgets
 
-from helpers.widgets.svg import picture_of
+from helpers.figures import alt, as_html, png
 
 
 class Explorer(widgets.VBox):
-    """Controls above a picture.
+    """Controls above a figure.
 
     Where no kernel runs, on GitHub for example, the output shows the first picture; a text-only reader gets
     `description`.
@@ -15,30 +15,30 @@ class Explorer(widgets.VBox):
     def __init__(self, controls, draw, description):
         """
         Args:
-            controls: {name: ipywidgets control}; when one changes, the picture is drawn from all values.
-            draw: Called as `draw(name=value, …)`, returns the picture as HTML or SVG text.
+            controls: {name: ipywidgets control}; when one changes, the figure is drawn from all values.
+            draw: Called as `draw(name=value, …)`, returns a matplotlib `Figure`; the same one again and again, with
+                its artists moved, is quickest.
             description: One or two sentences that say what the picture shows; the same in every execution.
         """
         self.controls, self.draw, self.description = controls, draw, description
-        self.picture = widgets.HTML(self._drawn())
+        self.picture = widgets.HTML()
+        self._redraw()
         for control in controls.values():
             control.observe(self._redraw, names="value")
         super().__init__([*controls.values(), self.picture])
 
-    def _drawn(self):
+    def figure(self):
+        """The figure for the controls' values of this moment."""
         return self.draw(**{name: control.value for name, control in self.controls.items()})
 
     def _redraw(self, _change=None):
-        self.picture.value = self._drawn()
-
-    def static(self):
-        """The picture as it is stored, for readers without a kernel."""
-        return self.picture.value
+        self.picture.value = as_html(self.figure())
 
     def _repr_mimebundle_(self, **kwargs):
-        return with_static(super()._repr_mimebundle_(**kwargs), self.description, picture_of(self.static()))
+        return with_static(super()._repr_mimebundle_(**kwargs), self.description, self.figure())
 
 
-def with_static(bundle, description, picture):
-    """The mime bundle of a widget, with a text and a picture for readers that cannot show widgets."""
-    return {**(bundle or {}), "text/plain": description, "text/html": picture}
+def with_static(bundle, description, figure):
+    """The mime bundle and metadata of a widget, with a text and a picture for readers that cannot show widgets."""
+    return ({**(bundle or {}), "text/plain": description, "image/png": png(figure)},
+            {"image/png": {"alt": alt(figure)}})

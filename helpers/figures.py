@@ -1,0 +1,85 @@
+"""The course's figures: one look, one colour for each activity, and a text alternative for every picture.
+
+    import matplotlib.pyplot as plt
+    from helpers.figures import use_course_style
+    use_course_style()                    # in a lesson's first cell
+
+From then on a figure at the end of a cell is stored as a picture whose text alternative is `alt(figure)`: what the
+drawing function has said with `figure.set_label("…")`, or else what the axes themselves hold.
+"""
+
+import base64
+import io
+
+import matplotlib.pyplot as plt
+import numpy
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+#: What a rank or a device does, in every picture of a trace or of a model of one; the names are those of
+#: `helpers.instruments.traces`.
+ACTIVITIES = {"compute": "#0072b2", "communication": "#d55e00", "waiting": "#f0c419"}
+
+
+def use_course_style():
+    """Give matplotlib the look of the course, and pictures in this notebook their text alternatives."""
+    plt.style.use("helpers.course")
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return
+    shell = get_ipython()
+    if shell is not None and hasattr(shell, "kernel"):
+        plt.switch_backend(plt.get_backend())  # now: loaded at the first figure, it would take away what follows
+        formatters = shell.display_formatter.formatters
+        formatters["image/png"].for_type(Figure, lambda figure: (png(figure), {"alt": alt(figure)}))
+        formatters["text/plain"].for_type(Figure, lambda figure, printer, _cycle: printer.text(title(figure)))
+
+
+def png(figure):
+    """The figure as PNG, as bytes. Quick rather than small: explorers draw while a slider moves."""
+    canvas, file = FigureCanvasAgg(figure), io.BytesIO()
+    canvas.draw()
+    Image.fromarray(numpy.asarray(canvas.buffer_rgba())).save(file, format="png", compress_level=1)
+    return file.getvalue()
+
+
+def as_html(figure):
+    """The figure as an `<img>` with its text alternative, for widgets."""
+    from html import escape
+
+    data = base64.b64encode(png(figure)).decode()
+    return f'<img style="max-width: 100%" alt="{escape(alt(figure), quote=True)}" src="data:image/png;base64,{data}">'
+
+
+def title(figure):
+    """What the figure is called, in words that do not change between two executions."""
+    axes = [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center")]
+    return f"Figure: {next(filter(None, axes), 'without a title')}"
+
+
+def alt(figure):
+    """The figure in words: its label, or else the titles, axes and values that it shows."""
+    own = figure.get_label()
+    return own if own else " ".join(filter(None, map(_in_words, figure.axes)))
+
+
+def _in_words(ax):
+    named = ax.get_title("left") or ax.get_title("center")
+    said = [f"{named}." if named else "", f"Axes: {ax.get_xlabel() or 'x'}, {ax.get_ylabel() or 'y'}."]
+    for line in ax.lines:
+        ys = [float(y) for y in line.get_ydata()]
+        if ys and not line.get_label().startswith("_"):
+            said.append(f"{line.get_label()}: from {ys[0]:.3g} to {ys[-1]:.3g}.")
+    for bars in ax.containers:
+        across = getattr(bars, "orientation", "") == "horizontal"
+        names = [tick.get_text() for tick in (ax.get_yticklabels() if across else ax.get_xticklabels())]
+        sizes = [bar.get_width() if across else bar.get_height() for bar in bars.patches]
+        label = "" if bars.get_label().startswith("_") else f"{bars.get_label()}: "
+        if len(names) == len(sizes):
+            sizes = [f"{name} {size:.3g}" for name, size in zip(names, sizes, strict=True)]
+            said.append(f"{label}{', '.join(sizes)}.")
+        elif sizes:
+            said.append(f"{label}{len(sizes)} bars, {min(sizes):.3g} to {max(sizes):.3g}.")
+    return " ".join(filter(None, said))

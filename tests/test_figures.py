@@ -1,0 +1,64 @@
+"""Figures and explorers: the course's look, text alternatives, what is stored."""
+
+import ipywidgets
+import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from helpers.figures import alt, as_html, png, title, use_course_style
+from helpers.widgets.explorer import Explorer
+from tests.conftest import ROOT
+
+
+def contrast(colour, other=(1, 1, 1)):
+    """The contrast ratio of WCAG 2."""
+    def luminance(rgb):
+        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    light, dark = sorted([luminance(matplotlib.colors.to_rgb(colour)), luminance(other)], reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_the_style_is_legible_on_white():
+    with plt.style.context("helpers.course"):
+        assert contrast(plt.rcParams["text.color"]) > 12 and plt.rcParams["font.size"] >= 12
+        assert plt.rcParams["figure.facecolor"] == "white", "also on JupyterLab's dark theme, and on paper"
+    assert (ROOT / "helpers" / "course.mplstyle").exists()
+
+
+def test_a_figure_says_what_it_shows():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("Seconds", loc="left")
+    axes.barh(["none", "two"], [3.0, 1.25])
+    axes.set_xlabel("seconds")
+    assert "Seconds." in alt(figure) and "none 3, two 1.25" in alt(figure)
+    axes.plot([0, 1], [2.5, 0.5], label="loss")
+    assert "loss: from 2.5 to 0.5." in alt(figure)
+    figure.set_label('in "own" words')
+    assert alt(figure) == 'in "own" words' and title(figure) == "Figure: Seconds"
+    assert 'alt="in &quot;own&quot; words"' in as_html(figure)
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_outside_a_notebook_the_style_is_all_there_is():
+    with plt.rc_context():
+        use_course_style()
+        assert plt.rcParams["axes.titleweight"] == "bold"
+
+
+def test_an_explorer_redraws_and_leaves_a_picture_for_github():
+    figure = Figure()
+
+    def draw(n):
+        figure.set_label(f"number {n}")
+        return figure
+
+    explorer = Explorer({"n": ipywidgets.IntSlider(3)}, draw, "N")
+    assert 'alt="number 3"' in explorer.picture.value
+    explorer.controls["n"].value = 4
+    assert 'alt="number 4"' in explorer.picture.value
+    data, metadata = explorer._repr_mimebundle_()
+    assert data["text/plain"] == "N" and data["image/png"].startswith(b"\x89PNG") and "text/html" not in data
+    assert metadata["image/png"]["alt"] == "number 4"
