@@ -4,14 +4,14 @@
 that its prediction can be compared with a measured step.
 """
 
-import html
 from dataclasses import dataclass
 
 import ipywidgets as widgets
+from matplotlib.figure import Figure
 
-from helpers import traces as tracing
+from helpers.figures import ACTIVITIES
+from helpers.instruments import traces as tracing
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import ACTIVITIES, svg, ticks
 
 _COMPUTE, _COMMUNICATION = ACTIVITIES["compute"], ACTIVITIES["communication"]
 
@@ -127,78 +127,65 @@ def _checked(bucket_mb, backward_ms, layer_mb, latency_ms, mb_per_s, layers, fir
     return times, sizes
 
 
-# --------------------------------------------------------------------------------------------- the picture of the model
+# -------------------------------------------------------------------------------------------- the pictures of the model
 
 #: The bucket sizes that the explorer offers, in MB; the last one holds everything.
 SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
 
 
-def draw(bucket_mb, measured_ms=None, **model):
-    """A step with buckets of this size, and below it the step's time for every size, as SVG.
+def draw(ax, bucket_mb, **model):
+    """Draw the timeline of one backward with buckets of this size: its layers, and the all-reduce of each bucket.
 
     Args:
+        ax: The axes.
         bucket_mb: As `simulate` takes it.
-        measured_ms: {bucket_mb: milliseconds}: measured steps, drawn as points beside the curve; or None.
         model: The other arguments of `simulate`.
     """
     step = simulate(bucket_mb, **model)
-    left, width = 130, 960
-    scale = (width - left - 20) / max(step.total, 1e-9)
-    many = len(step.buckets) != 1
-    parts = [f'<text x="10" y="28" font-size="19" font-weight="bold">{len(step.buckets)} bucket{"s" * many}: '
-             f"{step.total:.1f} ms, of which backward {step.computed:.1f} ms</text>",
-             f'<text x="10" y="54">communication {step.communicated:.1f} ms, {step.overlap:.0%} of it hidden behind '
-             f"backward</text>"]
-
-    def bar(begin, end, top, height, colour, label="", ink="#fff"):
-        wide = max((end - begin) * scale - 1, 0.8)
-        parts.append(f'<rect x="{left + begin * scale:.1f}" y="{top}" width="{wide:.1f}" height="{height}" '
-                     f'fill="{colour}"/>')
-        if wide > 9 * len(label) + 4:
-            parts.append(f'<text x="{left + (begin + end) / 2 * scale:.1f}" y="{top + height / 2 + 5}" font-size="14" '
-                         f'text-anchor="middle" fill="{ink}">{label}</text>')
-
-    parts += ['<text x="10" y="96">backward</text>', '<text x="10" y="142">bucket full</text>',
-              '<text x="10" y="180">all-reduce</text>']
-    for layer, begin, end in step.backward:
-        bar(begin, end, 74, 34, _COMPUTE, str(layer))
-    for number, (_, ready, begin, end) in enumerate(step.buckets):
-        x = left + ready * scale
-        parts.append(f'<path d="M{x - 6:.1f} 128h12l-6 14z" fill="#333"/>')
-        bar(begin, end, 158, 34, _COMMUNICATION, str(number))
-    parts.append(f'<path d="M{left} 206H{width - 20}" stroke="#333"/>')
-    parts += ticks(left, width - 20, 226, lambda share: f"{step.total * share:,.1f} ms")
-    parts += _sweep(bucket_mb, model, measured_ms or {}, 262)
-    return svg(width, 520, parts, f"Buckets of {bucket_mb:g} MB: backward takes {step.computed:.1f} ms, the step "
-                                  f"{step.total:.1f} ms; of the communication, "
-                                  f"{step.overlap * step.communicated:.1f} ms are hidden.")
+    all_reduces = [(number, begin, end) for number, (_, _, begin, end) in enumerate(step.buckets)]
+    for row, bars, colour, ink in ((0, step.backward, _COMPUTE, "white"), (1, all_reduces, _COMMUNICATION, "#111111")):
+        ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7), facecolors=colour,
+                       edgecolors="white", linewidth=0.6)
+        for number, begin, end in bars:
+            if end - begin > 0.03 * step.total:  # there is room for it
+                ax.text((begin + end) / 2, row, number, ha="center", va="center", color=ink)
+    ready = [ready for _, ready, _, _ in step.buckets]
+    ax.plot(ready, [0.5] * len(ready), "v", color="#111111", markersize=6, clip_on=False)
+    ax.set(xlim=(0, 1.01 * step.total), ylim=(1.45, -0.45),
+           xlabel="ms since backward began; numbers of layers and of buckets")
+    ax.set_yticks([0, 0.5, 1], ["backward", "bucket full", "all-reduce"])
+    ax.tick_params(axis="y", length=0)
+    ax.set_title("One backward, and the all-reduces of its buckets", pad=26)
+    buckets = f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}"
+    ax.text(0, 1.06, f"{buckets}: step {step.total:.1f} ms, backward {step.computed:.1f} ms, communication "
+            f"{step.communicated:.1f} ms, {step.overlap:.0%} hidden", transform=ax.transAxes, va="bottom")
+    hidden = step.overlap * step.communicated
+    ax.figure.set_label(f"Buckets of {bucket_mb:g} MB: backward takes {step.computed:.1f} ms, the step "
+                        f"{step.total:.1f} ms; of the communication, {hidden:.1f} ms are hidden.")
 
 
-def _sweep(chosen, model, measured, top):
-    """The step's time over the bucket size: the model as bars, measurements as points."""
-    totals = {size: simulate(size, **model).total for size in sorted({*SIZES, chosen, *measured})}
-    longest, wide = max([*totals.values(), *measured.values()]), 900 / len(totals)
-    computed = simulate(chosen, **model).computed
-    base = top + 210
-    parts = [f'<text x="10" y="{top}" font-weight="bold">The step for every bucket size (ms)'
-             f'{", ● measured" * bool(measured)}</text>']
-    for number, (size, total) in enumerate(totals.items()):
-        x, high = 30 + number * wide, 160 * total / longest
-        colour = _COMPUTE if size == chosen else "#9aa5b1"
-        parts += [f'<rect x="{x + 4:.1f}" y="{base - high:.1f}" width="{wide - 8:.1f}" height="{high:.1f}" '
-                  f'fill="{colour}"/>',
-                  f'<text x="{x + wide / 2:.1f}" y="{base - 8}" font-size="14" text-anchor="middle" '
-                  f'fill="{"#fff" if size == chosen else "#111"}">{total:.0f}</text>',
-                  f'<text x="{x + wide / 2:.1f}" y="{base + 20}" font-size="14" text-anchor="middle" '
-                  f'font-weight="{"bold" if size == chosen else "normal"}">{_size(size)}</text>']
-        if size in measured:
-            parts.append(f'<circle cx="{x + wide / 2:.1f}" cy="{base - 160 * measured[size] / longest:.1f}" r="6" '
-                         f'fill="#111" stroke="#fff"/>')
-    y = base - 160 * computed / longest
-    parts += [f'<path d="M30 {y:.1f}H930" stroke="#111" stroke-dasharray="6 4"/>',
-              f'<text x="10" y="{base + 42}" font-size="15">bucket size in MB; the dashed line is backward alone: '
-              "no step can be shorter</text>"]
-    return parts
+def draw_sizes(ax, bucket_mb, measured_ms=None, **model):
+    """Draw the step's time over the size of its buckets: the model as a curve, measurements as points.
+
+    Args:
+        ax: The axes.
+        bucket_mb: The size to be marked.
+        measured_ms: {bucket_mb: milliseconds}: measured steps; or None.
+        model: The other arguments of `simulate`.
+    """
+    steps = {size: simulate(size, **model) for size in sorted({*SIZES, bucket_mb})}
+    ax.axhline(steps[bucket_mb].computed, color="C6", linestyle="--", label="backward alone")
+    ax.plot(list(steps), [step.total for step in steps.values()], ".-", color="C0", label="model")
+    ax.plot(bucket_mb, steps[bucket_mb].total, "o", color="C0", markersize=11)
+    if measured_ms:
+        ax.plot(list(measured_ms), list(measured_ms.values()), "D", color="#111111", label="measured")
+    ax.set_xscale("log")
+    ax.minorticks_off()
+    ax.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
+    ax.set(ylim=(0, 1.1 * max([*(step.total for step in steps.values()), *(measured_ms or {0: 0}).values()])),
+           xlabel="bucket size (MB)", ylabel="ms")
+    ax.set_title("The step for every bucket size")
+    ax.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, handlelength=1.4, columnspacing=1.2)
 
 
 def _size(megabytes):
@@ -212,8 +199,20 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
     Args:
         backward_ms, layer_mb, layers: As `simulate` takes them.
         latency_ms, mb_per_s, bucket_mb: The sliders' first values.
-        measured_ms: As `draw` takes it.
+        measured_ms: As `draw_sizes` takes it.
     """
+    figure = Figure(figsize=(9, 5.2))
+    figure.set_layout_engine("none")
+    timeline, curve = figure.add_axes((0.12, 0.6, 0.86, 0.28)), figure.add_axes((0.12, 0.11, 0.86, 0.3))
+    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
+
+    def redraw(bucket_mb, **network):
+        timeline.clear()
+        curve.clear()
+        draw(timeline, bucket_mb, **network, **model)
+        draw_sizes(curve, bucket_mb, measured_ms, **network, **model)
+        return figure
+
     wide = {"style": {"description_width": "150px"}, "layout": {"width": "620px"}}
     sizes = sorted({*SIZES, bucket_mb})
     controls = {
@@ -224,8 +223,7 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
         "mb_per_s": widgets.FloatLogSlider(mb_per_s, base=10, min=1, max=5, step=0.1, description="MB per second",
                                            readout_format=".0f", **wide),
     }
-    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
-    return Explorer(controls, lambda **values: draw(**values, measured_ms=measured_ms, **model),
+    return Explorer(controls, redraw,
                     "Bucket explorer: set the bucket size, the latency and the bandwidth; the picture shows backward, "
                     "the all-reduces, how much of them is hidden, and the step's time for every bucket size.")
 
@@ -233,16 +231,18 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
 # ---------------------------------------------------------------------------------------------------------- real traces
 
 
-def draw_overlap(traces, title="", step=None):
-    """When each rank computed, communicated and waited, from real traces, as SVG; overlap is counted beside it.
+def draw_overlap(ax, traces, title="When each rank computed, communicated and waited", step=None):
+    """Draw when each rank computed, communicated and waited, from real traces; how long in all stands beside it.
 
     Args:
-        traces: One `helpers.traces.Trace` per rank, or the paths of their files. They are put on one clock.
+        ax: The axes; those that share its figure add to the text alternative.
+        traces: One `helpers.instruments.traces.Trace` per rank, or the paths of their files. They are put on one clock.
         title: Said above the picture.
         step: The number of the profiler's step to show; None for all that was recorded.
 
     Raises:
-        helpers.traces.TraceError: a file cannot be read, the traces do not belong together, or there is no such step.
+        helpers.instruments.traces.TraceError: a file cannot be read, the traces do not belong together, or there is no
+            such step.
     """
     traces = [trace if isinstance(trace, tracing.Trace) else tracing.read(trace) for trace in traces]
     traces = tracing.together(traces)
@@ -251,33 +251,27 @@ def draw_overlap(traces, title="", step=None):
         traces = [trace.between(min(begins), max(ends)) for trace in traces]
     begin = min(trace.span_us[0] for trace in traces)
     until = max(trace.span_us[1] for trace in traces)
-    left, width, top = 170, 960, 48
-    scale = (width - left - 16) / (until - begin)
-    parts = [f'<text x="10" y="28" font-size="18" font-weight="bold">{html.escape(title)}</text>'] if title else []
-    said = []
-    for trace in traces:
-        said.append(f"rank {trace.rank}: " + ", ".join(
-            f"{kind} {1000 * seconds:.1f} ms" for kind, seconds in trace.seconds().items() if kind in ACTIVITIES) + ";")
-        parts.append(f'<text x="10" y="{top + 16}"><tspan font-weight="bold">rank {trace.rank}</tspan>: '
-                     f"{_counted(trace)}</text>")
+    rows, said = {}, [title]
+    for place, trace in enumerate(traces):
+        seconds, overlap = trace.seconds(), trace.overlap()
         for number, (kind, colour) in enumerate(ACTIVITIES.items()):
-            y = top + 26 + 30 * number
-            parts.append(f'<text x="30" y="{y + 18}">{kind}</text>'
-                         f'<rect x="{left}" y="{y}" width="{width - left - 16}" height="26" fill="#f2f2f2"/>')
-            parts += [f'<rect x="{left + (a - begin) * scale:.1f}" y="{y}" width="{max((b - a) * scale, 0.6):.1f}" '
-                      f'height="26" fill="{colour}"/>' for a, b in _visible(trace.busy(kind), 0.3 / scale)]
-        top += 134
-    parts.append(f'<path d="M{left} {top - 8}H{width - 16}" stroke="#333"/>')
-    parts += ticks(left, width - 16, top + 12, lambda share: f"{(until - begin) / 1000 * share:,.1f} ms")
-    return svg(width, top + 24, parts, " ".join([title or "When each rank computed, communicated and waited", *said]))
-
-
-def _counted(trace):
-    seconds, overlap = trace.seconds(), trace.overlap()
-    words = (f"compute {1000 * seconds[tracing.COMPUTE]:.1f} ms, "
-             f"communication {1000 * seconds[tracing.COMMUNICATION]:.1f} ms")
-    words += f" ({overlap:.0%} of it hidden behind compute)" if overlap is not None else ""
-    return f"{words}, waiting {1000 * seconds[tracing.WAITING]:.1f} ms"
+            y = 3.5 * place + number
+            rows[y] = f"rank {trace.rank}: {kind}" if number == 0 else kind
+            spans = [((a - begin) / 1000, (b - a) / 1000)
+                     for a, b in _visible(trace.busy(kind), (until - begin) / 3000)]
+            ax.broken_barh(spans, (y - 0.4, 0.8), facecolors=colour)
+            took = f"{1000 * seconds[kind]:,.0f} ms"
+            hidden = f", {overlap:.0%} hidden" if kind == tracing.COMMUNICATION and overlap is not None else ""
+            ax.text(1.01, y, took + hidden, transform=ax.get_yaxis_transform(), va="center")
+            said.append(f"rank {trace.rank}: {kind} {took}{hidden};")
+    ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # one scale for all axes that share x: to the last one's end
+    ax.margins(x=0)
+    ax.set(ylim=(max(rows) + 0.6, -0.6), xlabel="ms")
+    ax.set_yticks(list(rows), list(rows.values()))
+    ax.tick_params(axis="y", length=0)
+    ax.label_outer()
+    ax.set_title(title)
+    ax.figure.set_label(" ".join(filter(None, [ax.figure.get_label(), *said])))
 
 
 def _visible(pieces, gap):

@@ -1,11 +1,12 @@
 """What every rank holds before and after a collective: pictures of values that real ranks have sent home."""
 
-import html
-
 import ipywidgets as widgets
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg
 
 #: What each collective is for, in a line.
 WORDS = {
@@ -21,14 +22,15 @@ WORDS = {
     "barrier": "Nothing is sent. Nobody goes on before all have come.",
 }
 
-_ROW, _TOP, _LEFT = 62, 78, 90
-_LIGHT = ["#cfe3f1", "#f8dcc6", "#c9eadf", "#f3dfea", "#def0fa", "#fbe9c8"]
+SUM = "#333333"  # the colour of a number that no rank held before
+_ARROW, _GAP = 1.6, 0.25  # room between before and after, and between parts, in boxes
 
 
-def draw(name, before, after):
-    """The picture of a collective, as SVG.
+def draw(ax, name, before, after):
+    """Draw what the ranks held before a collective, and what they hold after it: a row of boxes for each rank.
 
     Args:
+        ax: The axes.
         name: What it is called; WORDS explains those that it knows.
         before: By rank, the numbers that it held; every number in one rank only, so that its colour shows its origin.
         after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None for nothing.
@@ -39,22 +41,32 @@ def draw(name, before, after):
     if not before or len(before) != len(after):
         raise ValueError(f"before and after are lists by rank, of {len(before)} and {len(after)} ranks")
     origin = {number: rank for rank, numbers in enumerate(before) for number in numbers}
-    groups = [_groups(held) for held in after]
-    cells = max([len(numbers) for numbers in before] + [sum(map(len, parts)) + len(parts) / 4 for parts in groups])
-    wide = min(64, 900 // (len(before[0]) + cells + 3))
-    middle = _LEFT + len(before[0]) * wide + 60
-    parts = [f'<text x="10" y="28" font-size="18" font-weight="bold">{html.escape(name)}</text>',
-             f'<text x="10" y="54">{html.escape(WORDS.get(name, ""))}</text>']
+    middle, boxes = len(before[0]) + _ARROW, []  # boxes: (x, rank, number)
+    right = middle + len(before) * (len(before[0]) + _GAP)  # all collectives to one scale: room for all_gather
     for rank, numbers in enumerate(before):
-        y = _TOP + rank * _ROW
-        parts.append(f'<text x="10" y="{y + 28}" font-weight="bold" fill="{_dark(rank)}">rank {rank}</text>')
-        parts += _row(_LEFT, y, [numbers], wide, origin)
-        parts.append(f'<path d="M{middle - 44} {y + 22}H{middle - 16}" stroke="#333" stroke-width="2"/>'
-                     f'<path d="M{middle - 18} {y + 15}L{middle - 6} {y + 22}L{middle - 18} {y + 29}z" fill="#333"/>')
+        boxes += [(x, rank, number) for x, number in enumerate(numbers)]
+        ax.annotate("", (middle - 0.3, rank), (middle - _ARROW + 0.2, rank), arrowprops={"arrowstyle": "-|>", "lw": 2})
         if after[rank] is None:
-            parts.append(f'<text x="{middle + 8}" y="{y + 28}" fill="#444">nothing</text>')
-        parts += _row(middle + 8, y, groups[rank], wide, origin)
-    return svg(960, _TOP + len(before) * _ROW + 8, parts, in_words(name, before, after))
+            ax.text(middle, rank, "nothing", va="center")
+        x = middle
+        for part in _parts(after[rank]):
+            boxes += [(x + place, rank, number) for place, number in enumerate(part)]
+            x += len(part) + _GAP
+    fills = [_fill(origin.get(number)) for _, _, number in boxes]
+    ax.add_collection(PatchCollection([Rectangle((x, rank - 0.36), 0.92, 0.72) for x, rank, _ in boxes],
+                                      facecolors=fills, edgecolors="#555555"))
+    for (x, rank, number), fill in zip(boxes, fills, strict=True):
+        ax.text(x + 0.46, rank, f"{number:g}", ha="center", va="center", fontsize=min(12, 200 / right),
+                color="white" if fill == SUM else "#111111", fontweight="bold" if fill == SUM else "normal")
+    ax.set(xlim=(-0.1, right), ylim=(len(before) - 0.5, -0.5))
+    ax.set_xticks([len(before[0]) / 2, middle + len(before[0]) / 2], ["before", "after"])
+    ax.set_yticks(range(len(before)), [f"rank {rank}" for rank in range(len(before))])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.grid(visible=False)
+    ax.set_title(name, pad=26)
+    ax.text(0, 1.03, WORDS.get(name, ""), transform=ax.transAxes, va="bottom")
+    ax.figure.set_label(in_words(name, before, after))
 
 
 def in_words(name, before, after):
@@ -65,34 +77,19 @@ def in_words(name, before, after):
 
 
 def _said(held):
-    return "nothing" if held is None else " | ".join(", ".join(f"{n:g}" for n in part) for part in _groups(held))
+    return "nothing" if held is None else " | ".join(", ".join(f"{n:g}" for n in part) for part in _parts(held))
 
 
-def _groups(held):
+def _parts(held):
     """What a rank holds, as a list of lists of numbers."""
     if held is None:
         return []
-    return [list(part) for part in held] if held and isinstance(held[0], list | tuple) else [list(held)]
+    return held if held and isinstance(held[0], list | tuple) else [held]
 
 
-def _row(x, y, groups, wide, origin):
-    for numbers in groups:
-        for number in numbers:
-            rank = origin.get(number)
-            fill, ink, bold = ("#333", "#fff", "bold") if rank is None else (_light(rank), "#111", "normal")
-            yield (f'<rect x="{x:.0f}" y="{y}" width="{wide - 4}" height="44" rx="4" fill="{fill}" stroke="#555"/>'
-                   f'<text x="{x + (wide - 4) / 2:.0f}" y="{y + 28}" text-anchor="middle" fill="{ink}" '
-                   f'font-size="{16 if wide >= 44 else 14}" font-weight="{bold}">{number:g}</text>')
-            x += wide
-        x += wide / 4
-
-
-def _dark(rank):
-    return COLOURS[rank % len(COLOURS)]
-
-
-def _light(rank):
-    return _LIGHT[rank % len(_LIGHT)]
+def _fill(rank):
+    """A light tone of the rank's colour; SUM where the number comes from no single rank."""
+    return SUM if rank is None else tuple(1 - 0.35 * (1 - tone) for tone in to_rgb(f"C{rank % 7}"))
 
 
 def collectives_explorer(results, name="all_reduce"):
@@ -102,8 +99,17 @@ def collectives_explorer(results, name="all_reduce"):
         results: {name: (before, after)}, as `draw` takes them, from real ranks.
         name: The one to begin with.
     """
+    figure = Figure(figsize=(9, 2.8))
+    figure.set_layout_engine("none")
+    ax = figure.subplots(gridspec_kw={"left": 0.08, "right": 0.99, "bottom": 0.1, "top": 0.8})
+
+    def redraw(name):
+        ax.clear()
+        draw(ax, name, *results[name])
+        return figure
+
     controls = {"name": widgets.ToggleButtons(options=list(results), value=name, description="collective",
                                               style={"button_width": "130px"})}
-    return Explorer(controls, lambda name: draw(name, *results[name]),
+    return Explorer(controls, redraw,
                     "Laboratory of collectives: choose one; the picture shows the numbers that every rank held before "
                     "and after it, coloured by the rank they come from; sums are dark.")

@@ -7,9 +7,12 @@ import itertools
 from dataclasses import dataclass
 
 import ipywidgets as widgets
+from matplotlib import colormaps
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg
 
 BEFORE, REDUCE_SCATTER, ALL_GATHER = "before", "reduce-scatter", "all-gather"
 
@@ -77,8 +80,7 @@ def _state(phase, chunks, summed, sends, sent):
 
 # ---------------------------------------------------------------------------------------------------------- the picture
 
-_LEFT, _TOP, _ROW, _CELL = 110, 104, 66, 42
-_SHADES = ["#ffffff", "#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#56a5d3"]
+_HIGH, _WIDE = 0.52, 0.84  # of a box, in rows and columns
 
 
 def example(ranks):
@@ -86,40 +88,45 @@ def example(ranks):
     return [[(chunk + 1) * 10**rank for chunk in range(ranks)] for rank in range(ranks)]
 
 
-def draw(ranks, step, megabytes=100.0):
-    """The picture after a step, as SVG.
+def draw(ax, ranks, step):
+    """Draw what the ranks hold after a step: a row of chunks for each, and arrows for what was sent in the step.
 
     Args:
+        ax: The axes.
         ranks: 2 to 6.
         step: 0 (before) to 2(ranks-1); a larger one is taken for the last.
-        megabytes: The size of the tensor, for the amounts of data.
     """
     states = ring_states(example(ranks))
     step = min(step, len(states) - 1)
-    state, numbers = states[step], ranks
-    wide = min(150, 780 // ranks)
-    height = _TOP + ranks * _ROW + 190
-    sent = state.sent[0] / numbers
-    heading = (f"Step {step} of {len(states) - 1}: {state.phase}" if step
-               else f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks")
-    parts = [f'<text x="10" y="30" font-size="20" font-weight="bold">{heading}</text>',
-             f'<text x="10" y="56">{_explained(ranks, step, state)}</text>']
-    parts += [_text(_LEFT + (chunk + 0.5) * wide, _TOP - 22, f"chunk {chunk}", 'text-anchor="middle"')
-              for chunk in range(ranks)]
-    for rank in range(ranks):
-        y = _TOP + rank * _ROW
-        parts.append(_text(10, y + 27, f"rank {rank}", f'font-weight="bold" fill="{_dark(rank)}"'))
-        for chunk in range(ranks):
-            parts.append(_cell(state, rank, chunk, _LEFT + chunk * wide, y, wide))
+    state = states[step]
+    arrived = {(receiver, chunk) for _, receiver, chunk in state.sends}
+    cells = list(itertools.product(range(ranks), repeat=2))  # (rank, chunk)
+    known = [len(state.summed[rank][chunk]) for rank, chunk in cells]
+    ax.add_collection(PatchCollection(
+        [Rectangle((chunk - _WIDE / 2, rank - _HIGH / 2), _WIDE, _HIGH) for rank, chunk in cells],
+        facecolors=[colormaps["Blues"](0.6 * (count - 1) / (ranks - 1)) for count in known],
+        edgecolors=["C1" if cell in arrived else "#555555" for cell in cells],
+        linewidths=[3 if cell in arrived else 1 for cell in cells]))
+    for (rank, chunk), count in zip(cells, known, strict=True):
+        value, done = state.chunks[rank][chunk][0], count == ranks
+        ax.text(chunk, rank, f"{value} ✔" if done else f"{value}", ha="center", va="center",
+                fontweight="bold" if done else "normal")
     for sender, receiver, chunk in state.sends:
-        parts += _arrow(sender, receiver, _LEFT + (chunk + 0.5) * wide, ranks)
-    parts += _amounts(ranks, sent, megabytes, _TOP + ranks * _ROW + 34)
-    parts.append(_text(10, height - 14, "white: only the rank's own numbers   ·   darker: more ranks summed up   ·   "
-                       "bold, ✔: the sum of all ranks", 'font-size="15"'))
-    finished = sum(len(whose) == ranks for row in state.summed for whose in row)
-    return svg(960, height, parts, f"Ring all-reduce of {ranks} ranks, step {step} of {len(states) - 1}, "
-                                   f"{state.phase}: {finished} of {ranks * ranks} chunks hold the whole sum; each rank "
-                                   f"has sent {sent:.2f} tensors.")
+        _arrow(ax, chunk, sender, receiver, ranks)
+    for number in range(ranks):
+        ax.text(number, -0.75, f"chunk {number}", ha="center", va="bottom")
+        ax.text(-0.52, number, f"rank {number}", ha="right", va="center")
+    ax.text(-0.5, ranks - 0.2, "white: the rank's own numbers · darker: more ranks summed up · bold, ✔: the sum of all",
+            va="top")
+    ax.set(xlim=(-0.5, ranks - 0.5), ylim=(ranks - 0.2, -0.75))
+    ax.set_axis_off()  # ticks would take half of the time
+    ax.set_title(f"Step {step} of {len(states) - 1}: {state.phase}" if step else
+                 f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks", x=-0.08, y=1, pad=46)
+    ax.annotate(_explained(ranks, step, state), (-0.08, 1), xytext=(0, 26), xycoords="axes fraction",
+                textcoords="offset points")
+    ax.figure.set_label(f"Ring all-reduce of {ranks} ranks, step {step} of {len(states) - 1}, {state.phase}: "
+                        f"{known.count(ranks)} of {ranks * ranks} chunks hold the whole sum; each rank has sent "
+                        f"{state.sent[0] / ranks:.2f} tensors.")
 
 
 def _explained(ranks, step, state):
@@ -127,58 +134,43 @@ def _explained(ranks, step, state):
         return "Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: a sum shows by its digits which ranks are in it."
     if state.phase == REDUCE_SCATTER:
         end = " Each now holds one finished chunk." if step == ranks - 1 else ""
-        return f"Every rank sent one chunk to its right neighbour, which added it to its own.{end}"
+        return f"Each sent a chunk to its right neighbour, which added it to its own.{end}"
     end = " All ranks hold the whole sum." if step == 2 * (ranks - 1) else ""
-    return f"Every rank passed on a finished chunk; its right neighbour put it in its place.{end}"
+    return f"Each passed on a finished chunk; its right neighbour put it in its place.{end}"
 
 
-def _text(x, y, text, more=""):
-    return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{text}</text>'
+def _arrow(ax, chunk, sender, receiver, ranks):
+    """From the sender's box down to the receiver's; from the last rank out at the bottom, and in at the top."""
+    def arrow(from_y, to_y):
+        ax.annotate("", (chunk, to_y), (chunk, from_y), arrowprops={"arrowstyle": "-|>", "color": "C1", "lw": 2.5,
+                                                                    "shrinkA": 0, "shrinkB": 0})
 
-
-def _dark(rank):
-    return COLOURS[rank % len(COLOURS)]
-
-
-def _cell(state, rank, chunk, x, y, wide):
-    whose, ranks = state.summed[rank][chunk], len(state.chunks)
-    arrived = any((receiver, sent) == (rank, chunk) for _, receiver, sent in state.sends)
-    done = len(whose) == ranks
-    value = state.chunks[rank][chunk][0]
-    return (f'<rect x="{x + 4:.0f}" y="{y}" width="{wide - 8:.0f}" height="{_CELL}" rx="5" '
-            f'fill="{_SHADES[min(len(whose), len(_SHADES)) - 1 if ranks > 1 else 0]}" '
-            f'stroke="{"#d55e00" if arrived else "#555"}" stroke-width="{3.5 if arrived else 1}"/>'
-            + _text(x + wide / 2, y + 27, f"{value}{' ✔' if done else ''}",
-                    f'text-anchor="middle" {"font-weight=" + chr(34) + "bold" + chr(34) if done else ""}'))
-
-
-def _arrow(sender, receiver, x, ranks):
-    """From the sender's cell down to the receiver's; from the last rank out at the bottom, and in at the top."""
-    def stroke(from_y, to_y):
-        return (f'<path d="M{x:.0f} {from_y}V{to_y - 6}" stroke="#d55e00" stroke-width="3"/>'
-                f'<path d="M{x - 7:.0f} {to_y - 9}L{x:.0f} {to_y}L{x + 7:.0f} {to_y - 9}z" fill="#d55e00"/>')
-
-    bottom = _TOP + sender * _ROW + _CELL
     if receiver > sender:
-        return [stroke(bottom + 1, _TOP + receiver * _ROW - 1)]
-    words = _text(x + 12, bottom + 20, f"to rank {receiver}", 'font-size="14" fill="#a83c00"')
-    return [stroke(bottom + 1, bottom + 22), words, stroke(_TOP - 17, _TOP - 1)]
+        arrow(sender + _HIGH / 2, receiver - _HIGH / 2)
+    else:
+        arrow(ranks - 1 + _HIGH / 2, ranks - 0.35)
+        side = "right" if chunk == ranks - 1 else "left"
+        ax.text(chunk, ranks - 0.5, f"  to rank {receiver}  ", ha=side, va="center")
+        arrow(-0.7, -_HIGH / 2)
 
 
-def _amounts(ranks, sent, megabytes, y):
-    """Bars: sent so far by each rank, in the end, and by the naive way."""
-    limit, naive = 2 * (ranks - 1) / ranks, ranks - 1
-    rows = [("sent so far by each rank", sent, "#0072b2"),
-            (f"in the end: 2·({ranks}−1)/{ranks} of the tensor", limit, "#9ecae1"),
-            ("naive: its whole tensor to every other rank", naive, "#bbbbbb")]
-    scale = 380 / max(limit, naive)
-    parts = [_text(10, y, f"Sent by each rank, for a tensor of {megabytes:g} MB", 'font-weight="bold"')]
-    for number, (name, amount, colour) in enumerate(rows):
-        top = y + 14 + 34 * number
-        parts += [_text(10, top + 20, name),
-                  f'<rect x="390" y="{top}" width="{amount * scale:.1f}" height="26" fill="{colour}"/>',
-                  _text(398 + amount * scale, top + 20, f"{amount:.2f} tensors, {amount * megabytes:.0f} MB")]
-    return parts
+def draw_amounts(ax, ranks, step, megabytes):
+    """Draw how much each rank has sent after a step, beside what it is in the end, and what the naive way sends.
+
+    Args:
+        ax: The axes.
+        ranks, step: As `draw` takes them.
+        megabytes: The size of the tensor.
+    """
+    states = ring_states(example(ranks))
+    sent = states[min(step, len(states) - 1)].sent[0] / ranks
+    rows = {"sent so far": sent, f"in the end, 2·({ranks}−1)/{ranks}": 2 * (ranks - 1) / ranks,
+            "naive, all to all others": ranks - 1}
+    bars = ax.barh(list(rows), list(rows.values()), color=["C0", "C4", "C6"])
+    ax.bar_label(bars, [f"{amount:.2f} tensors, {amount * megabytes:.0f} MB" for amount in rows.values()], padding=5)
+    ax.set(xlim=(0, 1.45 * max(rows.values())), ylim=(2.6, -0.6),
+           xlabel=f"sent by each rank, in tensors of {megabytes:g} MB")
+    ax.locator_params(axis="x", nbins=4)
 
 
 def ring_explorer(ranks=4, megabytes=100.0, step=2):
@@ -189,11 +181,22 @@ def ring_explorer(ranks=4, megabytes=100.0, step=2):
         megabytes: The size of the tensor, for the amounts of data.
         step: The step at first.
     """
+    figure = Figure(figsize=(9, 6))
+    figure.set_layout_engine("none")
+    ring, amounts = figure.add_axes((0.08, 0.36, 0.91, 0.49)), figure.add_axes((0.24, 0.1, 0.75, 0.18))
+
+    def redraw(ranks, step):
+        ring.clear()
+        amounts.clear()
+        draw(ring, ranks, step)
+        draw_amounts(amounts, ranks, step, megabytes)
+        return figure
+
     wide = {"style": {"description_width": "120px"}, "layout": {"width": "600px"}}
     last = 2 * (ranks - 1)
     controls = {"ranks": widgets.IntSlider(ranks, 2, 6, description="ranks", **wide),
                 "step": widgets.IntSlider(min(step, last), 0, last, description="step", **wide)}
     controls["ranks"].observe(lambda change: setattr(controls["step"], "max", 2 * (change["new"] - 1)), names="value")
-    return Explorer(controls, lambda **values: draw(**values, megabytes=megabytes),
+    return Explorer(controls, redraw,
                     "Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's "
                     "chunks with their partial sums, what is sent in the step, and how much each rank has sent.")
