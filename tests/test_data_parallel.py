@@ -3,16 +3,17 @@
 import importlib
 import itertools
 import runpy
-import time
-import xml.etree.ElementTree as ElementTree
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.text import Text
 from torch import nn
 
 from helpers import launch
 from helpers.exercises import data_parallel as ex
-from helpers.exercises.data_parallel import _data_parallel, _plain, _replica, counted
+from helpers.exercises.data_parallel import counted_step, made, replica_of, shown
+from helpers.figures import alt, png
 from helpers.hardware import hardware
 from helpers.launcher.arguments import WORKERS
 from helpers.widgets import data_parallel as explorer
@@ -56,18 +57,19 @@ def library(monkeypatch):
 
 
 def test_scatter_is_the_librarys(library):
-    for what, inputs, n_devices in ex._to_scatter(torch):
+    for what, (plan, samples, n_devices) in ex.scatter_nested.cases.items():
+        inputs = made(plan, samples)
         ours = ex.scatter_nested.answer(inputs, n_devices)
-        theirs = torch_scatter_gather.scatter(inputs, range(n_devices))
-        assert [_plain(part) for part in ours] == [_plain(part) for part in theirs], what
+        assert shown(ours) == shown(list(torch_scatter_gather.scatter(inputs, range(n_devices)))), what
 
 
 def test_gather_is_the_librarys(library):
-    for what, outputs in ex._to_gather(torch):
-        assert _plain(ex.gather_nested.answer(outputs)) == _plain(torch_scatter_gather.gather(outputs, 0)), what
+    for what, (plan, sizes) in ex.gather_nested.cases.items():
+        outputs = [made(plan, samples, device) for device, samples in enumerate(sizes)]
+        assert shown(ex.gather_nested.answer(outputs)) == shown(torch_scatter_gather.gather(outputs, 0)), what
 
 
-REPLICATE = {"ours": lambda model, number: [_replica(model, device) for device in range(number)],
+REPLICATE = {"ours": lambda model, number: [replica_of(model, device) for device in range(number)],
              "torch's": lambda model, number: torch_replicate.replicate(model, range(number))}
 
 
@@ -136,59 +138,7 @@ def test_a_part_may_be_none():
     model.extra = None
     model.register_module("nothing", None)
     model.register_buffer("empty", None)
-    assert torch.equal(_replica(model, 1)(torch.ones(1, 2)), model(torch.ones(1, 2)))
-
-
-def test_what_each_replica_prints_is_kept_apart():
-    class Prints(nn.Module):
-        def forward(self, x):
-            for _ in range(50):
-                print(len(x), end=" ")
-                time.sleep(0.0001)
-            return x
-
-    _, printed = _data_parallel(Prints(), torch.rand(5, 2), 4)
-    assert printed == ["2 " * 50, "2 " * 50, "1 " * 50]
-
-
-# ------------------------------------------------------------------------------------- right answers of another making
-
-
-@pytest.mark.parametrize("head", [
-    (nn.Flatten(), nn.Linear(64 * 32 * 32, 10)),
-    (nn.MaxPool2d(32), nn.Flatten(), nn.Linear(64, 10)),
-    (nn.AvgPool2d(8), nn.Flatten(), nn.Linear(1024, 10)),
-    (nn.Conv2d(64, 10, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-], ids=["all numbers", "max", "coarse", "convolution"])
-def test_other_repairs_of_the_cnn(head):
-    def small_cnn():
-        return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
-                             *head)
-
-    feedback = ex.small_cnn.check(small_cnn)
-    if isinstance(head[0], nn.Conv2d):  # works, but the convolutions were to stay as they are
-        assert not feedback and "the convolutions have changed" in feedback.observed
-    else:
-        assert feedback, feedback
-
-
-def test_other_repairs_of_forward():
-    def by_sequential(self, x):
-        print(x.shape)
-        return nn.Sequential(*self.layers)(x)
-
-    assert ex.forward.check(by_sequential)
-
-
-def test_prefix_by_torchs_own_tool():
-    def without_prefix(state):
-        from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
-
-        state = dict(state)
-        consume_prefix_in_state_dict_if_present(state, "module.")
-        return state
-
-    assert ex.without_prefix.check(without_prefix)
+    assert torch.equal(replica_of(model, 1)(torch.ones(1, 2)), model(torch.ones(1, 2)))
 
 
 # ------------------------------------------------------------------------------------------- the models of the explorer
@@ -211,9 +161,9 @@ def test_chunk_sizes_refuse(batch, n_devices):
 def test_memory_is_what_was_counted(batch, n_devices, states):
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 24))
     samples = torch.rand(batch, 16)
-    one = counted(model, samples[:1], 1, 0)[0]
+    one = counted_step(model, samples[:1], 1, 0)[0]
     computed = explorer.memory(batch, n_devices, one["weights"], one["activations"], one["output"], states)
-    for device, (mine, real) in enumerate(zip(computed, counted(model, samples, n_devices, states), strict=True)):
+    for device, (mine, real) in enumerate(zip(computed, counted_step(model, samples, n_devices, states), strict=True)):
         loss_keeps = batch * one["output"] if device == 0 else 0
         assert {name: mine[name] for name in ("weights", "gradients", "activations", "optimizer")} == {
             name: real[name] for name in ("weights", "gradients", "activations", "optimizer")}
@@ -285,54 +235,86 @@ def test_the_answers_to_the_lessons_questions():
     assert ratio(50_000) < 2 < ratio(1_000_000)
     assert all(1.9 < ratio(outputs, uses=1) < 2 for outputs in (1, 10, 1000)), "by Adam alone"
     assert speed() < 1 < min(speed(batch=256), speed(link=100e9), speed(uses=1000))
-    assert f"{speed():.2f} times the speed" in texts(explorer.draw(4, 64, 25_000_000, 1000, 100))[0]
+    above, below = explorer.draw(explorer.new_figure(), 4, 64, 25_000_000, 1000, 100).axes
+    assert f"{speed():.2f} times the speed" in below.get_title("left")
     held = explorer.memory(64, 4, weights, explorer.INPUT + 100 * explorer.PER_USE, 4000)
-    assert f"Device 0 holds {explorer._size(sum(held[0].values()))}, device 1" in " ".join(
-        texts(explorer.draw(4, 64, 25_000_000, 1000, 100)))
+    assert f"Device 0 holds {explorer._size(sum(held[0].values()))}, device 1" in above.get_title("left")
 
 
-def texts(picture):
-    return [element.text or "" for element in ElementTree.fromstring(picture).iter() if element.tag.endswith("text")]
+def bars(ax):
+    """By row, what `broken_barh` drew: (begin, end, colour)."""
+    return [[(path.get_extents().x0, path.get_extents().x1, tuple(colour)) for path, colour
+             in zip(row.get_paths(), row.get_facecolors(), strict=True)] for row in ax.collections]
 
 
+def colours(names):
+    return {plt.matplotlib.colors.to_rgba(colour): name for name, colour in names.items()}
+
+
+@pytest.fixture(autouse=True)
+def style():
+    with plt.style.context("helpers.course"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def figure():
+    with plt.style.context("helpers.course"):
+        return explorer.new_figure()
+
+
+@pytest.mark.parametrize("case", [(1, 1, 1_000_000, 1, 1), (4, 64, 25_000_000, 1000, 100), (4, 9, 1_000_000, 10, 1),
+                                  (8, 256, 10**9, 10**7, 1000), (8, 5, 10**9, 1, 1)], ids=str)
 @pytest.mark.parametrize("link", explorer.LINKS)
-@pytest.mark.parametrize("of", (1, 2, 4, 8))
-def test_every_choice_is_drawn_legibly(of, link):
-    for case in CASES:
-        if case[0] == of:
-            check_drawing(case, link)
+def test_the_pictures_show_the_models(case, link, figure):
+    n_devices, batch, parameters, output, uses = case
+    above, below = explorer.draw(figure, *case, link).axes
+    held = explorer.memory(batch, n_devices, 4 * parameters, explorer.INPUT + uses * explorer.PER_USE, 4 * output)
+    unit = 2**30 if above.get_xlabel() == "GiB held" else 2**20
+    for row, kinds in zip(bars(above), held, strict=True):
+        shows = {colours(explorer.KINDS)[colour]: (end - begin) * unit for begin, end, colour in row}
+        assert shows == pytest.approx(kinds, abs=1)
+    events = explorer.timeline(batch, n_devices, 4 * parameters, 4 * output, uses, explorer.LINKS[link])
+    for device, row in enumerate(bars(below)):
+        shows = [(device, colours(explorer.PHASES)[colour], begin, end) for begin, end, colour in row]
+        assert shows[0][1:] == ("waits", 0, pytest.approx(events[-1][3]))
+        wanted = [event for event in events if event[0] == device]
+        assert [event[:2] for event in shows[1:]] == [event[:2] for event in wanted]
+        assert [event[2:] for event in shows[1:]] == [pytest.approx(event[2:]) for event in wanted]
 
 
-def check_drawing(case, link):
-    began = time.perf_counter()
-    picture = explorer.draw(*case, link)
-    seconds = time.perf_counter() - began
-    root = ElementTree.fromstring(picture)
-    assert root.get("role") == "img" and f"{case[1]} samples" in root.get("aria-label")
-    assert min(int(element.get("font-size", 16)) for element in root.iter()) >= 14
-    assert all(len(text) <= 130 for text in texts(picture))
-    assert any("nothing in it is measured" in text for text in texts(picture)), "model and measurement are told apart"
-    assert any("checked against counted tensors" in text for text in texts(picture))
-    width, height = (float(number) for number in root.get("viewBox").split()[2:])
-    for element in root.iter():
-        if element.tag.endswith("rect") and element.get("x"):
-            assert 0 <= float(element.get("x")) and float(element.get("width")) >= 0
-            assert float(element.get("x")) + float(element.get("width")) <= width
-            assert float(element.get("y")) + float(element.get("height")) <= height
-    assert seconds < 0.1
+@pytest.mark.parametrize("case", [(8, 256, 10**9, 10**7, 1000), (1, 1, 10**6, 1), (8, 250, 35 * 10**7, 1000)], ids=str)
+def test_nothing_in_the_picture_overlaps_or_is_cut_off(case, figure):
+    png(explorer.draw(figure, *case))
+    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    assert len(texts) > 30 and all(text.get_fontsize() >= 11 for text in texts)
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    for text, box in boxes:
+        assert 0 <= box.x0 and box.x1 <= figure.bbox.x1 and 0 <= box.y0 and box.y1 <= figure.bbox.y1, text
+    for (text, box), (other, its) in itertools.combinations(boxes, 2):
+        assert not box.padded(-1).overlaps(its.padded(-1)), (text, other)
 
 
-def test_idle_devices_are_named():
-    picture = explorer.draw(4, 9, 1_000_000, 10)
-    assert texts(picture).count("no samples: idle") == 1
-    assert "chunks of 3, 3, 3" in texts(picture)[0]
+def test_the_picture_says_what_is_assumed_and_who_is_idle(figure):
+    explorer.draw(figure, 4, 9, 1_000_000, 10)
+    above, below = figure.axes
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert "nothing in it is measured" in said.replace("\n", " "), "model and measurement are told apart"
+    assert "checked against counted tensors" in said
+    assert [text.get_text() for text in above.texts].count("no samples: idle") == 1
+    assert "chunks of 3, 3, 3" in above.get_title("left") and "chunks of 3, 3, 3" in alt(figure)
+    assert below.get_xlabel() == "ms since the step began" and above.get_xlabel() == "MiB held"
 
 
 def test_measurements_are_drawn_by_the_same_functions():
-    held = [{"weights": 2**20, "optimizer": 2**21}, {"weights": 2**20}]
-    assert {"3 MiB", "1 MiB", "Counted & shown"} <= set(texts(explorer.draw_memory(held, "Counted & shown")))
-    picture = explorer.draw_timeline([(0, "forward", 0, 30), (1, "forward", 0, 10)], 2, "Measured")
-    assert 'aria-label="Measured: device 0 busy for 30 ms; device 1 busy for 10 ms, of 30 ms"' in picture
+    _, ax = plt.subplots()
+    explorer.draw_memory(ax, [{"weights": 2**20, "optimizer": 2**21}, {"weights": 2**20}])
+    assert [text.get_text() for text in ax.texts] == ["3 MiB", "1 MiB"]
+    assert alt(ax.figure) == "What each device holds: device 0 3 MiB; device 1 1 MiB."
+    _, ax = plt.subplots()
+    explorer.draw_timeline(ax, [(0, "forward", 0, 30), (1, "forward", 0, 10)], 2)
+    assert alt(ax.figure) == "What each device does: device 0 busy for 30 ms; device 1 busy for 10 ms, of 30 ms."
+    plt.close("all")
 
 
 def test_controls_redraw():
@@ -344,7 +326,8 @@ def test_controls_redraw():
         seen.add(widget.picture.value)
     assert len(seen) == 7
     bundle = widget._repr_mimebundle_()
-    assert bundle["text/plain"].startswith("DataParallel explorer") and "data:image/svg+xml" in bundle["text/html"]
+    assert bundle[0]["text/plain"].startswith("DataParallel explorer") and bundle[0]["image/png"]
+    assert "chunks of 1" in bundle[1]["image/png"]["alt"] or "chunks of 3, 3, 1" in bundle[1]["image/png"]["alt"]
 
 
 # ----------------------------------------------------------------------------------------------------------- the worker
@@ -371,5 +354,5 @@ def test_the_worker_tells_what_the_library_does():
 
 
 def test_the_worker_is_a_script(capsys):
-    runpy.run_path(str(WORKERS / "real_data_parallel.py"), run_name="__main__")
+    runpy.run_path(str(WORKERS / "data_parallel" / "real_data_parallel.py"), run_name="__main__")
     assert said(capsys.readouterr().out.splitlines())["same gradient"] == "True"

@@ -3,19 +3,19 @@
 `memory` and `timeline` are the models; `draw_memory` and `draw_timeline` also draw what was measured in lesson 04.
 """
 
-import html
+from functools import partial
 
 import ipywidgets as widgets
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
+from helpers.figures import ACTIVITIES
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg, ticks
 
-KINDS = ("weights", "gradients", "optimizer", "activations", "outputs")
-_KIND_COLOURS = dict(zip(KINDS, (COLOURS[0], COLOURS[4], COLOURS[2], COLOURS[5], COLOURS[3]), strict=True))
-PHASES = ("scatter", "replicate", "forward", "gather", "loss", "backward", "reduce", "optimizer")
-_PHASE_COLOURS = dict(zip(PHASES, (COLOURS[4], COLOURS[1], COLOURS[0], COLOURS[3], COLOURS[7], "#00365c", "#8a3600",
-                                   COLOURS[2]), strict=True))
-_WAITS = "#e8e8e8"
+#: What a device holds, and what it does, each with its colour.
+KINDS = {"weights": "C0", "gradients": "C4", "optimizer": "C2", "activations": "C5", "outputs": "C3"}
+PHASES = {"scatter": "C4", "replicate": "C1", "forward": "C0", "gather": "C3", "loss": "C7", "backward": "#00365c",
+          "reduce": "#8a3600", "optimizer": "C2", "waits": ACTIVITIES["waiting"]}
 
 MIB = 2**20
 #: What the explorer takes for granted; the picture says so. Bytes per second of a link between two devices:
@@ -113,96 +113,86 @@ def shares(events):
     return {device: time / total for device, time in busy.items()}
 
 
-def _text(x, y, text, more=""):
-    return f'<text x="{x:g}" y="{y:g}" {more}>{html.escape(text)}</text>'
-
-
 def _size(size):
     return f"{size / MIB / 1024:.1f} GiB" if size >= 1000 * MIB else f"{size / MIB:,.0f} MiB"
 
 
-def _legend(colours, y, names):
-    parts, x = [], 10
-    for name in names:
-        parts.append(f'<rect x="{x}" y="{y - 14}" width="16" height="16" fill="{colours[name]}" stroke="#555"/>')
-        parts.append(_text(x + 22, y, name))
-        x += 40 + 9 * len(name)
-    return parts
+def _rows(ax, n_devices, colours):
+    """One row per device, device 0 on top, and what the colours mean."""
+    ax.set_yticks(range(n_devices), [f"device {device}" for device in range(n_devices)])
+    ax.set_ylim(n_devices - 0.5, -0.5)
+    ax.legend(handles=[Patch(color=colour, label=name) for name, colour in colours.items()], labelspacing=0.2,
+              loc="center left", bbox_to_anchor=(1, 0.5), handlelength=1.2, borderpad=0)
 
 
-def _bars(held, top):
-    """The memory of each device as a stacked bar, and the height of it all."""
-    high, most = min(30, 150 / len(held)), max(1, *(sum(kinds.values()) for kinds in held))
-    parts = _legend(_KIND_COLOURS, top + 16, KINDS)
-    top += 30
-    for device, kinds in enumerate(held):
-        y, x = top + device * high, 110
-        parts.append(_text(10, y + high / 2 + 5, f"device {device}", 'font-size="14"'))
-        for kind in KINDS:
-            wide = 690 * kinds.get(kind, 0) / most
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high - 3:.1f}" '
-                         f'fill="{_KIND_COLOURS[kind]}"/>')
-            x += wide
-        said = _size(sum(kinds.values())) if any(kinds.values()) else "no samples: idle"
-        parts.append(_text(x + 8, y + high / 2 + 5, said, 'font-size="14"'))
-    return parts, 30 + len(held) * high
-
-
-def _rows(events, n_devices, top):
-    """What each device does over time, and the height of it all."""
-    high, total = min(30, 150 / n_devices), max(end for *_, end in events)
-    parts = _legend({**_PHASE_COLOURS, "waits": _WAITS}, top + 16, [*PHASES, "waits"])
-    top += 30
-    for device in range(n_devices):
-        y = top + device * high
-        parts.append(_text(10, y + high / 2 + 5, f"device {device}", 'font-size="14"'))
-        parts.append(f'<rect x="110" y="{y:.1f}" width="830" height="{high - 3:.1f}" fill="{_WAITS}"/>')
-    for device, phase, begin, end in events:
-        parts.append(f'<rect x="{110 + 830 * begin / total:.1f}" y="{top + device * high:.1f}" '
-                     f'width="{max(0.6, 830 * (end - begin) / total):.1f}" height="{high - 3:.1f}" '
-                     f'fill="{_PHASE_COLOURS[phase]}"/>')
-    bottom = top + n_devices * high
-    parts += ticks(110, 940, bottom + 16, lambda share: f"{total * share:,.1f} ms")
-    return parts, 30 + n_devices * high + 22
-
-
-def draw_memory(held, title):
-    """What each device holds, as SVG.
+def draw_memory(ax, held):
+    """Draw what each device holds as a stacked bar.
 
     Args:
         held: By device, {kind of KINDS: bytes}, from `memory` or counted.
-        title: What it is; for example "Measured: …".
     """
-    parts, height = _bars(held, 36)
-    words = "; ".join(f"device {device} {_size(sum(kinds.values()))}" for device, kinds in enumerate(held))
-    return svg(960, 44 + height, [_text(10, 26, title, 'font-size="18" font-weight="bold"'), *parts],
-               f"{title}: {words}")
+    totals = [sum(kinds.values()) for kinds in held]
+    unit, size = ("GiB", 1024 * MIB) if max(totals) >= 1000 * MIB else ("MiB", MIB)
+    for device, kinds in enumerate(held):
+        begins, bars = 0, []
+        for kind in KINDS:
+            bars.append((begins / size, kinds.get(kind, 0) / size))
+            begins += kinds.get(kind, 0)
+        ax.broken_barh(bars, (device - 0.42, 0.84), facecolors=list(KINDS.values()))
+        ax.annotate(_size(begins) if begins else "no samples: idle", (begins / size, device), (5, 0),
+                    textcoords="offset points", verticalalignment="center")
+    ax.set_xlim(0, 1.17 * max(totals) / size)  # room for the number beside the longest bar
+    ax.set_xlabel(f"{unit} held")
+    _rows(ax, len(held), KINDS)
+    words = "; ".join(f"device {device} {_size(total)}" for device, total in enumerate(totals))
+    ax.figure.set_label(f"What each device holds: {words}.")
 
 
-def draw_timeline(events, n_devices, title):
-    """What each device does during a step, as SVG.
+def draw_timeline(ax, events, n_devices):
+    """Draw what each device does during a step, and when it waits.
 
     Args:
         events: [(device, phase of PHASES, begin, end)] in milliseconds.
         n_devices: Rows.
-        title: What it is; for example "Measured: …".
     """
-    parts, height = _rows(events, n_devices, 36)
     total, busy = max(end for *_, end in events), shares(events)
+    for device in range(n_devices):
+        done = [(begin, end - begin, PHASES[phase]) for of, phase, begin, end in events if of == device]
+        ax.broken_barh([(0, total), *(bar[:2] for bar in done)], (device - 0.42, 0.84),
+                       facecolors=[PHASES["waits"], *(bar[2] for bar in done)])
+    ax.set_xlim(0, total)
+    ax.set_xlabel("ms since the step began")
+    _rows(ax, n_devices, PHASES)
     words = "; ".join(f"device {device} busy for {total * busy.get(device, 0):.0f} ms" for device in range(n_devices))
-    return svg(960, 44 + height, [_text(10, 26, title, 'font-size="18" font-weight="bold"'), *parts],
-               f"{title}: {words}, of {total:.0f} ms")
+    ax.figure.set_label(f"What each device does: {words}, of {total:.0f} ms.")
 
 
-def draw(n_devices, batch, parameters, output, uses=1, link="PCIe, 12 GB/s"):
-    """The explorer's picture, as SVG: a model of memory above, a model of time below.
+def new_figure():
+    """The explorer's figure, laid out once and for all: two axes, and what the models take for granted."""
+    figure = Figure(figsize=(9.6, 6.8))
+    figure.set_layout_engine("none")
+    for bottom in (0.63, 0.2):
+        figure.add_axes((0.1, bottom, 0.73, 0.27))
+    figure.text(0.01, 0.015, (
+        "Memory: the formula that the lesson checked against counted tensors; Adam. Assumed for a sample:\n"
+        f"input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight. Time: a model, nothing in it is "
+        f"measured. Assumed:\n{SPEED / 1e12:.0f} TFLOP/s per device, copies in turn, no overhead."), fontsize=11)
+    return figure
+
+
+def draw(figure, n_devices, batch, parameters, output, uses=1, link="PCIe, 12 GB/s"):
+    """Draw into the figure's two axes: a model of memory above, a model of time below.
 
     Args:
+        figure: From `new_figure`.
         n_devices, batch: Whole numbers from 1 up.
         parameters: Weights of the model, in float32.
         output: Numbers that the model returns per sample.
         uses: How often a sample uses each weight.
         link: A key of LINKS.
+
+    Returns:
+        The figure.
     """
     weights, size = 4 * parameters, 4 * output
     held = memory(batch, n_devices, weights, INPUT + uses * PER_USE, size)
@@ -210,26 +200,21 @@ def draw(n_devices, batch, parameters, output, uses=1, link="PCIe, 12 GB/s"):
     alone = timeline(batch, 1, weights, size, uses, LINKS[link])
     total, single = (max(end for *_, end in step) for step in (events, alone))
     sizes, busy = [samples for samples in chunk_sizes(batch, n_devices) if samples], shares(events)
-    speed = f"{single / total:.2f} times the speed of one device"
-    first = f"Device 0 holds {_size(sum(held[0].values()))}"
+    said = f"{batch} samples on {n_devices} device{'s' * (n_devices > 1)}: chunks of {', '.join(map(str, sizes))}"
+    holds = f"Device 0 holds {_size(sum(held[0].values()))}"
     if len(sizes) > 1:
-        first += f", device 1 {_size(sum(held[1].values()))}; device 1 waits {1 - busy[1]:.0%} of the step"
-    bars, high = _bars(held, 70)
-    rows, more = _rows(events, n_devices, 70 + high + 40)
-    end = 70 + high + 40 + more
-    cut = f"chunks of {', '.join(map(str, sizes))}"
-    parts = [_text(10, 26, f"{batch} samples on {n_devices} device{'s' * (n_devices > 1)}: {cut}; {speed}",
-                   'font-size="18" font-weight="bold"'),
-             _text(10, 52, first),
-             *bars, _text(10, 70 + high + 28, "One step, computed:", 'font-weight="bold"'),
-             _text(185, 70 + high + 28, "after the loss, scatter sends the gradients of the outputs, and reduce brings "
-                                        "those of the weights", 'font-size="14"'), *rows,
-             _text(10, end + 24, "Memory: the model that the lesson checked against counted tensors; Adam. Assumed for "
-                                 f"a sample: input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use.",
-                   'font-size="14"'),
-             _text(10, end + 44, f"Time: a model, nothing in it is measured. Assumed: {SPEED / 1e12:.0f} TFLOP/s "
-                                 f"per device, link {link}, copies in turn, no overhead.", 'font-size="14"')]
-    return svg(960, end + 56, parts, f"{batch} samples on {n_devices} devices, {cut}. {first}. {speed}, by a model.")
+        holds += f", device 1 {_size(sum(held[1].values()))}"
+    speed = f"{single / total:.2f} times the speed of one device"
+    waits = f"device 1 waits {1 - busy[1]:.0%} of the step" if len(sizes) > 1 else "nobody waits"
+    above, below = figure.axes
+    above.clear()
+    below.clear()
+    draw_memory(above, held)
+    draw_timeline(below, events, n_devices)
+    above.set_title(f"{said}\n{holds}")
+    below.set_title(f"One step, computed: {speed}\nOver {link}; {waits}")
+    figure.set_label(f"{said}. {holds}. By a model {speed}; {waits}.")
+    return figure
 
 
 def data_parallel_explorer(n_devices=4, batch=64, parameters=25_000_000, output=1000, uses=100):
@@ -249,6 +234,6 @@ def data_parallel_explorer(n_devices=4, batch=64, parameters=25_000_000, output=
         "uses": choice([1, 10, 100, 1000], uses, "uses of a weight per sample"),
         "link": widgets.ToggleButtons(options=list(LINKS), description="link", style={"button_width": "150px"}),
     }
-    return Explorer(controls, draw,
+    return Explorer(controls, partial(draw, new_figure()),
                     "DataParallel explorer: set devices, batch, weights, outputs, work per sample and link; the "
                     "picture shows which device holds what, and what each one does, or waits for, during a step.")
