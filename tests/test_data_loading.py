@@ -4,11 +4,14 @@ import itertools
 import statistics
 import time
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from helpers import RankError, launch
-from helpers.exercises import data_loading
-from helpers.widgets.pipeline import Timeline, draw, draw_sweep, pipeline_explorer, simulate, stalling
+from helpers.figures import alt
+from helpers.figures import title as title_of
+from helpers.widgets.pipeline import Timeline, draw, pipeline_explorer, simulate, stalling
 
 SETTINGS = list(itertools.product((0, 1, 2, 3, 8), (1, 2, 5), (0, 7, 40), (5, 20), (0, 15)))
 
@@ -81,25 +84,81 @@ def test_what_makes_no_sense_is_refused(arguments, error, said):
         simulate(**{"num_workers": 2, **arguments})
 
 
-def test_pictures():
-    for workers in (0, 1, 4, 8, 40):
-        picture = draw(simulate(workers, 2, 30, 20, 24, 5), "<simulated>", until=3000)
-        assert picture.count("<svg") == 1 and "&lt;simulated&gt;" in picture and "device is busy" in picture
-    assert "← best" in draw_sweep([("no workers", 1.5), ("4 workers", 0.5)], best="4 workers")
+def drawn(timeline, **settings):
+    figure = Figure(figsize=(9, 3))
+    draw(figure.subplots(), timeline, "A title", **settings)
+    figure.draw_without_rendering()
+    return figure
 
 
-def test_explorer_redraws_within_50_ms():
+def spans_of(bars):
+    """The (begin, end) of each bar that `broken_barh` has drawn, from left to right, as an array."""
+    return np.array(sorted((box.x0, box.x1) for box in (path.get_extents() for path in bars.get_paths())))
+
+
+def test_the_picture_shows_every_load_and_step_and_how_many_batches_lay_ready():
+    for timeline, workers, _, _, _ in itertools.islice(simulated(), 3, None, 11):
+        figure = drawn(timeline, until=9000)
+        ax, = figure.axes
+        *rows, ready, waits, steps = ax.collections
+        for worker, bars in enumerate(rows):
+            loads = [(begin, end) for by, begin, end in timeline.loads if by == worker and end > begin]
+            assert spans_of(bars) == pytest.approx(np.array(loads))
+        assert spans_of(steps) == pytest.approx(np.array(timeline.computes))
+        assert spans_of(waits) == pytest.approx(np.array([wait for wait in timeline.waits if wait[1] > wait[0]]))
+        names = [text.get_text() for text in ax.get_yticklabels()]
+        assert names[:-2] == ([f"worker {worker} loads" for worker in range(workers)] or ["main loads"])
+        lay = [(end, begin) for (_, _, end), (begin, _) in zip(timeline.loads, timeline.computes, strict=True)]
+        most = max(sum(end <= at < begin for end, begin in lay) for at, _ in lay)
+        assert names[-2] == f"ready: up to {most}" and (most > 0 or not np.ptp(ready.get_paths()[0].vertices[:, 1]))
+        assert ax.get_xlim() == (0, 9000) and title_of(figure) == "Figure: A title"
+        computed = timeline.busy * timeline.total
+        assert f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms" in alt(figure)
+
+
+@pytest.mark.parametrize("workers, load, compute", [(0, 30, 2), (2, 30, 10), (3, 20, 14), (8, 5, 40), (8, 100, 1)])
+def test_batches_are_numbered_from_left_to_right_and_no_number_covers_another(workers, load, compute):
+    figure = drawn(simulate(workers, 2, stalling(load, 24), compute, 24, 5))
+    device = max(text.get_position()[1] for text in figure.axes[0].texts)
+    numbers = [text for text in figure.axes[0].texts if text.get_position()[1] == device]
+    assert [int(text.get_text()) for text in numbers] == sorted(int(text.get_text()) for text in numbers)
+    assert int(numbers[0].get_text()) == 0 and int(numbers[-1].get_text()) >= 20 and len(numbers) >= 4
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert all(0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_explorer_draws_what_its_controls_say():
     explorer = pipeline_explorer()
-    before, times = explorer.picture.value, []
-    for value in (8, 3, 1, 5):
-        began = time.perf_counter()
+    for name, value in {"num_workers": 5, "prefetch_factor": 4, "load_ms": 40, "stall": 3, "compute_ms": 9}.items():
+        before = explorer.picture.value
+        explorer.controls[name].value = value
+        assert explorer.picture.value != before
+    expected = simulate(5, 4, stalling(40, 24, 3), 9, 24, 10)
+    ax, = explorer.figure().axes
+    assert spans_of(ax.collections[-1]) == pytest.approx(np.array(expected.computes))
+    assert ax.get_title("left").startswith("5 workers")
+    assert f"{expected.total:.0f} ms" in explorer.picture.value
+    bundle, metadata = explorer._repr_mimebundle_()
+    assert bundle["text/plain"].startswith("Pipeline simulator") and bundle["image/png"].startswith(b"\x89PNG")
+    assert "5 workers" in metadata["image/png"]["alt"]
+
+
+def test_in_the_explorer_prefetching_matters_from_the_start():
+    explorer, totals = pipeline_explorer(), []
+    for explorer.controls["prefetch_factor"].value in (1, 2, 3, 4):
+        ax, = explorer.figure().axes
+        totals.append(spans_of(ax.collections[-1])[-1][1])
+    assert totals == sorted(totals, reverse=True) and totals[-1] < 0.7 * totals[0]
+
+
+def test_explorer_redraws_quickly():
+    explorer, times = pipeline_explorer(), []
+    for value in (8, 3, 1, 5, 8, 4):
+        began = time.process_time()  # what other programs do does not count
         explorer.controls["num_workers"].value = value
-        times.append(time.perf_counter() - began)
-    assert statistics.median(times) < 0.05
-    assert explorer.picture.value != before and "5 workers" in explorer.picture.value
-    explorer.controls["stalls"].value = True
-    bundle = explorer._repr_mimebundle_()
-    assert bundle["text/plain"].startswith("Pipeline simulator") and "data:image/svg" in bundle["text/html"]
+        times.append(time.process_time() - began)
+    assert min(times) < 0.15
 
 
 # --------------------------------------------------------------------------------------------------------- the workers
@@ -118,16 +177,20 @@ def span(timeline):
 @pytest.mark.usefixtures("nothing_left")
 def test_prediction_agrees_with_a_measurement_within_20_percent():
     # (The lesson itself predicts more settings, and nbval compares its verdict.)
-    rows, _ = rows_of("input_pipeline.py", "--workers", 0, 3, "--prefetch", 1, 4, "--epochs", 2, "--batches", 14,
-                      "--batch", 1, "--pixels", 8, "--read-ms", 50, "--stall-ms", 120, "--device-ms", 15, "--keep")
-    fastest = {}  # of two epochs: other programs only ever add time
-    for row in sorted(rows, key=lambda row: span(Timeline.measured(row))):
-        fastest.setdefault((row["workers"], row["prefetch"] or 1), Timeline.measured(row))
-    loads = [end - begin for _, begin, end in fastest[0, 1].loads]
-    compute = statistics.median(end - begin for begin, end in fastest[0, 1].computes)
-    for (workers, prefetch), timeline in fastest.items():
-        predicted = span(simulate(workers, prefetch, loads, compute, len(loads)))
-        assert predicted == pytest.approx(span(timeline), rel=0.2), (workers, prefetch)
+    fastest = {}  # of two epochs, and of more if this machine is busy: other programs only ever add time
+    for _ in range(4):
+        rows, _ = rows_of("input_pipeline.py", "--workers", 0, 3, "--prefetch", 1, 4, "--epochs", 2, "--batches", 14,
+                          "--batch", 1, "--pixels", 8, "--read-ms", 50, "--stall-ms", 120, "--device-ms", 15, "--keep")
+        for row in rows:
+            setting, timeline = (row["workers"], row["prefetch"] or 1), Timeline.measured(row)
+            fastest[setting] = min(timeline, fastest.get(setting, timeline), key=span)
+        loads = [end - begin for _, begin, end in fastest[0, 1].loads]
+        compute = statistics.median(end - begin for begin, end in fastest[0, 1].computes)
+        ratios = {setting: span(simulate(*setting, loads, compute, len(loads))) / span(timeline)
+                  for setting, timeline in fastest.items()}
+        if all(0.8 < ratio < 1.2 for ratio in ratios.values()):
+            return
+    raise AssertionError(ratios)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -138,7 +201,7 @@ def test_input_pipeline_trains_on_real_photos():
         assert len(timeline.loads) == len(timeline.computes) == 4
         assert {worker for worker, _, _ in timeline.loads} == set(range(max(1, row["workers"])))
         assert all(0 <= begin < end for begin, end in timeline.computes)
-        assert draw(timeline)
+        assert drawn(timeline)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -154,10 +217,12 @@ def test_input_pipeline_with_bad_settings_says_so(arguments, said):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_kept_workers_start_once():
-    rows, _ = rows_of("worker_start.py", "--methods", "fork")
-    fresh, kept = rows
-    assert not fresh["persistent"] and kept["persistent"]
-    assert kept["second"] < kept["first"] and kept["second"] < fresh["second"]
+    for _ in range(4):  # other programs only ever add time
+        (fresh, kept), _ = rows_of("worker_start.py", "--methods", "fork")
+        assert not fresh["persistent"] and kept["persistent"]
+        if kept["second"] < min(kept["first"], fresh["second"]):
+            return
+    raise AssertionError((fresh, kept))
 
 
 def test_which_random_numbers_repeat():
@@ -186,79 +251,3 @@ def test_reading_a_list_grows_a_worker_and_reading_an_array_does_not():
 def test_a_killed_worker_is_named(signal, said):
     _, logs = rows_of("worker_killed.py", signal)
     assert "item 3" in logs[0] and "exited unexpectedly" in logs[0] and said in logs[0]
-
-
-# ------------------------------------------------------------------------------------- the exercises, on stranger code
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_worker_that_dies_in_an_exercise():
-    def shard_the_stream(stream, rank, world_size):
-        import os
-
-        from torch.utils.data import get_worker_info
-
-        if get_worker_info():
-            os._exit(3)
-        return [item for item in stream if item % world_size == rank]
-
-    feedback = data_loading.shard_the_stream.check(shard_the_stream)
-    assert feedback.status == "not yet" and "DataLoader worker" in repr(feedback)
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_worker_that_hangs_in_an_exercise(monkeypatch):
-    monkeypatch.setattr(type(data_loading.shard_the_stream), "timeout", 3)
-
-    def shard_the_stream(stream, rank, world_size):
-        import time
-
-        from torch.utils.data import get_worker_info
-
-        time.sleep(1000 if get_worker_info() else 0)
-        return [item for item in stream if item % world_size == rank]
-
-    feedback = data_loading.shard_the_stream.check(shard_the_stream)
-    assert feedback.status == "not yet" and "no result after 3 s" in repr(feedback)
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_worker_that_raises_in_an_exercise_is_shown_with_the_learners_line():
-    def shard_the_stream(stream, rank, world_size):
-        from torch.utils.data import get_worker_info
-
-        if get_worker_info():
-            raise KeyError("mine")
-        return [item for item in stream if item % world_size == rank]
-
-    feedback = data_loading.shard_the_stream.check(shard_the_stream)
-    assert feedback.status == "not yet" and 'raise KeyError("mine")' in repr(feedback)
-
-
-@pytest.mark.parametrize("exercise, answer", [
-    ("shard_the_stream", lambda stream, rank, world_size: [list(stream)]),
-    ("shard_the_stream", lambda stream, rank, world_size: 7),
-    ("shard_the_stream", lambda stream, rank, world_size: (str(item) for item in stream)),
-    ("hide_the_loading", lambda dataset: [1, 2]),
-    ("hide_the_loading", lambda dataset: dataset),
-    ("slowest_transform", lambda transforms, image: transforms),
-    ("slowest_transform", lambda transforms, image: transforms.clear()),
-    ("slowest_transform", lambda transforms, image: None),
-])
-def test_what_is_no_answer_gets_feedback(exercise, answer):
-    feedback = getattr(data_loading, exercise).check(answer)
-    assert feedback.status == "not yet" and "cannot read" not in repr(feedback), feedback
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_loader_without_batches_and_loader_of_dicts_get_feedback():
-    from torch.utils.data import DataLoader
-
-    def single(dataset):
-        return DataLoader(dataset, batch_size=None, num_workers=2)
-
-    def in_dicts(dataset):
-        return DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=lambda items: {"items": items})
-
-    assert "a batch of 1 arrived" in repr(data_loading.hide_the_loading.check(single))
-    assert data_loading.hide_the_loading.check(in_dicts).status == "not yet"

@@ -1,15 +1,22 @@
 """The exercises of lesson 03: hide the loading, share a stream, find the slow transform."""
 
 import os
+import pickle
 import sys
 import time
 from collections import Counter
+from itertools import accumulate, chain, islice
+from pathlib import Path
+from unittest import mock
 
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from helpers.exercises.engine import Exercise, not_yet, wrong
+from helpers.exercises.engine import Exercise, not_yet
+from helpers.instruments.calls import counted_calls
 
 LESSON = "03_data_loading"
+
+_sleep, _cpu_seconds = time.sleep, time.process_time  # the true ones, whatever is patched
 
 
 def _allow_quick_workers():
@@ -25,55 +32,42 @@ def _allow_quick_workers():
         multiprocessing.set_start_method("fork", force=True)
 
 
-class _ByValue:
-    """A function on its way to a worker: by value, since workers that are not forked cannot find the learner's cell."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __call__(self, *args):
-        return self.function(*args)
-
-    def __reduce__(self):
-        import cloudpickle
-
-        return _by_value, (cloudpickle.dumps(self.function),)
+def _a(kind):
+    return "None" if kind == "NoneType" else f"a{'n' * (kind[0] in 'AEIOUaeiou')} {kind}"
 
 
-def _by_value(packet):
-    import cloudpickle
-
-    return _ByValue(cloudpickle.loads(packet))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-#: The samples of the first exercise; the batch size does not divide them.
-SAMPLES, BATCH = 50, 4
-#: Milliseconds that a sample waits for its disk, and that the device needs for a step.
-READ_MS, STEP_MS = 8, 10
-#: How much faster than without workers an epoch must be; two workers reach 2.4, one 1.3.
-SPEED_UP = 1.8
-MOST_WORKERS = 4
+#: The first exercise: the batch size does not divide the samples; no sample equals its place. Milliseconds that a
+#: sample waits for its disk, and that the device needs for a step.
+VALUES, BATCH, READ_MS, STEP_MS = [1000 - 3 * place for place in range(50)], 4, 8, 10
+SPEED_UP, MOST_WORKERS = 1.8, 4
 
 
-class SlowDisk(Dataset):
-    """Each sample waits for a disk, which is asleep for READ_MS and burns no CPU."""
+class SlowDisk:
+    """A dataset whose samples wait for a disk, asleep. It logs when each read begins (3) and ends (-3)."""
+
+    def __init__(self, log):
+        self.log, self.reads_here = log, 0
 
     def __len__(self):
-        return SAMPLES
+        return len(VALUES)
 
     def __getitem__(self, index):
-        time.sleep(READ_MS / 1000)
-        return index
+        value = VALUES[index]
+        self.reads_here += 1  # of this process: a worker has a copy
+        for mark, ms in ((value, READ_MS), (-value, 0)):
+            with open(self.log, "a") as log:  # one write, at its end: many processes write, line by line
+                log.write(f"{mark}\n")
+            _sleep(ms / 1000)
+        return value
 
 
 class HideTheLoading(Exercise):
     title = "Hide the loading"
-    task = (f"`dataset` has {SAMPLES} samples, each of which waits {READ_MS} ms for a disk; the device needs {STEP_MS} "
-            f"ms for a batch of {BATCH}. Return a `DataLoader` that gives batches of {BATCH}, every sample once per "
-            f"epoch, so that an epoch is at least {SPEED_UP} times as fast as without workers. You may use at most "
-            f"{MOST_WORKERS} workers. Many epochs follow one another; the second one is timed.")
+    task = (f"`dataset` has {len(VALUES)} samples, each of which waits {READ_MS} ms for a disk; the device needs "
+            f"{STEP_MS} ms for a batch of {BATCH}. Return a `DataLoader` that gives batches of {BATCH}, every sample "
+            f"once per epoch, so that an epoch is at least {SPEED_UP} times as fast as without workers. You may use at "
+            f"most {MOST_WORKERS} workers. Many epochs follow one another: no worker is to be started after the first "
+            "one. The samples do not fit into memory: they are read anew in each epoch.")
     hints = (
         f"How long does one process need for a batch? {BATCH} × {READ_MS} ms. The device takes one every {STEP_MS} ms. "
         "How many must load side by side?",
@@ -87,148 +81,85 @@ class HideTheLoading(Exercise):
     world_sizes = (1,)
     timeout = 30
 
-    @staticmethod
-    def stub(dataset):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(dataset):
         from torch.utils.data import DataLoader
 
         return DataLoader(dataset, batch_size=4, num_workers=4, persistent_workers=True)
 
-    @wrong("no workers")
-    def no_workers(dataset):
-        from torch.utils.data import DataLoader
+    def probe(hide_the_loading, case):
+        import tempfile
+        from multiprocessing.process import BaseProcess
 
-        return DataLoader(dataset, batch_size=4)
-
-    @wrong("not fast enough, with 1 worker")
-    def one_worker(dataset):
-        from torch.utils.data import DataLoader
-
-        return DataLoader(dataset, batch_size=4, num_workers=1, prefetch_factor=16)
-
-    @wrong("it has 32 workers")
-    def many_workers(dataset):
-        from torch.utils.data import DataLoader
-
-        return DataLoader(dataset, batch_size=4, num_workers=32)
-
-    @wrong("a batch of 8 arrived")
-    def larger_batches(dataset):
-        from torch.utils.data import DataLoader
-
-        return DataLoader(dataset, batch_size=8, num_workers=4)
-
-    @wrong("2 of the 50 samples never arrived")
-    def drops_the_rest(dataset):
-        from torch.utils.data import DataLoader
-
-        return DataLoader(dataset, batch_size=4, num_workers=4, drop_last=True)
-
-    @wrong("prefetch_factor")
-    def prefetch_without_workers(dataset):
-        from torch.utils.data import DataLoader
-
-        return DataLoader(dataset, batch_size=4, prefetch_factor=8)
-
-    @wrong("returned a list")
-    def all_batches_in_a_list(dataset):
-        from torch.utils.data import DataLoader
-
-        return list(DataLoader(dataset, batch_size=4, num_workers=4))
-
-    @wrong("not the one that it was given")
-    def reads_everything_beforehand(dataset):
-        from torch.utils.data import DataLoader
-
-        return DataLoader([dataset[index] for index in range(len(dataset))], batch_size=4, num_workers=1)
-
-    @wrong("some samples came more than once")
-    def draws_with_replacement(dataset):
-        from torch.utils.data import DataLoader, RandomSampler
-
-        return DataLoader(dataset, batch_size=4, num_workers=4, sampler=RandomSampler(dataset, replacement=True))
-
-    @staticmethod
-    def probe(hide_the_loading):
         from torch.utils.data import DataLoader
 
         _allow_quick_workers()
-        dataset = SlowDisk()
-        loader = hide_the_loading(dataset)
-        seen = {"type": type(loader).__name__}
-        if not isinstance(loader, DataLoader):
-            return seen
-        seen |= {"loader": True, "dataset": loader.dataset is dataset, "workers": loader.num_workers}
-        if not seen["dataset"] or loader.num_workers > MOST_WORKERS:
-            return seen
-        slow = _timed_epoch(DataLoader(dataset, batch_size=BATCH))[0]
-        _timed_epoch(loader)  # starts the workers, which may take long where they are spawned
-        fast, sizes, samples = _timed_epoch(loader)
-        for _ in range(2):  # a slow epoch may be another program's fault: other programs only ever add time
-            if slow / fast < SPEED_UP and loader.num_workers > 1:
-                fast = min(fast, _timed_epoch(loader)[0])
-        return seen | {"speed_up": slow / fast, "sizes": sizes, "samples": samples, "kept": loader.persistent_workers}
+        with tempfile.TemporaryDirectory() as folder:
+            dataset = SlowDisk(Path(folder, "reads"))
+            loader = hide_the_loading(dataset)
+            seen = {"type": type(loader).__name__, "workers": getattr(loader, "num_workers", 0)}
+            if not isinstance(loader, DataLoader) or seen["workers"] > MOST_WORKERS:
+                return seen
+            _batches(loader)
+            dataset.log.write_text("")
+            dataset.reads_here = 0
+            with counted_calls(BaseProcess, "start") as calls:
+                batches = _batches(loader)
+            marks = [int(mark) for mark in dataset.log.read_text().split()]
+        return seen | {"batches": batches, "read": Counter(mark for mark in marks if mark > 0),
+                       "at once": max(accumulate(1 if mark > 0 else -1 for mark in marks), default=0),
+                       "ahead": not dataset.reads_here, "started": len(calls["start"])}
 
-    def judge(self, observed):
-        seen = observed[0]
-        if "loader" not in seen:
+    def judge(self, seen, case):
+        seen, = seen
+        workers = f"{seen['workers'] or 'no'} worker{'s' * (seen['workers'] != 1)}"
+        if "batches" not in seen and seen["workers"] > MOST_WORKERS:
+            return not_yet(f"it has {workers}", f"at most {MOST_WORKERS}",
+                           "each one costs memory and time to start; how many are needed?")
+        if "batches" not in seen:
             return not_yet(f"your function returned {_a(seen['type'])}", "a `DataLoader`",
                            "return the loader itself; the training loop will iterate over it")
-        if not seen["dataset"]:
-            return not_yet("the loader reads a dataset that is not the one that it was given",
-                           "`DataLoader(dataset, …)`", "a real dataset is too large to be read beforehand")
-        if seen["workers"] > MOST_WORKERS:
-            return not_yet(f"it has {seen['workers']} workers", f"at most {MOST_WORKERS}",
-                           "each one costs memory and time to start; how many are needed?")
-        wrong_size = [size for size in seen["sizes"][:-1] if size != BATCH] or [s for s in seen["sizes"] if s > BATCH]
-        if wrong_size:
-            return not_yet(f"a batch of {wrong_size[0]} arrived", f"batches of {BATCH}",
+        came, read = Counter(chain.from_iterable(seen["batches"])), seen["read"]
+        odd = sorted((len(batch) for batch in seen["batches"] if len(batch) != BATCH), reverse=True)
+        if len(odd) > 1 or any(size > BATCH for size in odd):
+            return not_yet(f"a batch of {odd[0]} arrived", f"batches of {BATCH}",
                            "another batch size is another training; see lesson 06")
-        times = Counter(seen["samples"])
-        if max(times.values(), default=0) > 1:
-            return not_yet("some samples came more than once", "each sample once per epoch", "the sampler")
-        if len(times) < SAMPLES:
-            return not_yet(f"{SAMPLES - len(times)} of the {SAMPLES} samples never arrived",
-                           "each sample once per epoch", "what happens to the last, smaller batch?")
-        if seen["speed_up"] < SPEED_UP:
-            workers = seen["workers"]
-            with_ = f"with {workers} worker{'s' * (workers != 1)}" if workers else "there are no workers"
-            renewed = "" if seen["kept"] or not workers else " And are the workers started anew in every epoch?"
-            return not_yet(f"not fast enough, {with_}", f"at least {SPEED_UP} times as fast as without workers",
-                           "`num_workers`: who loads while the device computes, and how many at a time?" + renewed)
+        if came - Counter(VALUES):
+            value = next(iter(came - Counter(VALUES)))
+            return not_yet("some samples came more than once" if value in VALUES else
+                           f"a sample with the value {value} arrived; the dataset has none",
+                           "each sample once per epoch", "the sampler; what comes between the dataset and the batch?")
+        if len(came) < len(VALUES):
+            return not_yet(f"in the second epoch, {len(VALUES) - len(came)} of the {len(VALUES)} samples never arrived",
+                           "each sample once per epoch",
+                           "what happens to the last, smaller batch? And does the sampler begin anew?")
+        if read != Counter(VALUES):
+            often = "more than once" if max(read.values(), default=0) > 1 else "not at all"
+            return not_yet(f"in the second epoch, samples were read {often}", "each is read once, in each epoch",
+                           "`DataLoader(dataset, …)`: a real dataset is too large to be read beforehand, or kept")
+        reading = BATCH * READ_MS / seen["at once"]  # per batch; the step beside it is known: nothing is timed
+        speed_up = (BATCH * READ_MS + STEP_MS) / (max(reading, STEP_MS) if seen["ahead"] else reading + STEP_MS)
+        if speed_up < SPEED_UP:
+            return not_yet(f"with {workers}, {seen['at once']} at a time, samples were read while the device "
+                           f"{'computed' if seen['ahead'] else 'waited'}: an epoch is {speed_up:.1f} times as fast as "
+                           "without workers", f"at least {SPEED_UP} times",
+                           "`num_workers`: who loads while the device computes, and how many at a time?")
+        if seen["started"]:
+            return not_yet(f"in the second epoch, {seen['started']} workers were started anew", "none",
+                           "`persistent_workers`: what keeps the workers of the first epoch?")
         return None
 
 
-def _a(kind):
-    return "None" if kind == "NoneType" else f"a{'n' * (kind[0] in 'AEIOUaeiou')} {kind}"
-
-
-def _timed_epoch(loader):
-    """Seconds of an epoch with a stand-in for the device; its batches' sizes; its samples. Stops in good time."""
+def _batches(loader):
+    """The values in each batch of one epoch; stops in good time."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    sizes, samples = [], []
-    began = time.perf_counter()
-    for batch in loader:
-        time.sleep(STEP_MS / 1000)
-        batch = torch.as_tensor(batch).flatten().tolist()  # flatten: a loader without batches gives single samples
-        sizes.append(len(batch))
-        samples += batch
-        if len(samples) > 2 * SAMPLES:
-            break
-    return time.perf_counter() - began, sizes, samples
+    return [[value for leaf in tree_leaves(batch) for value in torch.as_tensor(leaf).flatten().tolist()]
+            for batch in islice(loader, 2 * len(VALUES))]
 
 
-hide_the_loading = HideTheLoading()
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-#: By number of ranks: the numbers of workers to try. And the streams' lengths; the first case that goes wrong is shown.
-WORKERS = {2: (0, 2), 3: (1,), 1: (3,)}
-LENGTHS = (13, 6, 0)
+#: The second exercise: items of which none equals its place, some are equal, and one is false.
+NUMBERS = (40, 7, 16, 16, 0, 28, 40, 52, 16, 4, 64, 76, 88)
 
 
 class ShardTheStream(Exercise):
@@ -236,8 +167,9 @@ class ShardTheStream(Exercise):
     task = ("A training of `world_size` ranks reads one stream, and each rank's DataLoader may have workers. Your "
             "function is called wherever the stream is read: in every worker of every rank; with `num_workers=0`, in "
             "the rank itself. Return or `yield` the items of `stream`, an iterator, that are to be read **there**, so "
-            "that each item is read exactly once in all, and no reader gets two items more than another. "
-            "`get_worker_info()` of `torch.utils.data` says which worker asks; it is None where there are no workers.")
+            "that each item is read exactly once in all, and no reader gets two items more than another. Some items "
+            "may be equal. `get_worker_info()` of `torch.utils.data` says which worker asks; it is None where there "
+            "are no workers.")
     hints = (
         "How many readers are there in all, over all ranks? And which number has this one among them? Once you know "
         "both, deal the items out like cards.",
@@ -250,13 +182,10 @@ class ShardTheStream(Exercise):
     why = ("every worker holds a copy of the dataset and reads all of it, unless told otherwise. Nothing fails then: "
            "an epoch only takes several times as long, and the training learns by heart what it sees again and again.")
     world_sizes = (2, 3, 1)
-    timeout = 20
+    cases = {"no workers, 13 items": (0, NUMBERS), "2 workers each, 13 items": (2, NUMBERS),
+             "1 worker each, 7 items": (1, NUMBERS[:7]), "3 workers each, 7 items": (3, NUMBERS[:7]),
+             "2 workers each, no items": (2, ())}
 
-    @staticmethod
-    def stub(stream, rank, world_size):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(stream, rank, world_size):
         from itertools import islice
 
@@ -266,239 +195,86 @@ class ShardTheStream(Exercise):
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
         return islice(stream, rank * workers + worker, None, world_size * workers)
 
-    @wrong("2 ranks without workers, 13 items: item 0 was read 2 times")
-    def everything_everywhere(stream, rank, world_size):
-        return stream
-
-    @wrong("2 ranks with 2 workers each, 13 items: item 0 was read 2 times")
-    def by_rank_only(stream, rank, world_size):
-        for number, item in enumerate(stream):
-            if number % world_size == rank:
-                yield item
-
-    @wrong("2 ranks without workers, 13 items: item 0 was read 2 times")
-    def by_worker_only(stream, rank, world_size):
-        from itertools import islice
-
-        from torch.utils.data import get_worker_info
-
-        info = get_worker_info()
-        return islice(stream, info.id, None, info.num_workers) if info else stream
-
-    @wrong("'NoneType' object has no attribute 'num_workers'")
-    def forgets_that_there_may_be_none(stream, rank, world_size):
-        from itertools import islice
-
-        from torch.utils.data import get_worker_info
-
-        info = get_worker_info()
-        return islice(stream, rank * info.num_workers + info.id, None, world_size * info.num_workers)
-
-    @wrong("2 ranks with 2 workers each, 13 items: item 1 was read 2 times")
-    def adds_rank_and_worker(stream, rank, world_size):
-        from itertools import islice
-
-        from torch.utils.data import get_worker_info
-
-        info = get_worker_info()
-        workers, worker = (info.num_workers, info.id) if info else (1, 0)
-        return islice(stream, rank + worker, None, world_size * workers)
-
-    @wrong("items were read, but")
-    def the_remainder_to_the_last(stream, rank, world_size):
-        from torch.utils.data import get_worker_info
-
-        info = get_worker_info()
-        workers, worker = (info.num_workers, info.id) if info else (1, 0)
-        items, readers, me = list(stream), world_size * workers, rank * workers + worker
-        each = len(items) // readers
-        return items[me * each:] if me == readers - 1 else items[me * each:(me + 1) * each]
-
-    @wrong("get into each other's way")
-    def divides_twice(stream, rank, world_size):
-        from torch.utils.data import get_worker_info
-
-        info = get_worker_info()
-        workers, worker = (info.num_workers, info.id) if info else (1, 0)
-        for number, item in enumerate(stream):
-            if number % world_size == rank and number % workers == worker:
-                yield item
-
-    @wrong("item 12 was not read")
-    def drops_the_remainder(stream, rank, world_size):
-        from torch.utils.data import get_worker_info
-
-        info = get_worker_info()
-        workers, worker = (info.num_workers, info.id) if info else (1, 0)
-        items, readers, me = list(stream), world_size * workers, rank * workers + worker
-        each = len(items) // readers
-        return items[me * each:(me + 1) * each]
-
-    @wrong("stream has 13 items, but")
-    def never_ends(stream, rank, world_size):
-        for item in stream:
-            while True:
-                yield item
-
-    @wrong("returned None")
-    def forgets_to_return(stream, rank, world_size):
-        from itertools import islice
-
-        islice(stream, rank, None, world_size)
-
-    @staticmethod
-    def probe(shard_the_stream):
+    def probe(shard_the_stream, case):
         from torch.utils.data import DataLoader
 
         _allow_quick_workers()
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        observed = []
-        for workers in WORKERS[world_size]:
-            for length in LENGTHS:
-                loader = DataLoader(Stream(shard_the_stream, length, rank, world_size), batch_size=None,
-                                    num_workers=workers)
-                reads = list(loader)
-                problem = next((problem for _, item, problem in reads if item is None), None)
-                observed.append({"workers": workers, "length": length, "problem": problem,
-                                 "items": [item for _, item, _ in reads],
-                                 "readers": [reader for reader, _, _ in reads]})
-                if problem or len(reads) > length:
-                    break
-        return observed
+        workers, items = case
+        return list(DataLoader(Stream(shard_the_stream, items), batch_size=None, num_workers=workers))
 
-    def judge(self, observed):
-        for by_rank in zip(*observed, strict=False):
-            workers, length = by_rank[0]["workers"], by_rank[0]["length"]
-            what = f" with {workers} worker{'s' * (workers != 1)} each" if workers else " without workers"
-            case = f"{len(observed)} rank{'s' * (len(observed) != 1)}{what}, {length} items"
-            for rank, seen in enumerate(by_rank):
-                if seen["problem"]:
-                    return not_yet(f"{case}: in rank {rank}, your function {seen['problem']}",
+    def judge(self, seen, case):
+        workers, items = case[0], [repr(item) for item in case[1]]
+        read = {(rank, worker): [] for rank in range(len(seen)) for worker in range(max(1, workers))}
+        for rank, reads in enumerate(seen):
+            for worker, item in reads:
+                if worker is None:
+                    return not_yet(f"in rank {rank}, your function returned {_a(item)}",
                                    "some of the stream's items", "what does it return or yield?")
-            times = Counter(item for seen in by_rank for item in seen["items"])
-            reads = Counter((rank, reader) for rank, seen in enumerate(by_rank) for reader in seen["readers"])
-            counts = [reads[rank, reader] for rank in range(len(observed)) for reader in range(max(1, workers))]
-            unknown = [item for item in times if item not in range(length)]
-            missing = [item for item in range(length) if not times[item]]
-            more = [item for item in range(length) if times[item] > 1]
-            if max(counts) > length:
-                problem, look = f"the stream has {length} items, but one reader got more", "a loop without end?"
-            elif unknown:
-                problem, look = f"{unknown[0]} is not among the items", "pass the items on as they are"
-            elif more:
-                problem = f"item {more[0]} was read {times[more[0]]} times"
-                look = "what tells one reader from all others? Both its rank and its worker do"
-            elif missing:
-                problem = f"item {missing[0]} was not read"
-                look = "which number has each reader, and where do the last items go?"
-            elif max(counts) - min(counts) > 1:
-                problem = f"all items were read, but one reader got {max(counts)}, another {min(counts)}"
-                look = ("number all readers of all ranks, from 0 on, and deal the items out one by one: two "
-                        "divisions, one by rank and one by worker, get into each other's way" if min(counts) == 0 else
-                        "where the remainder goes: deal the items out one by one")
-            else:
-                continue
-            return not_yet(f"{case}: {problem}{_who_read(by_rank, workers)}",
-                           "each item is read exactly once, and readers differ by one item at most", look)
-        return None
+                read[rank, worker].append(item)
+        there, came = Counter(items), Counter(chain.from_iterable(read.values()))
+        wrong = sorted([*(came - there), *(there - came)], key=there.__contains__)  # what is no item comes first
+        counts = sorted(map(len, read.values()))
+        if counts[-1] > len(items):
+            problem, look = f"the stream has {len(items)} items, but one reader got more", "a loop without end?"
+        elif wrong and wrong[0] not in there:
+            problem, look = f"`{wrong[0]}` is not among the items", "pass the items on as they are"
+        elif wrong:
+            often, wanted = ({1: "once"}.get(number[wrong[0]], f"{number[wrong[0]]} times") for number in (came, there))
+            problem = f"item {wrong[0]} was read {often} instead of {wanted}"
+            look = ("what tells one reader from all others? Both its rank and its worker do" if came - there else
+                    "which number has each reader, and where do the last items go? And equal items are items of their "
+                    "own, and some are false, such as 0")
+        elif counts[-1] - counts[0] > 1:
+            problem = f"all items were read, but one reader got {counts[-1]}, another {counts[0]}"
+            look = ("number all readers of all ranks, from 0 on, and deal the items out one by one, by their place in "
+                    "the stream" + ": two divisions, one by rank and one by worker, get into each other's way" *
+                    (counts[0] == 0))
+        else:
+            return None
+        for (rank, worker), taken in read.items():
+            problem += f"\nrank {rank}{f', worker {worker}' * bool(workers)} read {' '.join(taken[:14]) or 'nothing'}"
+        return not_yet(problem, "each item is read exactly once, and readers differ by one item at most", look)
 
 
 class Stream(IterableDataset):
-    """Gives (reader, item, problem): what the learner's function gives this reader, and at most one item too much."""
+    """Gives (worker, item as text) of what the learner's function gives here, up to one item too many.
 
-    def __init__(self, share, length, rank, world_size):
-        self.share, self.length, self.rank, self.world_size = _ByValue(share), length, rank, world_size
+    Or else (None, the type of what is no items at all).
+    """
+
+    def __init__(self, share, items):
+        import cloudpickle
+
+        self.share, self.items = cloudpickle.dumps(share), items  # a worker that is not forked cannot find the cell
 
     def __iter__(self):
         info = get_worker_info()
-        reader = info.id if info else 0
-        items = self.share(iter(range(self.length)), self.rank, self.world_size)
-        if not hasattr(items, "__iter__"):
-            yield reader, None, f"returned {_a(type(items).__name__)}"
+        share, rank, world_size = pickle.loads(self.share), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        given = share((item for item in self.items), rank, world_size)
+        if not hasattr(given, "__iter__"):
+            yield None, type(given).__name__
             return
-        for count, item in enumerate(items):
-            if isinstance(item, bool) or not isinstance(item, int):
-                yield reader, None, f"gave {_a(type(item).__name__)} instead of an item"
-                return
-            yield reader, item, None
-            if count == self.length:
-                return
+        for item in islice(given, len(self.items) + 1):
+            yield info.id if info else 0, repr(item)[:40]
 
 
-def _who_read(by_rank, workers):
-    """By reader, what it has read, for small cases."""
-    lines = []
-    for rank, seen in enumerate(by_rank):
-        for reader in range(max(1, workers)):
-            items = [item for item, by in zip(seen["items"], seen["readers"], strict=True) if by == reader][:14]
-            name = f"rank {rank}, worker {reader}" if workers else f"rank {rank}"
-            lines.append(f"\n{name} read {' '.join(map(str, items)) or 'nothing'}")
-    return "".join(lines)
+#: Milliseconds of the third exercise: for which a quick transform computes, and the slow one waits.
+QUICK_MS, SLOW_MS = 0.3, 12
+#: Seconds that transforms may take in one pipeline before the measuring is ended.
+PATIENCE = 2
 
 
-shard_the_stream = ShardTheStream()
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-#: Milliseconds that a quick and the slow transform take in the third exercise.
-QUICK_MS, SLOW_MS = 1, 16
-
-
-class Transform:
-    """A step of a pipeline. It sleeps for as long as such work would take, and makes an image of another size."""
-
-    def __init__(self, name, ms=QUICK_MS, first_ms=0, grows=1, per_pixel=False):
-        self.__name__, self.ms, self.first_ms, self.grows, self.per_pixel = name, ms, first_ms, grows, per_pixel
-        self.calls = 0
-
-    def __call__(self, image):
-        self.calls += 1
-        first, self.first_ms = self.first_ms, 0
-        pixels = len(image) ** 2 / 16 if self.per_pixel else 1
-        time.sleep((self.ms * pixels + first) / 1000)
-        return [0] * (len(image) * self.grows)
-
-    def __repr__(self):
-        return self.__name__
-
-
-def _pipelines():
-    """(what is special about it, transforms, the slow one); the slow one's place is drawn anew each time."""
-    import random
-
-    chance = random.SystemRandom()
-    names = ["crop", "flip", "rotate", "blur", "normalise"]
-
-    def shuffled(*special):
-        chance.shuffle(special := list(special))
-        return special
-
-    def plain():
-        slow, first, last, *quick = shuffled(*names)  # neither the first nor the last: those are guessed too often
-        between = shuffled(Transform(slow, SLOW_MS), *map(Transform, quick))
-        return [Transform(first), *between, Transform(last)], slow
-
-    def warming_up():
-        slow, warm, *quick = shuffled(*names)
-        rest = [Transform(slow, SLOW_MS), Transform(warm, first_ms=20 * SLOW_MS), *map(Transform, quick)]
-        return shuffled(*rest), slow
-
-    def growing():
-        slow, *quick = shuffled(*names[:4])
-        after = shuffled(Transform(slow, SLOW_MS / 16, per_pixel=True), *(Transform(name, 3) for name in quick[:2]))
-        return [Transform(quick[2], 3), Transform("enlarge", 3, grows=4), *after], slow
-
-    return [("one transform is slow", *plain()), ("one prepares itself in its first call", *warming_up()),
-            ("one enlarges the image for those after it", *growing())]
+class TooLong(Exception):
+    """The transforms of one pipeline have taken more than PATIENCE."""
 
 
 class SlowestTransform(Exercise):
     title = "Find the slow transform"
     task = ("`transforms` is a list of functions; a sample goes through them one after another, each gets what the one "
             "before it returned, `image` goes into the first. Thousands of samples go through them. Measure, and "
-            "return the one **function** of the list that takes most of that time. Each check draws new pipelines: "
-            "some transforms need long for their first call only, others depend on the size of the image. You have a "
-            "second per pipeline.")
+            "return the one **function** of the list that takes most of that time. The check has pipelines of its own: "
+            "some transforms need long for their first call only, others depend on the size of the image, or "
+            "wait for a disk. You have a second per pipeline.")
     hints = (
         "Take the time before and after each call, and hand what one transform returns to the next one.",
         "One sample tells too little: send several through, and add up the times of each transform, without the first "
@@ -509,13 +285,21 @@ class SlowestTransform(Exercise):
     why = ("the slow step of an input pipeline is seldom the one that you suspect. Measure each step as it is really "
            "used, more than once, and by a clock that sees waiting too. Then repair that one; the others can wait.")
     world_sizes = (1,)
-    timeout = 20
+    #: {in words: (the slow one, where to look, {name: what is special about it})}; the place differs each time.
+    cases = {
+        "one transform waits for a disk": (
+            "rotate", "is each transform timed as it is used, several times, and by a clock that sees waiting too? "
+            "`process_time` counts computing only, `perf_counter` all",
+            {"crop": {}, "flip": {"computes": 2}, "rotate": {"computes": 0, "waits": SLOW_MS}, "blur": {}, "pad": {}}),
+        "one prepares itself in its first call": (
+            "blur", "the first call says nothing about thousands: is it among what you measure?",
+            {"blur": {"waits": SLOW_MS}, "pad": {}, "crop": {}, "flip": {"first": 20 * SLOW_MS}, "rotate": {}}),
+        "one enlarges the image for those after it": (
+            "sharpen", "does each transform get what the one before it returned?",
+            {"crop": {"computes": 2}, "enlarge": {"computes": 2, "grows": 4}, "blur": {"computes": 2},
+             "sharpen": {"waits": SLOW_MS / 16, "per_pixel": True}}),
+    }
 
-    @staticmethod
-    def stub(transforms, image):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(transforms, image):
         import time
 
@@ -529,94 +313,69 @@ class SlowestTransform(Exercise):
                     seconds[number] += time.perf_counter() - began
         return transforms[seconds.index(max(seconds))]
 
-    @wrong("one transform is slow")
-    def suspects_the_last(transforms, image):
-        return transforms[-1]
-
-    @wrong("one prepares itself in its first call")
-    def times_one_sample(transforms, image):
-        import time
-
-        seconds = []
-        for transform in transforms:
-            began = time.perf_counter()
-            image = transform(image)
-            seconds.append(time.perf_counter() - began)
-        return transforms[seconds.index(max(seconds))]
-
-    @wrong("one enlarges the image for those after it")
-    def gives_each_the_first_image(transforms, image):
-        import time
-
-        seconds = []
-        for transform in transforms:
-            transform(image)
-            began = time.perf_counter()
-            for _ in range(5):
-                transform(image)
-            seconds.append(time.perf_counter() - began)
-        return transforms[seconds.index(max(seconds))]
-
-    @wrong("one transform is slow")
-    def counts_computing_only(transforms, image):
-        import time
-
-        seconds = [0] * len(transforms)
-        for _ in range(6):
-            passed = image
-            for number, transform in enumerate(transforms):
-                began = time.process_time()
-                passed = transform(passed)
-                seconds[number] += time.process_time() - began
-        return transforms[0 if max(seconds) < 0.1 else seconds.index(max(seconds))]
-
-    @wrong("returned an int")
-    def returns_its_number(transforms, image):
-        return 2
-
-    @wrong("returned a str")
-    def returns_its_name(transforms, image):
-        return transforms[0].__name__
-
-    @wrong("took longer than")
-    def measures_for_ever(transforms, image):
-        import time
-
-        end = time.monotonic() + 2.5
-        while time.monotonic() < end:
-            transforms[0](image)
-        return transforms[0]
+    def probe(slowest_transform, case):
+        spent, calls = Counter(), Counter()
+        transforms = [_transform(name, spent, calls, **special) for name, special in case[2].items()]
+        try:
+            with _clocks_of(spent):
+                found = slowest_transform(list(transforms), [0] * 4)
+        except TooLong:
+            return {"too long": True}
+        name = next((transform.__name__ for transform in transforms if transform is found), None)
+        return {"found": name, "type": type(found).__name__, "never": len(transforms) - len(calls)}
 
     @staticmethod
-    def probe(slowest_transform):
-        observed = []
-        for what, transforms, slow in _pipelines():
-            given = list(transforms)
-            began = time.perf_counter()
-            found = slowest_transform(given, [0] * 4)
-            observed.append({"what": what, "type": type(found).__name__, "known": any(found is t for t in transforms),
-                             "right": getattr(found, "__name__", None) == slow, "seconds": time.perf_counter() - began,
-                             "never": [t.calls for t in transforms].count(0)})
-            if observed[-1]["seconds"] > 2:
-                break
-        return observed
+    def ends_after(observed):
+        return "too long" in observed
 
-    def judge(self, observed):
-        for number, seen in enumerate(observed[0], start=1):
-            case = f"pipeline {number} ({seen['what']})"
-            if not seen["known"]:
-                return not_yet(f"{case}: your function returned {_a(seen['type'])}",
-                               "one of the functions in `transforms`",
-                               "the `return`: not its number, its name or its time, but the function itself")
-            if seen["seconds"] > 2:
-                return not_yet(f"{case}: it took longer than 2 s", "a second is more than enough",
-                               "how often you repeat")
-            if not seen["right"]:
-                return not_yet(f"{case}: you found one that is quick", "the function that takes most of the time",
-                               (f"{seen['never']} of the transforms were never called" if seen["never"] else
-                                "what is measured: each transform as it is used, several times, by a clock that sees "
-                                "waiting too?"))
+    def judge(self, seen, case):
+        (seen,), (slow, look, _) = seen, case
+        if "too long" in seen:
+            return not_yet(f"the transforms took longer than {PATIENCE} s", "a second is more than enough",
+                           "how often you repeat")
+        if seen["found"] is None:
+            return not_yet(f"your function returned {_a(seen['type'])}", "one of the functions in `transforms`",
+                           "the `return`: not its number, its name or its time, but the function itself")
+        if seen["found"] != slow:
+            return not_yet("you found one that is quick", "the function that takes most of the time",
+                           f"{seen['never']} of the transforms were never called" if seen["never"] else look)
         return None
 
 
-slowest_transform = SlowestTransform()
+def _transform(name, spent, calls, computes=QUICK_MS, waits=0, first=0, grows=1, per_pixel=False):
+    """A step of a pipeline: computes and waits for so many milliseconds, and keeps what it has `spent`."""
+
+    def transform(image):
+        pixels = len(image) ** 2 / 16 if per_pixel else 1
+        computing, waiting = computes / 1000, (waits * pixels + first * (name not in calls)) / 1000
+        calls[name] += 1
+        spent.update(computing=computing, waiting=waiting)
+        if spent.total() > PATIENCE:
+            raise TooLong
+        end = _cpu_seconds() + computing
+        while _cpu_seconds() < end:
+            pass
+        _sleep(waiting)
+        return [0] * (len(image) * grows)
+
+    transform.__name__ = name
+    return transform
+
+
+def _clocks_of(spent):
+    """Patch all clocks of `time`: they show what the transforms have spent, whatever else runs on this machine."""
+
+    def clock(kinds, unit):
+        def now():
+            spent["looking"] += 1e-5  # so that a loop which waits for a moment gets there
+            return unit * 1000 + type(unit)(unit * sum(spent[kind] for kind in kinds))  # all begin at 1000 s
+
+        return now
+
+    kinds = dict.fromkeys(("perf_counter", "monotonic", "time"), ("computing", "waiting", "looking"))
+    kinds |= dict.fromkeys(("process_time", "thread_time"), ("computing",))
+    return mock.patch.multiple(time, **{name + ns: clock(kinds[name], unit) for name in kinds
+                                        for ns, unit in (("", 1.0), ("_ns", 10**9))})
+
+
+hide_the_loading, shard_the_stream, slowest_transform = HideTheLoading(), ShardTheStream(), SlowestTransform()

@@ -3,19 +3,18 @@
 `simulate` is the model and `draw` the picture. A measurement of `input_pipeline.py` is drawn by the same function.
 """
 
-import html
+from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 
 import ipywidgets as widgets
+from matplotlib.figure import Figure
 
+from helpers.figures import ACTIVITIES
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg, ticks
 
-#: In the explorer, each of these batches takes STALL times as long to load as the others, where stalls are switched on.
-EVERY, STALL = 7, 5
-
-_COMPUTES, _WAITS = "#0072b2", "#f5b78a"
-_LOADS = ["#009e73", "#56b4e9", "#cc79a7", "#e69f00", "#7f7f7f"]
+#: Each of these batches takes longer to load than the others, where there are stalls.
+EVERY = 7
 
 
 @dataclass(frozen=True)
@@ -109,120 +108,99 @@ def _checked(num_workers, prefetch_factor, load_ms, compute_ms, batches, start_m
     return loads
 
 
-def stalling(load_ms, batches):
-    """Loading times in which every EVERY-th batch takes STALL times as long as the others."""
-    return [load_ms * (STALL if batch % EVERY == EVERY - 1 else 1) for batch in range(batches)]
+def stalling(load_ms, batches, times=5):
+    """Loading times in which every EVERY-th batch takes `times` times as long as the others."""
+    return [load_ms * (times if batch % EVERY == EVERY - 1 else 1) for batch in range(batches)]
 
 
-def draw(timeline, title="", until=None):
-    """The picture, as SVG: a row for each worker, the batches that lie ready, and the device.
+def draw(ax, timeline, title, until=None):
+    """Draw a row for each worker, the batches that lie ready, and the device.
 
     Args:
+        ax: Axes to draw into, empty.
         timeline: A `Timeline`, simulated or measured.
-        title: Said before the summary; for example "measured here".
+        title: For example "Measured, two workers".
         until: Milliseconds at the right edge, so that several pictures have the same scale; at least the total.
     """
-    rows, width, left = max(1, timeline.num_workers), 960, 150
-    until = max(until or 0, timeline.total)
-    scale, high = (width - left - 16) / until, 30 if rows <= 4 else 120 / rows
-    summary = f"{timeline.total:,.0f} ms in all; the device is busy {timeline.busy:.0%} of the time"
-    title = f"{title}: {summary}" if title else summary
-    parts = [f'<text x="10" y="26" font-size="18" font-weight="bold">{html.escape(title)}</text>']
+    rows, until = max(1, timeline.num_workers), max(until or 0, timeline.total)
+    ready, device = rows, rows + 1
+    names = [f"worker {worker} loads" for worker in range(timeline.num_workers)] or ["main loads"]
 
-    def bar(begin, end, top, height, colour, label=""):
-        wide = (end - begin) * scale
-        parts.append(f'<rect x="{left + begin * scale:.1f}" y="{top:.1f}" width="{max(wide - 0.7, 0.5):.1f}" '
-                     f'height="{height:.1f}" fill="{colour}"/>')
-        if label and wide > 9 * len(label) + 2 and height >= 16:
-            parts.append(f'<text x="{left + (begin + end) / 2 * scale:.1f}" y="{top + height / 2 + 5:.1f}" '
-                         f'font-size="14" text-anchor="middle">{label}</text>')
+    def bars(row, spans, colour, words=None):
+        spans = [(begin, end - begin) for begin, end in spans if end > begin]
+        wide = all(length > until / 200 for _, length in spans)  # else edges would hide what they part
+        ax.broken_barh(spans, (row - 0.4, 0.8), facecolor=colour, edgecolor="white", linewidth=0.5 * wide, label=words)
 
-    top = 44
     for worker in range(rows):
-        if high >= 16 or worker in (0, rows - 1):
-            name = f"worker {worker}" if timeline.num_workers else "main: loads"
-            parts.append(f'<text x="10" y="{top + worker * high + min(high, 30) / 2 + 5:.1f}">{name}</text>')
-    for batch, (worker, begin, end) in enumerate(timeline.loads):
-        bar(begin, end, top + worker * high, high - 3, _LOADS[worker % len(_LOADS)], str(batch))
-    top += rows * high + 8
-    parts += [f'<text x="10" y="{top + 26}">ready</text>', _ready(timeline, left, top, scale)]
-    top += 48
-    parts.append(f'<text x="10" y="{top + 24}" font-weight="bold">device</text>')
-    for begin, end in timeline.waits:
-        if end - begin > 0:
-            bar(begin, end, top, 36, _WAITS)
-    for batch, (begin, end) in enumerate(timeline.computes):
-        bar(begin, end, top, 36, _COMPUTES)
-        if (end - begin) * scale > 9 * len(str(batch)) + 2:
-            parts.append(f'<text x="{left + (begin + end) / 2 * scale:.1f}" y="{top + 23}" font-size="14" fill="#fff" '
-                         f'text-anchor="middle">{batch}</text>')
-    top += 48
-    parts.append(f'<path d="M{left} {top}H{width - 16}" stroke="#333"/>')
-    parts += ticks(left, width - 16, top + 20, lambda share: f"{until * share:,.0f} ms")
-    top += 32
-    for x, colour, words in ((10, _LOADS[0], "loads a batch (its number)"), (270, "#bbb", "batches that lie ready"),
-                             (500, _COMPUTES, "device computes"), (690, _WAITS, "device waits")):
-        parts.append(f'<rect x="{x}" y="{top}" width="18" height="18" fill="{colour}"/>'
-                     f'<text x="{x + 26}" y="{top + 15}">{words}</text>')
+        own = {batch: span for batch, (by, *span) in enumerate(timeline.loads) if by == worker}
+        bars(worker, own.values(), "C2")
+        _number(ax, own, worker, until)
+    at, counts = _ready(timeline)
+    most = max(counts)
+    ax.fill_between(at, ready + 0.4, [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts], step="post",
+                    color="C6", linewidth=0)
+    bars(device, timeline.waits, ACTIVITIES["waiting"], "the device waits")
+    bars(device, timeline.computes, ACTIVITIES["compute"], "the device computes")
+    _number(ax, dict(enumerate(timeline.computes)), device + 0.62, until)
+
+    ax.set_yticks([*range(rows), ready, device], [*names, f"ready: up to {most}", "device"])
+    ax.set(xlim=(0, until), ylim=(device + 0.9, -0.6))
+    ax.set_xlabel("milliseconds", loc="left")
+    ax.set_title(title, loc="left")
+    ax.set_title(f"{timeline.total:,.0f} ms; the device is busy {timeline.busy:.0%} of the time", loc="right",
+                 fontsize="medium", fontweight="normal")
+    ax.legend(loc="upper right", bbox_to_anchor=(1, -0.5 / ax.figure.get_figheight()), ncols=2, borderpad=0)
     computed = timeline.busy * timeline.total
-    return svg(width, top + 28, parts, f"Timeline with {_workers(timeline.num_workers)}: the device computes "
-                                       f"{computed:.0f} ms and waits {timeline.total - computed:.0f} ms.")
+    ax.figure.set_label(
+        f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
+        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device computes for "
+        f"{computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
+        f"{max(end - begin for begin, end in timeline.waits[1:] or timeline.waits):.0f} ms for one batch after the "
+        f"first. At most {most} batch{'es' * (most != 1)} lay ready.")
 
 
-def _ready(timeline, left, top, scale):
-    """Loaded batches that wait for the device, over time, as an area; its height is the most there ever were."""
-    changes = [(end, 1) for _, _, end in timeline.loads] + [(begin, -1) for begin, _ in timeline.computes]
-    count, points, most = 0, [(0, 0)], 1
-    for at, change in sorted(changes, key=lambda change: (change[0], -change[1])):
-        points += [(at, count), (at, count + change)]
-        count += change
-        most = max(most, count)
-    path = " ".join(f"{left + at * scale:.1f},{top + 40 - 40 * n / most:.1f}" for at, n in points)
-    return (f'<polygon points="{path}" fill="#bbb"/>'
-            f'<text x="{left - 8}" y="{top + 26}" font-size="14" text-anchor="end">most: {most}</text>')
+def _ready(timeline):
+    """When the number of loaded batches that wait for the device changes, and what it changes to."""
+    changes = Counter(end for _, _, end in timeline.loads)
+    changes.subtract(begin for begin, _ in timeline.computes)
+    at = sorted(changes)
+    return [0, *at], [0, *accumulate(changes[moment] for moment in at)]
 
 
-def draw_sweep(rows, best=None):
-    """Seconds per setting as bars, as SVG.
+def _number(ax, spans, y, until):
+    """Write the batches' numbers in the middle of their spans, as many as there is room for."""
+    apart = until * 14 / (0.8 * 72 * ax.figure.get_figwidth())  # ms that are as wide as two digits
+    last = -apart
+    for batch, (begin, end) in spans.items():
+        if (begin + end) / 2 - last >= apart:
+            last = (begin + end) / 2
+            ax.text(last, y, str(batch), fontsize=9, ha="center", va="center")
 
-    Args:
-        rows: [(name of the setting, seconds)], in the order of the picture.
-        best: The name to be marked.
+
+def pipeline_explorer(num_workers=3, prefetch_factor=2, load_ms=20, compute_ms=14, stall=8):
+    """Move the workers and the times; see how long the device waits.
+
+    By default every EVERYth batch stalls, and the workers are quick enough on average: then `prefetch_factor` matters.
     """
-    longest = max(seconds for _, seconds in rows)
-    parts = []
-    for number, (name, seconds) in enumerate(rows):
-        y, is_best = 8 + 30 * number, name == best
-        wide = 500 * seconds / longest
-        words = f"{seconds:.2f} s{'  ← best' if is_best else ''}"
-        weight, colour = ("bold", COLOURS[0]) if is_best else ("normal", "#9aa5b1")
-        parts.append(f'<text x="10" y="{y + 18}" font-weight="{weight}">{html.escape(name)}</text>'
-                     f'<rect x="320" y="{y}" width="{wide:.1f}" height="24" fill="{colour}"/>'
-                     f'<text x="{328 + wide:.1f}" y="{y + 18}">{words}</text>')
-    return svg(960, 16 + 30 * len(rows), parts, f"Bars: the seconds of {len(rows)} settings; the best one is marked.")
-
-
-def _workers(number):
-    return f"{number or 'no'} worker{'s' * (number != 1)}"
-
-
-def pipeline_explorer(num_workers=0, prefetch_factor=2, load_ms=30, compute_ms=15):
-    """Move the workers and the times; see how long the device waits."""
-    wide = {"style": {"description_width": "150px"}, "layout": {"width": "600px"}, "continuous_update": True}
+    wide = {"style": {"description_width": "170px"}, "layout": {"width": "600px"}}
     controls = {
         "num_workers": widgets.IntSlider(num_workers, 0, 8, description="num_workers", **wide),
         "prefetch_factor": widgets.IntSlider(prefetch_factor, 1, 8, description="prefetch_factor", **wide),
         "load_ms": widgets.IntSlider(load_ms, 1, 100, description="load a batch, ms", **wide),
+        "stall": widgets.IntSlider(stall, 1, 10, description=f"every {EVERY}th takes × as long", **wide),
         "compute_ms": widgets.IntSlider(compute_ms, 1, 100, description="compute, ms", **wide),
         "start_ms": widgets.IntSlider(10, 0, 200, 10, description="start a worker, ms", **wide),
-        "stalls": widgets.Checkbox(False, description=f"every {EVERY}th batch takes {STALL} times as long to load",
-                                   indent=False, layout={"width": "600px"}),
     }
+    figure = Figure(figsize=(9, 4.6))
+    figure.set_layout_engine("none")
+    ax = figure.add_axes((0.17, 0.15, 0.81, 0.77))
 
-    def drawn(num_workers, prefetch_factor, load_ms, compute_ms, start_ms, stalls, batches=24):
-        loads = stalling(load_ms, batches) if stalls else load_ms
-        return draw(simulate(num_workers, prefetch_factor, loads, compute_ms, batches, start_ms),
-                    f"{_workers(num_workers)}, simulated")
+    def drawn(num_workers, prefetch_factor, load_ms, stall, compute_ms, start_ms, batches=24):
+        loads = stalling(load_ms, batches, stall)
+        ax.clear()
+        draw(ax, simulate(num_workers, prefetch_factor, loads, compute_ms, batches, start_ms),
+             f"{num_workers or 'no'} worker{'s' * (num_workers != 1)}, simulated")
+        return figure
 
     return Explorer(controls, drawn,
                     "Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each "
