@@ -1,53 +1,90 @@
 """The launch panel and what explorers share, without a browser (test_browser.py uses them with one)."""
 
-import base64
-import re
 import time
 
 import ipywidgets
 import pytest
+from matplotlib.figure import Figure
 
 from helpers import launch
+from helpers.figures import alt
+from helpers.widgets import launch_panel as module
 from helpers.widgets.explorer import Explorer
 from helpers.widgets.launch_panel import draw_curves, draw_ranks, launch_panel
-from helpers.widgets.svg import picture_of, svg
 from tests.conftest import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def test_an_explorer_redraws_and_leaves_a_picture_for_github():
-    explorer = Explorer({"n": ipywidgets.IntSlider(3)}, lambda n: svg(9, 9, [f"<text>{n}</text>"], f"number {n}"), "N")
+    figure = Figure()
+
+    def draw(n):
+        figure.set_label(f"number {n} of 'n' <n>")
+        return figure
+
+    explorer = Explorer({"n": ipywidgets.IntSlider(3)}, draw, "N")
     explorer.controls["n"].value = 4
-    assert "<text>4</text>" in explorer.picture.value
-    bundle = explorer._repr_mimebundle_()
-    assert bundle["text/plain"] == "N" and 'alt="number 4"' in bundle["text/html"]
-    assert "<text>4</text>" in base64.b64decode(re.search(r"base64,([^\"]+)", bundle["text/html"])[1]).decode()
+    assert 'alt="number 4 of &#x27;n&#x27; &lt;n&gt;"' in explorer.picture.value
+    data, metadata = explorer._repr_mimebundle_()
+    assert data["text/plain"] == "N" and data["image/png"].startswith(b"\x89PNG")
+    assert metadata["image/png"]["alt"] == "number 4 of 'n' <n>"
 
 
-def test_pictures_escape_what_they_show():
+def test_boxes_escape_what_they_show():
     assert "<script>" not in draw_ranks([["<script>"]], {}, "<script>")
-    assert 'aria-label="a&quot;b&lt;"' in svg(1, 1, [], 'a"b<')
-    assert picture_of("<p>no picture</p>") == "<p>no picture</p>"
 
 
-def test_curves_need_two_numbers_and_survive_nan():
-    assert draw_curves([]) == draw_curves([[{"loss": 1.0}]]) == ""
-    rows = [{"loss": value} for value in (2.0, float("nan"), 1.0, float("inf"))]
-    assert draw_curves([rows, []]).count("<polyline") == 2
-    assert "loss: 2.00 at the top, 1.00 at the bottom" in draw_curves([rows])
+def drawn(reports):
+    ax = Figure().subplots()
+    draw_curves(ax, reports)
+    return ax
+
+
+def test_curves_have_their_place_before_there_is_a_number():
+    for reports in ([], [[]], [[], [{"epoch": 1}]]):
+        ax = drawn(reports)
+        assert not ax.lines and "no loss has been reported yet" in ax.texts[0].get_text()
+
+
+def test_curves_show_what_was_reported_and_survive_nan():
+    rows = [{"loss": value} for value in (2.0, float("nan"), 1.0, float("inf"), 0.5)]
+    ax = drawn([rows, [{"loss": "low"}], [{"loss": 3}]])
+    first, third = ax.lines
+    assert [y for y in first.get_ydata() if y == y] == [2.0, 1.0, 0.5] and list(third.get_ydata()) == [3]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rank 0: 0.50", "rank 2: 3.00"]
+    assert "loss of 3 ranks" in alt(ax.figure) and "rank 0: 5 reports, from 2.00 to 0.50." in alt(ax.figure)
 
 
 def test_the_panel_runs_a_script_and_draws_what_it_reports():
     panel = launch_panel("train_digits.py", "hello.py")
     panel.run()
+    thread = panel.thread
     panel.run()  # a second press while it runs changes nothing
-    assert panel.run_button.disabled
+    assert panel.thread is thread
     panel.thread.join(60)
     assert "train_digits.py: 2 ranks finished after" in panel.output.value
     assert "rank 1 trained on 719 of 1437 images" in panel.output.value
-    assert panel.curve.value.count("<polyline") == 2
-    assert not panel.run_button.disabled and panel.stop_button.disabled
+    assert [len(line.get_ydata()) for line in panel.axes.lines] == [10, 10]
+    assert "loss of 2 ranks" in panel.curve.value and "rank 1: 10 reports" in panel.curve.value
+    data, _ = panel._repr_mimebundle_()
+    assert data["text/plain"] == "Launch panel for train_digits.py, hello.py" and "image/png" in data
+
+
+def test_the_curve_keeps_its_place_and_is_drawn_only_where_something_is_new(monkeypatch):
+    drawings = []
+    monkeypatch.setattr(module, "draw_curves", lambda ax, reports: drawings.append([len(rows) for rows in reports]))
+    panel = launch_panel("hello.py")
+    assert "data:image/png" in panel.curve.value
+    panel._report(0, {"loss": 1.0})
+    for _ in range(3):
+        panel._draw("running")
+    panel._report(1, {"loss": 1.0})
+    panel._draw("running", curve_interval=1e9)  # so soon after the last time it waits
+    assert drawings == [[0, 0], [1, 0]]
+    panel.run()
+    panel.thread.join(60)
+    assert drawings == [[0, 0], [1, 0], [0, 0]]
 
 
 def test_the_panel_stops_a_run(tmp_path):
@@ -71,7 +108,14 @@ def test_the_panel_says_what_went_wrong(tmp_path, source, says):
     panel = launch_panel(str(script))
     panel.run()
     panel.thread.join(30)
-    assert says in panel.output.value and not panel.run_button.disabled
+    assert says in panel.output.value
+
+
+def test_the_panel_gives_scripts_their_arguments():
+    panel = launch_panel("train_digits.py", args=["--epochs", "3"], nprocs=1)
+    panel.run()
+    panel.thread.join(60)
+    assert "test accuracy after 3 epochs on 1 rank(s)" in panel.output.value
 
 
 def test_the_panel_shows_an_earlier_run_until_its_own():

@@ -4,19 +4,22 @@ import html
 import threading
 import time
 from itertools import groupby
+from math import isfinite, nan
 
 import ipywidgets as widgets
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
+from helpers.figures import as_html
 from helpers.launcher import RankError, launch
 from helpers.launcher.arguments import WORKERS
 from helpers.launcher.output import clip
 from helpers.widgets.explorer import with_static
-from helpers.widgets.svg import COLOURS, picture_of, svg
 
 #: Lines of each rank that the panel shows: the last ones.
 SHOWN_LINES = 6
-#: Seconds between two drawings while ranks run.
-INTERVAL = 0.1
+#: Seconds between two updates while ranks run: of their lines; and of the curve, which takes a core 50 ms.
+INTERVAL, CURVE_INTERVAL = 0.1, 0.5
 
 
 def draw_ranks(lines, unfinished, status):
@@ -33,55 +36,60 @@ def draw_ranks(lines, unfinished, status):
         text = html.escape("\n".join(clip(line, 120) for line in shown)) or " "
         boxes.append(
             f'<div style="flex: 1 1 260px; min-width: 0; padding: 4px 8px; border: 1px solid #888; '
-            f'border-top: 5px solid {COLOURS[rank % len(COLOURS)]}"><strong>rank {rank}</strong>'
-            f'<pre style="margin: 0; white-space: pre-wrap; font-size: 14px">{text}</pre></div>')
+            f'border-top: 5px solid {to_hex(f"C{rank}")}"><strong>rank {rank}</strong>'
+            f'<pre style="margin: 0; white-space: pre-wrap; word-break: normal; font-size: 14px; '
+            f'min-height: {1.3 * SHOWN_LINES:.1f}em">{text}</pre></div>')
     return (f'<div role="status" style="font-size: 15px; margin: 4px 0">{html.escape(status)}</div>'
             f'<div style="display: flex; flex-wrap: wrap; gap: 8px">{"".join(boxes)}</div>')
 
 
-def draw_curves(reports, value="loss"):
-    """Every rank's reported `value`, one point a report, as SVG; empty while there are fewer than two points.
+def draw_curves(ax, reports, value="loss"):
+    """Draw every rank's reported `value`, one point a report; the axes are there before the first one has come.
 
     Args:
+        ax: The axes; what they showed is removed.
         reports: By rank, the rows that it reported, as dicts.
     """
-    series = [[row[value] for row in rows if isinstance(row.get(value), int | float)] for rows in reports]
-    series = [[y for y in ys if y == y and abs(y) != float("inf")] for ys in series]
-    longest = max(map(len, series), default=0)
-    if longest < 2:
-        return ""
-    low, high = min(min(ys) for ys in series if ys), max(max(ys) for ys in series if ys)
-    span = (high - low) or 1
-    parts = [f'<text x="10" y="24">{html.escape(value)}: {high:.2f} at the top, {low:.2f} at the bottom</text>',
-             '<path d="M60 40V220H680" fill="none" stroke="#333"/>', '<text x="560" y="244">reports →</text>']
-    for rank, ys in enumerate(series):
-        points = " ".join(f"{60 + 620 * i / (longest - 1):.0f},{220 - 180 * (y - low) / span:.0f}"
-                          for i, y in enumerate(ys))
-        colour = COLOURS[rank % len(COLOURS)]
-        x, y = 100 + 110 * (rank % 4), 244 + 20 * (rank // 4)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="3"/>'
-                     f'<text x="{x}" y="{y}" fill="{colour}">— rank {rank}</text>')
-    return svg(720, 252 + 20 * ((len(series) - 1) // 4), parts, f"{value} of {len(series)} ranks over their reports")
+    ax.clear()
+    said = []
+    for rank, rows in enumerate(reports):
+        ys = [row[value] if isfinite(row[value]) else nan for row in rows if isinstance(row.get(value), int | float)]
+        if ys:
+            ax.plot(ys, ".-", label=f"rank {rank}: {ys[-1]:.2f}")
+            said.append(f"rank {rank}: {len(ys)} reports, from {ys[0]:.2f} to {ys[-1]:.2f}.")
+    title = f"{value} of {len(reports)} rank{'s' * (len(reports) != 1)}"
+    ax.set(title=title, xlabel="report", ylabel=value)
+    ax.grid(visible=True, axis="both")
+    if said:
+        ax.legend(loc="upper right", title="at last")
+    else:
+        ax.set(xlim=(0, 9), ylim=(0, 2.5))
+        ax.text(4.5, 1.25, f"no {value} has been reported yet", ha="center")
+    ax.figure.set_label(f"{title} over their reports. {' '.join(said) or 'None has come yet.'}")
 
 
 class LaunchPanel(widgets.VBox):
-    """Controls for a script and its ranks above one box of live output per rank and, if it reports, a curve."""
+    """Controls for a script and its ranks above one box of live output per rank and the curve of what they report."""
 
-    def __init__(self, scripts, nprocs=2, most=4, timeout=120, shown=None):
+    def __init__(self, scripts, args=(), nprocs=2, most=4, timeout=120, shown=None):
         """
         Args:
             scripts: Names of scripts in helpers/workers/, or paths.
+            args: The command line that each of them gets.
             nprocs: Ranks at first.
             most: Ranks at most.
             timeout: Seconds after which a run is ended.
             shown: A `Run` that the panel shows until its first own.
         """
-        self.timeout, self.stop_event, self.thread = timeout, threading.Event(), None
+        self.args, self.timeout, self.stop_event, self.thread = list(args), timeout, threading.Event(), None
         self.script = widgets.Dropdown(options=list(scripts), description="Script")
         self.nprocs = widgets.IntSlider(nprocs, 1, most, description="Ranks")
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
-        self.stop_button = widgets.Button(description="Stop", icon="stop", disabled=True)
+        self.stop_button = widgets.Button(description="Stop", icon="stop")
         self.output, self.curve = widgets.HTML(), widgets.HTML()
+        self.figure, self.drawing = Figure(figsize=(9, 3)), threading.Lock()  # one thread at a time can draw a figure
+        self.figure.set_layout_engine("none")
+        self.axes = self.figure.add_axes((0.08, 0.2, 0.9, 0.68))
         self.run_button.on_click(lambda _: self.run())
         self.stop_button.on_click(lambda _: self.stop())
         self._clear(nprocs)
@@ -93,11 +101,11 @@ class LaunchPanel(widgets.VBox):
                           self.output, self.curve])
 
     def run(self):
-        """Start the chosen script in the background; a second run waits until the first is over."""
+        """Start the chosen script in the background, unless one is running. (A button that is disabled while it has the
+        keyboard's focus loses it; so none is.)"""
         if self.thread is not None and self.thread.is_alive():
             return
         self.stop_event.clear()
-        self.run_button.disabled, self.stop_button.disabled = True, False
         self._clear(self.nprocs.value)
         self.thread = threading.Thread(target=self._launch, args=(self.script.value, self.nprocs.value), daemon=True)
         self.thread.start()
@@ -111,7 +119,8 @@ class LaunchPanel(widgets.VBox):
         self.running = f"{script} is running on {ranks} …"
         self._draw(self.running)
         try:
-            run = launch(script, nprocs, timeout=self.timeout, show=self, on_report=self._report, stop=self.stop_event)
+            run = launch(script, nprocs, self.args, timeout=self.timeout, show=self, on_report=self._report,
+                         stop=self.stop_event)
             self._draw(f"{script}: {ranks} finished after {run.seconds:.1f} s.")
         except KeyboardInterrupt:
             self._draw(f"{script}: stopped.")
@@ -119,8 +128,6 @@ class LaunchPanel(widgets.VBox):
             self._draw(f"{script}: {error}")
         except Exception as error:  # refused before it started: say why in the panel, where the button was pressed
             self._draw(f"{script}: {type(error).__name__}: {error}")
-        finally:
-            self.run_button.disabled, self.stop_button.disabled = False, True
 
     # What `launch` calls while the ranks run (see helpers.launcher.output.Quiet).
 
@@ -129,7 +136,7 @@ class LaunchPanel(widgets.VBox):
             self.lines[rank] = [*self.lines[rank], *(text for _, text in new)][-SHOWN_LINES:]
         self.unfinished = unfinished
         if time.monotonic() - self.drawn > INTERVAL:
-            self._draw(self.running)
+            self._draw(self.running, CURVE_INTERVAL)
 
     def finish(self, logs):
         self.lines, self.unfinished = [log.splitlines() for log in logs], {}
@@ -139,18 +146,25 @@ class LaunchPanel(widgets.VBox):
 
     def _clear(self, nprocs):
         self.lines, self.reports, self.unfinished = [[] for _ in range(nprocs)], [[] for _ in range(nprocs)], {}
+        self.in_curve, self.curve_drawn = None, 0
 
-    def _draw(self, status):
+    def _draw(self, status, curve_interval=0):
         self.drawn = time.monotonic()
         self.output.value = draw_ranks(self.lines, self.unfinished, status)
-        self.curve.value = draw_curves(self.reports)
+        counts = [len(rows) for rows in self.reports]
+        if counts != self.in_curve and self.drawn - self.curve_drawn >= curve_interval:
+            with self.drawing:
+                draw_curves(self.axes, self.reports)
+                self.curve.value = as_html(self.figure)
+            self.in_curve, self.curve_drawn = counts, time.monotonic()
 
     def _repr_mimebundle_(self, **kwargs):
-        return with_static(super()._repr_mimebundle_(**kwargs), f"Launch panel for {', '.join(self.script.options)}",
-                           self.output.value + picture_of(self.curve.value))
+        with self.drawing:
+            return with_static(super()._repr_mimebundle_(**kwargs),
+                               f"Launch panel for {', '.join(self.script.options)}", self.figure)
 
 
 def launch_panel(*scripts, **options):
     """A `LaunchPanel` for these scripts; for all of the course's workers if none is named."""
-    workers = sorted(path.name for path in WORKERS.glob("*.py") if not path.name.startswith("_"))
+    workers = sorted(path.name for path in WORKERS.glob("*/*.py"))
     return LaunchPanel(scripts or workers, **options)

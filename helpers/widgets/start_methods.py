@@ -1,11 +1,11 @@
 """The start-method explorer: what a new process receives, whether that is enough, and what it costs on this machine."""
 
-import html
-
 import ipywidgets as widgets
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg
 
 METHODS = ("fork", "spawn", "forkserver", "launch")
 
@@ -14,9 +14,10 @@ NOT_FOUND = "AttributeError: Can't get attribute 'train' on <module '__main__' (
 BAD_FORK = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, …"
 
 COMES, ANEW, LOST = "comes", "anew", "lost"
-_SIGN = {COMES: ("✔", "#00694d"), ANEW: ("○", "#444"), LOST: ("✘", "#a83c00")}
+_SIGN = {COMES: ("✔", "#00694d"), ANEW: ("○", "#444444"), LOST: ("✘", "#a83c00")}
 _BANNER = {"works": ("✔ works", "#00694d"), "can hang": ("… can hang", "#8a5a00"),
            "is refused": ("✘ is refused", "#a83c00")}
+_CHOSEN, _OTHER = "C0", "#9aa5b1"
 
 
 def received(method, in_cell, threads_used, cuda_used):
@@ -63,79 +64,68 @@ def outcome(method, in_cell, threads_used, cuda_used):
     }[method]
 
 
-def draw(method, in_cell=True, threads_used=False, cuda_used=False, measured=None):
-    """The picture, as SVG.
+def draw(ax, method, in_cell=True, threads_used=False, cuda_used=False):
+    """Draw the parent, the child, what crosses from one to the other, and how that ends.
 
     Args:
+        ax: The axes; what they showed is removed.
         method: One of METHODS.
         in_cell: The function is defined in a notebook's cell, not in a file.
         threads_used: The parent has computed with several threads.
         cuda_used: The parent has used CUDA.
-        measured: {method: {"ms": median milliseconds until a child answers, "first_ms": of the first child}}; what is
-            missing is said to be not measured.
     """
     situation = in_cell, threads_used, cuda_used
-    verdict, words = outcome(method, *situation)
-    title = f"{method}: train() in a {'cell' if in_cell else 'file'} {verdict}. {words}"
-    rows = received(method, *situation)
-    parts = [*_boxes(method), *(part for number, row in enumerate(rows) for part in _row(number, *row)),
-             *_banner(verdict, words), *_bars(method, measured or {})]
-    return svg(960, 590, parts, title)
-
-
-def _text(x, y, text, more=""):
-    return f'<text x="{x}" y="{y}" {more}>{html.escape(text)}</text>'
-
-
-def _boxes(method):
-    parts = ['<rect x="10" y="10" width="330" height="300" rx="8" fill="#f3f7fb" stroke="#0072b2" stroke-width="2"/>',
-             '<rect x="620" y="10" width="330" height="300" rx="8" fill="#f3f7fb" stroke="#0072b2" stroke-width="2"/>',
-             _text(26, 38, "Parent: your notebook", 'font-size="19" font-weight="bold"'),
-             _text(636, 38, "Child: a new process", 'font-size="19" font-weight="bold"'),
-             _text(480, 38, method, 'font-size="19" font-weight="bold" text-anchor="middle"')]
+    (verdict, words), rows = outcome(method, *situation), received(method, *situation)
+    for artist in (*ax.lines, *ax.texts, *ax.patches):
+        artist.remove()
+    ax.set(xlim=(0, 960), ylim=(410, 0), title=f"Started by {method}: what the child receives")
+    ax.set_axis_off()
+    for x, name in ((2, "Parent: your notebook"), (612, "Child: a new process")):
+        ax.add_patch(Rectangle((x, 2), 346, 270, facecolor="#f3f7fb", edgecolor="C0", linewidth=2))
+        ax.text(x + 14, 28, name, weight="bold", size=14)
     if method in ("forkserver", "launch"):
-        parts += ['<rect x="375" y="322" width="210" height="34" rx="8" fill="#fff" stroke="#444" stroke-width="2"/>',
-                  _text(480, 344, "fork server: only imports", 'text-anchor="middle" font-size="15"'),
-                  '<path d="M585 339H785V312" fill="none" stroke="#444" stroke-width="2"/>',
-                  '<path d="M780 320L785 310L790 320z" fill="#444"/>', _text(640, 358, "forks the child", "")]
-    return parts
-
-
-def _row(number, parents, how, childs):
-    y, (sign, colour) = 74 + 42 * number, _SIGN[how]
-    yield _text(26, y, parents)
-    yield _text(636, y, f"{sign} {childs}", f'fill="{colour}" font-weight="bold"')
-    if how == COMES:
-        yield f'<path d="M350 {y - 5}H600" stroke="{colour}" stroke-width="3"/>'
-        yield f'<path d="M598 {y - 12}L612 {y - 5}L598 {y + 2}z" fill="{colour}"/>'
-    else:
-        yield f'<path d="M350 {y - 5}H470" stroke="#777" stroke-width="2" stroke-dasharray="6 5"/>'
-        yield _text(480, y, "only its name" if "its name" in childs else "stays here", 'fill="#444" font-size="15"')
-
-
-def _banner(verdict, words):
+        ax.add_patch(Rectangle((375, 286), 215, 34, facecolor="white", edgecolor="#444444", linewidth=2))
+        ax.text(482, 310, "fork server: only imports", ha="center", size=11)
+        ax.plot([590, 785, 785], [303, 303, 290], color="#444444")
+        ax.plot(785, 284, "^", color="#444444", markersize=9)
+        ax.text(640, 322, "forks the child", size=11)
+    for number, (parents, how, childs) in enumerate(rows):
+        y, (sign, colour) = 66 + 39 * number, _SIGN[how]
+        ax.text(16, y, parents)
+        ax.text(626, y, f"{sign} {childs}", color=colour, weight="bold")
+        if how == COMES:
+            ax.plot([356, 598], [y - 5, y - 5], color=colour, linewidth=3)
+            ax.plot(600, y - 5, ">", color=colour, markersize=11)
+        else:
+            ax.plot([356, 462], [y - 5, y - 5], "--", color="#777777")
+            ax.text(472, y, "only its name" if "its name" in childs else "stays here", color="#444444", size=11)
     sign, colour = _BANNER[verdict]
-    return [f'<rect x="10" y="370" width="940" height="66" fill="#fff" stroke="{colour}" stroke-width="2"/>',
-            f'<rect x="10" y="370" width="8" height="66" fill="{colour}"/>',
-            _text(30, 396, sign, f'font-size="19" font-weight="bold" fill="{colour}"'), _text(30, 422, words)]
+    ax.add_patch(Rectangle((2, 338), 956, 68, facecolor="white", edgecolor=colour, linewidth=2))
+    ax.text(16, 364, sign, weight="bold", size=14, color=colour)
+    ax.text(16, 392, words)
 
 
-def _bars(chosen, measured):
-    parts = [_text(10, 466, "Until a later child answers (in brackets: the first), measured in this notebook")]
-    longest = max((row["ms"] for row in measured.values()), default=0)
-    for number, method in enumerate(METHODS):
-        y, row = 478 + 28 * number, measured.get(method)
-        weight = "bold" if method == chosen else "normal"
-        parts.append(_text(10, y + 17, method, f'font-weight="{weight}"'))
-        if row is None:
-            parts.append(_text(110, y + 17, "not measured here", 'fill="#444"'))
-            continue
-        width = max(2, 500 * row["ms"] / longest)
-        colour = COLOURS[0] if method == chosen else "#9aa5b1"
-        first = f" (the first {_time(row['first_ms'])})" if "first_ms" in row else ""
-        parts.append(f'<rect x="110" y="{y}" width="{width:.1f}" height="22" fill="{colour}"/>'
-                     + _text(f"{118 + width:.1f}", y + 17, _time(row["ms"]) + first, f'font-weight="{weight}"'))
-    return parts
+def draw_costs(ax, measured):
+    """Draw how long a child of each method took to answer; what was not measured is said to be so.
+
+    Args:
+        ax: The axes.
+        measured: {method: {"ms": median milliseconds until a child answers, "first_ms": of the first child}}.
+
+    Returns:
+        The bars, by method.
+    """
+    bars = ax.barh(METHODS, [measured.get(method, {}).get("ms", 0) for method in METHODS], color=_OTHER)
+    longest = max((row["ms"] for row in measured.values()), default=1)
+    for bar, method in zip(bars, METHODS, strict=True):
+        row = measured.get(method, {})
+        words = _time(row["ms"]) if row else "not measured here"
+        words += f" (the first {_time(row['first_ms'])})" if "first_ms" in row else ""
+        ax.text(bar.get_width() + longest / 80, bar.get_y() + 0.4, words, va="center")
+    ax.set(xlim=(0, 1.35 * longest), xlabel="milliseconds until a later child answers", title="What it costs here")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.invert_yaxis()
+    return dict(zip(METHODS, bars, strict=True))
 
 
 def _time(milliseconds):
@@ -146,8 +136,9 @@ def start_method_explorer(measured=None):
     """Choose a start method and a situation; see what the child receives.
 
     Args:
-        measured: As `draw` takes it.
+        measured: As `draw_costs` takes it.
     """
+    measured = measured or {}
     wide = {"style": {"description_width": "initial"}, "layout": {"width": "auto"}, "indent": False}
     controls = {
         "method": widgets.ToggleButtons(options=METHODS, value="fork", description="Start by",
@@ -156,6 +147,21 @@ def start_method_explorer(measured=None):
         "threads_used": widgets.Checkbox(False, description="the parent has computed with threads", **wide),
         "cuda_used": widgets.Checkbox(False, description="the parent has used CUDA", **wide),
     }
-    return Explorer(controls, lambda **values: draw(**values, measured=measured),
+    figure = Figure(figsize=(9.6, 6.6))
+    figure.set_layout_engine("none")  # two places that never change: quicker than to have them worked out
+    upper, lower = figure.add_axes((0.01, 0.34, 0.98, 0.615)), figure.add_axes((0.11, 0.095, 0.87, 0.185))
+    bars = draw_costs(lower, measured)
+
+    def redraw(method, **situation):
+        draw(upper, method, **situation)
+        for name, bar in bars.items():
+            bar.set_facecolor(_CHOSEN if name == method else _OTHER)
+        crosses = "; ".join(f"{parents}: {childs}" for parents, _, childs in received(method, **situation))
+        costs = ", ".join(f"{name} {_time(row['ms'])}" for name, row in measured.items())
+        figure.set_label(f"{method}: train() {': '.join(outcome(method, **situation))} The child receives: {crosses}. "
+                         f"Until a later child answers: {costs or 'not measured here'}.")
+        return figure
+
+    return Explorer(controls, redraw,
                     "Start-method explorer: choose fork, spawn, forkserver or launch and what the parent has done; the "
                     "picture shows what the child receives, how it fares, and what it costs.")
