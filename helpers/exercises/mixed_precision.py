@@ -1,30 +1,38 @@
 """The exercises of lesson 06: the loop in the right order, a dtype for a job, the largest batch, and a hunt for inf."""
 
 import math
-import random
+import operator
 
 import torch
 from torch import nn
 
-from helpers.exercises.engine import Exercise, not_yet, wrong
+from helpers.exercises.engine import Exercise, not_yet
+from helpers.instruments.memory import held_bytes
 
 LESSON = "06_mixed_precision"
 
-#: The loss scale that the scaler of the first exercise begins with, and the learning rate of its optimizer.
-SCALE, RATE = 2.0**12, 1.0
-#: By call: (what is special about it, the gradient of the two weights). The third overflows at SCALE, not at its half.
-CALLS = (("a gradient too small for fp16", (2e-8, -2.5e-8)), ("a gradient to be clipped", (3.0, -4.0)),
-         ("a gradient that overflows once it is scaled", (18.0, -24.0)), ("the same, after that", (18.0, -24.0)))
-MAX_NORM = 1.0
+
+def _first(*rows, case=""):
+    """Feedback on the first row (whether it is wrong, observed, expected, where to look) that is wrong."""
+    return next((not_yet(case + observed, *said) for is_wrong, observed, *said in rows if is_wrong), None)
+
+
+#: The scale that the scaler of the first exercise begins with; the bytes of all weights there.
+SCALE, BYTES = 2.0**12, 24 * 256
+#: By call: the size of the gradients, and by what one of them is multiplied. 24 overflows at SCALE, not at its half.
+CALLS = {"gradients too small for fp16": (2.5e-8, 1), "gradients to be clipped": (5, 1),
+         "a gradient that overflows once it is scaled": (24, 1), "the same, after that": (24, 1),
+         "gradients not to be clipped": (1e-3, 1), "the same, the third good step": (1e-3, 1),
+         "a gradient that is NaN": (1e-3, math.nan)}
 
 
 class TrainStep(Exercise):
     title = "The loop in the right order"
     task = ("`loss` has been computed under autocast, and no gradients are there yet. Do the rest of a training step: "
-            "scale and `backward`, so that no gradient is lost; clip the true gradients of `parameters` to the norm "
-            "`max_norm`; let the optimizer make its step, unless a gradient is infinite; and let the scaler adapt. "
-            "Your function is called several times, with the same `scaler` and `optimizer`. The gradients are rounded "
-            "to fp16 as they come, as on a GPU.")
+            "scale and `backward`, once, so that no gradient is lost; clip the true gradients, all `parameters` "
+            "together, to the norm `max_norm`; let the optimizer make its step, unless a gradient is infinite or NaN; "
+            "and let the scaler adapt. Your function is called several times, with the same `scaler` and `optimizer`. "
+            "The gradients are rounded to fp16 as they come, as on a GPU. Make no copy of all weights or gradients.")
     hints = (
         "Five calls: `scaler.scale(loss).backward()`, `scaler.unscale_(optimizer)`, "
         "`torch.nn.utils.clip_grad_norm_(parameters, max_norm)`, `scaler.step(optimizer)`, `scaler.update()`. In which "
@@ -37,13 +45,8 @@ class TrainStep(Exercise):
     why = ("each of these calls depends on what the ones before it have done, and not every wrong order raises an "
            "error: some train slowly, or not at all, or until the first infinity.")
     world_sizes = (1,)
-    timeout = 15
+    cases = {"`max_norm` 1": 1.0, "`max_norm` 0.25": 0.25}
 
-    @staticmethod
-    def stub(scaler, optimizer, parameters, loss, max_norm):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(scaler, optimizer, parameters, loss, max_norm):
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -51,246 +54,89 @@ class TrainStep(Exercise):
         scaler.step(optimizer)
         scaler.update()
 
-    @wrong("4096 times too little")
-    def clips_before_it_unscales(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
+    def probe(train_step, max_norm):
+        return [_training(step, max_norm) for step in (train_step, TrainStep.answer)]
 
-    @wrong("4096 times too little")
-    def never_unscales(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scaler.step(optimizer)
-        scaler.update()
-
-    @wrong("unscale_() is being called after step()")
-    def forgets_to_update(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scaler.step(optimizer)
-
-    @wrong("not finite any more")
-    def steps_without_the_scaler(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        optimizer.step()
-        scaler.update()
-
-    @wrong("unscale_() has already been called on this optimizer since the last update()")
-    def unscales_twice(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-
-    @wrong("4096 times too far")
-    def does_not_know_of_the_scale(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        optimizer.step()
-
-    @wrong("rounded to 0")
-    def without_a_scaler(scaler, optimizer, parameters, loss, max_norm):
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        optimizer.step()
-
-    @wrong("4096 times too little")
-    def updates_before_the_step(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scaler.update()
-        scaler.step(optimizer)
-
-    @wrong("was not clipped")
-    def clips_before_there_are_gradients(scaler, optimizer, parameters, loss, max_norm):
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-
-    @wrong("unscale_() is being called after step()")
-    def unscales_after_the_step(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.unscale_(optimizer)
-        scaler.update()
-
-    @wrong("was not clipped")
-    def forgets_to_clip(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-
-    @wrong("1.414 times too far")
-    def clips_each_number(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_value_(parameters, max_norm)
-        scaler.step(optimizer)
-        scaler.update()
-
-    @wrong("did not move")
-    def empties_the_gradients_too_early(scaler, optimizer, parameters, loss, max_norm):
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        for parameter in parameters:
-            parameter.grad.zero_()
-        scaler.step(optimizer)
-        scaler.update()
+    def judge(self, seen, max_norm):
+        said = (self._compared(f"call {call} ({what}): ", *both, max_norm)
+                for call, (what, *both) in enumerate(zip(CALLS, *seen[0], strict=True), start=1))
+        return next(filter(lambda feedback: feedback is not None, said), None)
 
     @staticmethod
-    def probe(train_step):
-        torch.set_num_threads(1)
-        calls, weights = [], torch.nn.Parameter(torch.zeros(2))
-
-        class Scaler(torch.amp.GradScaler):
-            """Torch's own, with a note of each call."""
-
-            def scale(self, outputs):
-                calls.append("scale")
-                return super().scale(outputs)
-
-            stepping = False
-
-            def unscale_(self, optimizer):
-                if not self.stepping:  # a step that unscales by itself is no call of the learner's
-                    calls.append("unscale_")
-                return super().unscale_(optimizer)
-
-            def step(self, optimizer, *args, **kwargs):
-                calls.append("step")
-                self.stepping = True
-                try:
-                    return super().step(optimizer, *args, **kwargs)
-                finally:
-                    self.stepping = False
-
-            def update(self, new_scale=None):
-                calls.append("update")
-                return super().update(new_scale)
-
-        def as_fp16(gradient):
-            calls.append("backward")
-            return gradient.half().float()
-
-        def clip(*args, **kwargs):
-            calls.append("clip")
-            return original(*args, **kwargs)
-
-        original, torch.nn.utils.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_, clip  # this rank lives for this
-        weights.register_hook(as_fp16)
-        scaler = Scaler("cpu", init_scale=SCALE)
-        optimizer = torch.optim.SGD([weights], lr=RATE)
-        observed = []
-        for _, gradient in CALLS:
-            calls.clear()
-            optimizer.zero_grad()
-            with torch.no_grad():
-                weights.zero_()
-            before = scaler.get_scale()
-            loss, error = (weights * torch.tensor(gradient)).sum(), None
-            try:
-                train_step(scaler, optimizer, [weights], loss, MAX_NORM)
-            except (RuntimeError, AssertionError) as raised:
-                if isinstance(raised, NotImplementedError):
-                    raise
-                error = f"{type(raised).__name__}: {raised}"
-            observed.append({"moved": weights.detach().tolist(), "scale": scaler.get_scale(), "before": before,
-                             "calls": list(calls), "error": error})
-            if error:
-                break
-        return observed
-
-    def judge(self, observed):
-        for number, ((what, gradient), seen) in enumerate(zip(CALLS, observed[0], strict=False), start=1):
-            case, order = f"call {number} ({what})", f"\nyour calls: {', '.join(seen['calls']) or 'none'}"
-            if seen["error"]:
-                return not_yet(f"{case}: {seen['error']}{order}", "no error, in no call",
-                               "what does the scaler want to be called, how often, and in which order?")
-            feedback = self._judged(case, gradient, seen, order)
-            if feedback is not None:
-                return feedback
-        return None
-
-    @staticmethod
-    def _judged(case, gradient, seen, order):
-        norm, moved = math.hypot(*gradient), math.hypot(*seen["moved"])
-        overflows = max(map(abs, gradient)) * seen["before"] > 65504
-        if not math.isfinite(moved):
-            return not_yet(f"{case}: the weights are not finite any more{order}",
-                           "a step that is left out where a gradient is infinite", "who makes the optimizer's step")
-        if overflows:
-            if moved:
-                return not_yet(f"{case}: the weights moved by {moved:.3g}{order}", "this step is left out",
-                               "who makes the optimizer's step")
-            if seen["scale"] != seen["before"] / 2:
-                return not_yet(f"{case}: the scale is still {seen['scale']:g}{order}", f"{seen['before'] / 2:g}",
-                               "who tells the scaler that the step is over")
-            return None
-        wanted = RATE * min(norm, MAX_NORM)
-        times = moved / wanted
-        if abs(times - 1) < 0.01:
-            return None
-        if not moved:
-            lost = norm < 1e-7 and "scale" not in seen["calls"] and "backward" in seen["calls"]
-            return not_yet(f"{case}: the weights did not move" + ("; the gradient was rounded to 0" if lost else "")
-                           + order, f"they move by {wanted:.3g}",
-                           "what makes the gradient large enough for fp16, before it is computed?" if lost else
-                           "is there a `backward`, a step, and a gradient between them?")
-        if norm > MAX_NORM and abs(moved / (RATE * norm) - 1) < 0.01:
-            return not_yet(f"{case}: the gradient, of norm {norm:g}, was not clipped{order}",
-                           f"a gradient of the norm {MAX_NORM:g}", "`torch.nn.utils.clip_grad_norm_`, and when")
-        far = f"{times:.4g} times too far" if times > 1 else f"{1 / times:.4g} times too little"
-        scale = " (that is the scale)" if abs(max(times, 1 / times) / seen["before"] - 1) < 0.02 else ""
-        return not_yet(f"{case}: the weights moved {far}{scale}{order}", f"they move by {wanted:.3g}",
-                       "when are the gradients multiplied by the scale, and when are they true?")
+    def _compared(case, mine, wanted, max_norm):
+        moved, right, scale = math.hypot(*mine["moved"]), math.hypot(*wanted["moved"]), wanted["before"]
+        times, unclipped = moved / right if right else 1, wanted["norm"] / max_norm
+        often, way = (times, "far") if times > 1 else (1 / (times or 1), "little")
+        is_scale, lost = abs(often / scale - 1) < 0.02, mine["came"] and not any(mine["came"])
+        move, extra = f"the weights move by {right:.3g}", mine["peak"] - wanted["peak"]
+        return _first(
+            (not right and moved, f"the weights moved by {moved:.3g}", "this step is left out",
+             "who makes the optimizer's step, and does it know of gradients that are not finite?"),
+            (len(mine["came"]) > len(wanted["came"]), "gradients came twice", "one `backward`", "who calls it"),
+            (right and lost, "the gradients were rounded to 0", move,
+             "what makes gradients large enough for fp16, before they are computed?"),
+            (right and not moved, "the weights did not move", move, "is there a `backward`, a step, a gradient?"),
+            (math.dist(mine["moved"], [times * one for one in wanted["moved"]]) > 0.05 * moved,
+             "the weights moved in another direction than that of the gradient", "one factor for all gradients",
+             "clip neither each number, nor each parameter, but the norm of all of them together"),
+            (unclipped > 1 and abs(times / unclipped - 1) < 0.02, "the gradients were not clipped", move,
+             "`torch.nn.utils.clip_grad_norm_`, and when"),
+            (not often < 1.02, f"the weights moved {scale if is_scale else often:.4g} times too {way}"
+             f"{' (that is the scale)' * is_scale}", move, "when are gradients scaled? Clipped to which norm?"),
+            (mine["scale"] != wanted["scale"], f"the scale was {scale:g}, and is {mine['scale']:g} after it",
+             f"{wanted['scale']:g}", "who tells the scaler that the step is over"),
+            (extra > BYTES / 2, f"{extra:,} bytes more were held than a step needs; all weights have {BYTES:,}",
+             "no copy of all weights or gradients", "`clone`, `deepcopy`, `cat`"), case=case)
 
 
-train_step = TrainStep()
+def _training(step, max_norm):
+    """What came of each call of `step`, in a training of its own."""
+    kinds = [torch.float32, torch.bfloat16, torch.float64] * 8
+    weights = [nn.Parameter(torch.zeros(256 // kind.itemsize, dtype=kind)) for kind in kinds]
+    optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": 0.5}], lr=1, momentum=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=3)
+    observed = []
+    for size, blemish in CALLS.values():
+        came, loss, norm = [], 0, 0
+        for weight in weights:
+            number, factor = (size, blemish) if weight is weights[-1] else (-size / 2, 1)
 
-# ---------------------------------------------------------------------------------------------------------------------
+            def as_on_gpu(gradient, factor=factor, came=came):
+                came.append(gradient.half().any().item())
+                return gradient.half().to(gradient.dtype) * factor
 
-#: In the second exercise, by job: what it is, the largest and the smallest number, the relative error that it bears,
-#: the names of the 8- and 16-bit formats that the hardware is fast in, and the right answer (None: there is none).
-JOBS = (
-    ("activations of a classifier, GPU with fp16 cores", 6e4, 1e-4, 6e-4, "float16", "float16"),
-    ("gradients without a loss scale, newer GPU", 1e2, 1e-12, 5e-3, "float16 bfloat16", "bfloat16"),
-    ("weights that an optimizer adds up", 1e1, 1e-8, 1e-7, "float16 bfloat16", "float32"),
-    ("forward pass for serving, GPU with fp8", 4e2, 2e-2, 7e-2, "float16 bfloat16 float8_e4m3fn float8_e5m2",
-     "float8_e4m3fn"),
-    ("outliers in a language model, newer GPU", 1e6, 1e-4, 4e-3, "float16 bfloat16", "bfloat16"),
-    ("outliers in a language model, GPU with fp16 only", 1e6, 1e-4, 4e-3, "float16", "float32"),
-    ("activations that either 16-bit format holds", 1e3, 1e-3, 4e-3, "float16 bfloat16", "float16"),
-    ("the same, on another machine", 1e3, 1e-3, 4e-3, "bfloat16 float16", "float16"),
-    ("gradients in fp8 with a scale", 5e4, 1e-4, 2e-1, "bfloat16 float8_e4m3fn float8_e5m2", "float8_e5m2"),
-    ("a count to ten million, one by one", 1e7, 1.0, 1e-7, "float16 bfloat16", "float32"),
-    ("a sum of money in cents, exact to the cent", 1e12, 1.0, 1e-13, "float16 bfloat16", "float64"),
-    ("a distance in the universe", 1e300, 1.0, 1e-20, "float16 bfloat16", None),
-)
+            weight.data.zero_()
+            used = weight * 1  # its hook sees what flows back, by whichever function it is asked for
+            used.register_hook(as_on_gpu)
+            loss = loss + (used * number).sum().float()
+            norm = math.hypot(norm, number * weight.numel()**0.5)
+        optimizer.zero_grad()
+        before = scaler.get_scale()
+        with held_bytes() as held:
+            step(scaler, optimizer, list(weights), loss, max_norm)
+        moved = torch.cat([weight.detach().double() for weight in weights]).tolist()
+        observed.append({"moved": moved, "came": came, "norm": norm, "before": before,
+                         "scale": scaler.get_scale(), "peak": held.peak})
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9  # as a schedule does
+    return observed
+
+
+FORMATS = "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"
 
 
 class InOrder(set):
-    """A set that is iterated in the order of `items`: who relies on that order shall not be right by luck."""
+    """A set that is iterated by name, or backwards: who relies on the order of a set shall not be right by luck."""
 
-    def __init__(self, items):
+    def __init__(self, items, backwards):
         super().__init__(items)
-        self.items = items
+        self.backwards = backwards
 
     def __iter__(self):
-        return iter(self.items)
+        return iter(sorted(super().__iter__(), key=str, reverse=self.backwards))
 
-    def union(self, other):
-        return InOrder([*self.items, *(item for item in other if item not in self)])
+    def union(self, *others):
+        return InOrder(super().union(*others), self.backwards)
 
     __or__ = __ror__ = union
 
@@ -298,10 +144,12 @@ class InOrder(set):
 class ChooseDtype(Exercise):
     title = "A dtype for a job"
     task = ("A job needs numbers up to `largest`, and down to `smallest` (as *normal* numbers, with all of their "
-            "bits), and bears a relative rounding error of `error`. Return the torch dtype that takes the fewest bytes "
-            "and will do: of `float8_e4m3fn`, `float8_e5m2`, `float16`, `bfloat16`, which may be used only if they are "
-            "in `fast`, the set of those that the hardware is fast in, and `float32`, `float64`, which run everywhere. "
-            "Of two that take equally many bytes, the more precise one. Raise `ValueError` if none will do.")
+            "bits), and bears a relative rounding error of `error` (rounding goes to the nearest number: it is wrong "
+            "by at most half of `eps`). A limit that is just met is met. Return the torch dtype that takes the fewest "
+            "bytes and will do: of `float8_e4m3fn`, `float8_e5m2`, `float16`, `bfloat16`, which may be used only if "
+            "they are in `fast`, the set of those that the hardware is fast in, and `float32`, `float64`, which run "
+            "everywhere. Of two that take equally many bytes, the more precise one. Raise `ValueError` if none will "
+            "do.")
     hints = (
         "`torch.finfo(dtype)` knows `max`, `smallest_normal`, `eps` and `bits`. (`min` is the most *negative* number.)",
         "Rounding goes to the nearer neighbour: it is wrong by at most half the distance between two numbers, "
@@ -312,13 +160,30 @@ class ChooseDtype(Exercise):
     why = ("fp16 and bf16 take the same memory and answer differently: fp16 is finer, bf16 reaches farther. What a "
            "job needs decides, and then what the hardware is fast in.")
     world_sizes = (1,)
-    timeout = 10
+    #: By job: the largest and the smallest number, the relative error that it bears, what the hardware is fast in.
+    cases = {
+        "activations of a classifier, GPU with fp16 cores": (6e4, 1e-4, 6e-4, "float16"),
+        "gradients without a loss scale, newer GPU": (1e2, 1e-12, 5e-3, "float16 bfloat16"),
+        "weights that an optimizer adds up": (1e1, 1e-8, 1e-7, "float16 bfloat16"),
+        "forward pass for serving, GPU with fp8": (4e2, 2e-2, 7e-2, "float16 bfloat16 float8_e4m3fn float8_e5m2"),
+        "outliers in a language model, GPU with fp16 only": (1e6, 1e-4, 4e-3, "float16"),
+        "the same, newer GPU": (1e6, 1e-4, 4e-3, "float16 bfloat16"),
+        "activations that either 16-bit format holds": (1e3, 1e-3, 4e-3, "float16 bfloat16"),
+        "gradients in fp8 with a scale": (5e4, 1e-4, 2e-1, "bfloat16 float8_e4m3fn float8_e5m2"),
+        "numbers that either fp8 format holds": (1e2, 1e-1, 2e-1, "float8_e5m2 float8_e4m3fn"),
+        "exactly what fp16 can": (65504.0, 2**-14, 2**-11, "float16"),
+        "a little more than fp16's largest": (65530.0, 1e-3, 1e-3, "float16"),
+        "numbers that fp16 holds as subnormal ones": (1e2, 1e-6, 1e-3, "float16 bfloat16"),
+        "exactly what bf16 can": (255 * 2.0**120, 2.0**-126, 2**-8, "bfloat16"),
+        "a little finer than bf16": (1e6, 1e-4, 3.8e-3, "bfloat16"),
+        "exactly what fp8 e4m3 can": (448.0, 2**-6, 2**-4, "float8_e4m3fn float8_e5m2"),
+        "exactly what fp8 e5m2 can": (57344.0, 2**-14, 2**-3, "float8_e4m3fn float8_e5m2"),
+        "a sum of money in cents, exact to the cent": (1e12, 1.0, 1e-13, "float16 bfloat16"),
+        "exactly what fp64 can": (1.7976931348623157e308, 2.0**-1022, 2.0**-53, "float16 bfloat16"),
+        "a distance in the universe": (1e300, 1.0, 1e-20, "float16 bfloat16"),
+        "a probability of many coins": (1.0, 1e-310, 1e-3, "float16 bfloat16"),
+    }
 
-    @staticmethod
-    def stub(largest, smallest, error, fast):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(largest, smallest, error, fast):
         formats = sorted([*fast, torch.float32, torch.float64],
                          key=lambda dtype: (torch.finfo(dtype).bits, torch.finfo(dtype).eps))
@@ -328,145 +193,57 @@ class ChooseDtype(Exercise):
                 return dtype
         raise ValueError("no format will do")
 
-    @wrong("it is too coarse")
-    def always_bf16(largest, smallest, error, fast):
-        return torch.bfloat16 if torch.bfloat16 in fast else torch.float16
-
-    @wrong("not fast in bfloat16")
-    def does_not_ask_the_hardware(largest, smallest, error, fast):
-        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32,
-                      torch.float64):
-            info = torch.finfo(dtype)
-            if info.max >= largest and info.smallest_normal <= smallest and info.eps / 2 <= error:
-                return dtype
-        raise ValueError
-
-    @wrong("only as far down as")
-    def takes_the_most_negative_for_the_smallest(largest, smallest, error, fast):
-        for dtype in sorted([*fast, torch.float32, torch.float64],
-                            key=lambda dtype: (torch.finfo(dtype).bits, torch.finfo(dtype).eps)):
-            info = torch.finfo(dtype)
-            if info.max >= largest and info.min <= smallest and info.eps / 2 <= error:
-                return dtype
-        raise ValueError
-
-    @wrong("float16 takes fewer bytes, and will do")
-    def compares_eps_itself(largest, smallest, error, fast):
-        for dtype in sorted([*fast, torch.float32, torch.float64],
-                            key=lambda dtype: (torch.finfo(dtype).bits, torch.finfo(dtype).eps)):
-            info = torch.finfo(dtype)
-            if info.max >= largest and info.smallest_normal <= smallest and info.eps <= error:
-                return dtype
-        raise ValueError
-
-    @wrong("float16 is more precise")
-    def the_one_that_reaches_farther(largest, smallest, error, fast):
-        for dtype in sorted([*fast, torch.float32, torch.float64],
-                            key=lambda dtype: (torch.finfo(dtype).bits, -torch.finfo(dtype).max)):
-            info = torch.finfo(dtype)
-            if info.max >= largest and info.smallest_normal <= smallest and info.eps / 2 <= error:
-                return dtype
-        raise ValueError
-
-    @wrong("float16 is more precise")
-    def asks_for_the_fewest_bytes_only(largest, smallest, error, fast):
-        fitting = []
-        for dtype in [*fast, torch.float32, torch.float64]:
-            info = torch.finfo(dtype)
-            if info.max >= largest and info.smallest_normal <= smallest and info.eps / 2 <= error:
-                fitting.append(dtype)
-        if not fitting:
-            raise ValueError
-        return min(fitting, key=lambda dtype: dtype.itemsize)
-
-    @wrong("in `fast` or not")
-    def forgets_what_runs_everywhere(largest, smallest, error, fast):
-        for dtype in sorted(fast, key=lambda dtype: (torch.finfo(dtype).bits, torch.finfo(dtype).eps)):
-            info = torch.finfo(dtype)
-            if info.max >= largest and info.smallest_normal <= smallest and info.eps / 2 <= error:
-                return dtype
-        raise ValueError
-
-    @wrong("it returned a str")
-    def by_name(largest, smallest, error, fast):
-        return "float16"
-
-    @wrong("it returned None")
-    def says_nothing_if_none_will_do(largest, smallest, error, fast):
-        for dtype in sorted([*fast, torch.float32, torch.float64],
-                            key=lambda dtype: (torch.finfo(dtype).bits, torch.finfo(dtype).eps)):
-            info = torch.finfo(dtype)
-            if info.max >= largest and info.smallest_normal <= smallest and info.eps / 2 <= error:
-                return dtype
-
-    @staticmethod
-    def probe(choose_dtype):
+    def probe(choose_dtype, job):
+        *needs, fast = job
         observed = []
-        for _, largest, smallest, error, fast, _ in JOBS:
+        for choose, backwards in ((choose_dtype, False), (choose_dtype, True), (ChooseDtype.answer, False)):
             try:
-                got = choose_dtype(largest, smallest, error, InOrder([getattr(torch, name) for name in fast.split()]))
-                is_dtype = isinstance(got, torch.dtype)
-                observed.append(str(got).removeprefix("torch.") if is_dtype else f"a {type(got).__name__}")
+                got = choose(*needs, InOrder([getattr(torch, name) for name in fast.split()], backwards))
+                observed.append(str(got)[6:] if isinstance(got, torch.dtype) else f"a {type(got).__name__}")
             except ValueError:
                 observed.append("ValueError")
         return observed
 
-    def judge(self, observed):
-        for (what, largest, smallest, error, fast, right), got in zip(JOBS, observed[0], strict=True):
-            if got == (right or "ValueError"):
-                continue
-            verb = "raised" if got == "ValueError" else "returned"
-            case = f"{what}: it {verb} {got.replace('a NoneType', 'None')}"
-            dtype = getattr(torch, got, None)
-            if got == "ValueError":
-                return not_yet(case, f"torch.{right}", "the three questions, for every format; `float32` and `float64` "
-                               "run everywhere, in `fast` or not")
-            if not isinstance(dtype, torch.dtype) or right is None:
-                return not_yet(case, f"torch.{right}" if right else "`raise ValueError`: none of the formats will do",
-                               "what your function returns, and what it does after the last format")
-            if not dtype.is_floating_point:
-                return not_yet(case, f"torch.{right}", "the formats in the task")
-            if got not in (*fast.split(), "float32", "float64"):
-                return not_yet(f"{case}, but this hardware is not fast in {got}", f"torch.{right}", "`fast`")
-            info = torch.finfo(dtype)
-            if info.max < largest:
-                problem = f"it reaches only up to {info.max:.3g}, the job up to {largest:.3g}"
-            elif info.smallest_normal > smallest:
-                problem = f"it reaches only as far down as {info.smallest_normal:.2g}, the job down to {smallest:.2g}"
-            elif info.eps / 2 > error:
-                problem = f"it is too coarse, wrong by up to {info.eps / 2:.1g}; the job bears {error:.1g}"
-            elif info.bits > torch.finfo(getattr(torch, right)).bits:
-                problem = f"{right} takes fewer bytes, and will do"
-            else:
-                problem = f"{right} is more precise, and takes as many bytes"
-            return not_yet(f"{case}; {problem}", f"torch.{right}", "the three questions, and the order of the formats")
-        return None
+    def judge(self, seen, job):
+        one, other, right = seen[0]
+        got, (largest, smallest, error, fast) = other if one == right else one, job
+        wanted = "`raise ValueError`: none of the formats will do" if right == "ValueError" else f"torch.{right}"
+        info, best = (torch.finfo(getattr(torch, name) if name in FORMATS else torch.float64) for name in (got, right))
+        just = best.max == largest or best.smallest_normal == smallest or best.eps / 2 == error
+        rows = (
+            (got == right, "", ""),
+            (got == "ValueError", "", "all formats; `float32` and `float64` run everywhere, in `fast` or not"),
+            (got not in FORMATS, "", "what your function returns, and what it does after the last format"),
+            (got not in (*fast.split(), "float32", "float64"), f", but this hardware is not fast in {got}", "`fast`"),
+            (info.max < largest, f"; it reaches only up to {info.max:.6g}, the job up to {largest:.6g}", "`max`"),
+            (info.smallest_normal > smallest, f"; it reaches only as far down as {info.smallest_normal:.2g}, the job "
+             f"to {smallest:.2g}", "numbers below `smallest_normal` lose bits; `min` is another thing"),
+            (info.eps / 2 > error, f"; it is too coarse, wrong by {info.eps / 2:.2g}, not {error:.2g}", "`eps`"),
+            (info.bits > best.bits, f"; {right} takes fewer bytes, and will do", "a limit just met is met: `<=`, not "
+             "`<`" if just else "rounding is wrong by `eps / 2` at most; and the order of the formats"),
+            (True, f"; {right} is more precise, and takes as many bytes", "which one comes first? A set has no order"))
+        problem, look = next(said for is_wrong, *said in rows if is_wrong)
+        did = "raised" if got == "ValueError" else "returned"
+        return not_yet(f"it {did} {got.replace('a NoneType', 'None')}{problem}", wanted, look) if look else None
 
 
-choose_dtype = ChooseDtype()
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-#: In the third exercise: (largest batch that fits, largest that is allowed).
-BATCHES = ((100, 4096), (1, 64), (0, 64), (64, 64), (37, 50), (1023, 100_000))
-
-
-def most_tries(largest, most):
-    """How often `fits` may be asked: doubling up to the first batch that does not fit, then halving the interval."""
-    return 2 * math.ceil(math.log2(min(2 * max(largest, 1), most) + 1)) + 1
+BUG = "mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)"
 
 
 class LargestBatch(Exercise):
     title = "The largest batch"
     task = ("`fits(batch)` tries a training step with `batch` samples: it returns `True`, or raises "
-            "`torch.OutOfMemoryError`. Return the largest batch, from 1 to `most`, that fits, and 0 if not even one "
-            "sample does. What fits is known: if a batch does, so do all smaller ones. Be careful with a machine that "
-            "others use: never try more than **twice** what fits, and try few sizes, as by doubling and halving. All "
+            "`torch.OutOfMemoryError`. Find, by trying, the largest batch from 1 to `most` that fits, and return it; 0 "
+            "if not even one sample does. You know it when it has fit and the next size has not (or it is `most`): if "
+            "a batch fits, so do all smaller ones. Be careful with a machine that others use: never try more than "
+            "**twice** what fits, and at most **30** sizes, none of them again. Before each try, the memory of the "
+            "tries before it has to be free: a step that failed lives as long as its exception is being handled. All "
             "other errors are bugs: let them through.")
     hints = (
         "First double: 1, 2, 4, 8 … until it does not fit, or `most` is reached. Then you know a size that fits and a "
         "larger one that does not: try the one in the middle, again and again.",
-        "`except torch.OutOfMemoryError` and nothing wider. It is a `RuntimeError`, but so is a wrong shape.",
+        "`except torch.OutOfMemoryError` and nothing wider. It is a `RuntimeError`, but so is a wrong shape. Note in "
+        "the `except` block that it failed, leave the block, and go on.",
     )
     explanation = ("Doubling never tries more than twice what fits, and finds an interval in few tries; halving it "
                    "finds the exact size. Only the one error that means *too large* is caught.")
@@ -474,87 +251,12 @@ class LargestBatch(Exercise):
            "*too large* and answer 0. In real life, leave some room: memory use differs from batch to batch.")
     world_sizes = (1,)
     timeout = 10
+    #: In words: the largest batch that fits, the largest that is allowed, and with which one a bug shows.
+    cases = {f"the largest that fits is {largest}, `most` is {most}": (largest, most, None) for largest, most in
+             ((100, 4096), (1, 64), (0, 64), (64, 64), (37, 50), (1023, 100_000), (1, 1))}
+    cases |= {"a bug in the model": (100, 4096, 1), "a bug that shows from 3 samples on": (100, 4096, 3)}
 
-    @staticmethod
-    def stub(fits, most):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(fits, most):
-        def ok(batch):
-            try:
-                return fits(batch)
-            except torch.OutOfMemoryError:
-                return False
-
-        good, bad = 0, None
-        while bad is None and good < most:
-            batch = min(max(1, 2 * good), most)
-            good, bad = (batch, None) if ok(batch) else (good, batch)
-        while bad is not None and bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if ok(middle) else (good, middle)
-        return good
-
-    @wrong("it returned 64")
-    def powers_of_two_only(fits, most):
-        batch = 1
-        try:
-            while batch <= most and fits(batch):
-                batch *= 2
-        except torch.OutOfMemoryError:
-            pass
-        return batch // 2
-
-    @wrong("it tried a batch of 4096")
-    def begins_at_the_top(fits, most):
-        batch = most
-        while batch > 0:
-            try:
-                fits(batch)
-                return batch
-            except torch.OutOfMemoryError:
-                batch -= 1
-        return 0
-
-    @wrong("it tried a batch of 2048")
-    def halves_from_the_start(fits, most):
-        good, bad = 0, most + 1
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            try:
-                fits(middle)
-                good = middle
-            except torch.OutOfMemoryError:
-                bad = middle
-        return good
-
-    @wrong("sizes were tried")
-    def one_by_one(fits, most):
-        for batch in range(1, most + 1):
-            try:
-                fits(batch)
-            except torch.OutOfMemoryError:
-                return batch - 1
-        return most
-
-    @wrong("how far the next size may be")
-    def doubles_its_step(fits, most):
-        def ok(batch):
-            try:
-                return batch <= most and fits(batch)
-            except torch.OutOfMemoryError:
-                return False
-
-        batch, step = 0, 1
-        while ok(batch + step):
-            batch, step = batch + step, 2 * step
-        while step:
-            batch, step = batch + step if ok(batch + step) else batch, step // 2
-        return batch
-
-    @wrong("the same size more than once")
-    def tries_each_size_twice(fits, most):
         def ok(batch):
             try:
                 return fits(batch)
@@ -567,150 +269,98 @@ class LargestBatch(Exercise):
         bad = min(bad, most + 1)
         while bad - good > 1:
             middle = (good + bad) // 2
-            if ok(middle):
-                good = middle
-            if not ok(middle):
-                bad = middle
-        return good
-
-    @wrong("OutOfMemoryError")
-    def expects_false(fits, most):
-        batch = 1
-        while fits(batch):
-            batch *= 2
-        return batch // 2
-
-    @wrong("it returned 1")
-    def one_always_fits(fits, most):
-        good, bad = 1, None
-        while bad is None and good < most:
-            try:
-                fits(min(2 * good, most))
-                good = min(2 * good, most)
-            except torch.OutOfMemoryError:
-                bad = min(2 * good, most)
-        while bad is not None and bad - good > 1:
-            middle = (good + bad) // 2
-            try:
-                fits(middle)
-                good = middle
-            except torch.OutOfMemoryError:
-                bad = middle
-        return good
-
-    @wrong("shapes cannot be multiplied")
-    def takes_every_error_for_too_large(fits, most):
-        def ok(batch):
-            try:
-                return fits(batch)
-            except RuntimeError:
-                return False
-
-        good, bad = 0, None
-        while bad is None and good < most:
-            batch = min(max(1, 2 * good), most)
-            good, bad = (batch, None) if ok(batch) else (good, batch)
-        while bad is not None and bad - good > 1:
-            middle = (good + bad) // 2
             good, bad = (middle, bad) if ok(middle) else (good, middle)
         return good
 
-    @wrong("only up to 64")
-    def forgets_the_limit(fits, most):
-        def ok(batch):
-            try:
-                return fits(batch)
-            except torch.OutOfMemoryError:
-                return False
+    def probe(largest_batch, case):
+        largest, most, bug = case
+        tried, earlier = [], []
 
-        good, bad = 0, 1
-        while ok(bad):
-            good, bad = bad, 2 * bad
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if ok(middle) else (good, middle)
-        return good
+        def fits(batch):
+            tried.append(operator.index(batch))
+            earlier.append(held.now)
+            if not 1 <= batch <= min(2 * max(largest, 1), most) or len(tried) > 30:
+                raise BaseException("enough")  # which ends a function that catches too much as well
+            if bug and batch >= bug:
+                raise RuntimeError(BUG)
+            activations = torch.zeros(batch, dtype=torch.int8)
+            if held.now > largest:
+                raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {activations.nbytes} bytes")
+            return True
 
-    @staticmethod
-    def probe(largest_batch):
-        class Enough(BaseException):
-            """Ends a function that has tried too much, whatever it catches."""
+        try:
+            with held_bytes() as held:
+                got = largest_batch(fits, most)
+        except BaseException as error:
+            if type(error) is not BaseException and not bug:
+                raise
+            got = str(error)
+        return got if isinstance(got, int) else f"{got}", next(filter(None, earlier), 0), tried
 
-        def asked(largest, most, broken):
-            tried = []
-
-            def fits(batch):
-                tried.append(batch)
-                if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or len(tried) > 400:
-                    raise Enough
-                if broken:
-                    raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)")
-                if batch > min(2 * max(largest, 1), most):
-                    raise Enough
-                if batch > largest:
-                    raise torch.OutOfMemoryError("tried to allocate more memory than there is")
-                return True
-
-            try:
-                got = repr(largest_batch(fits, most))
-            except Enough:
-                got = "stopped"
-            except torch.OutOfMemoryError:
-                got = "OutOfMemoryError"
-            except RuntimeError as error:
-                if not broken:
-                    raise
-                got = str(error)
-            return {"got": got, "tried": tried, "last": repr(tried[-1]) if tried else ""}
-
-        return [asked(*case, False) for case in BATCHES] + [asked(8, 64, True)]
-
-    def judge(self, observed):
-        *ordinary, broken = observed[0]
-        for (largest, most), seen in zip(BATCHES, ordinary, strict=True):
-            case, tried = f"the largest that fits is {largest}, `most` is {most}", seen["tried"]
-            shown = f"\ntried: {', '.join(map(str, tried[:16])) or 'nothing'}{' …' if len(tried) > 16 else ''}"
-            if seen["got"] == "stopped" and (not isinstance(tried[-1], int) or tried[-1] < 1):
-                return not_yet(f"{case}: it tried a batch of {seen['last']}{shown}", "whole numbers from 1 on",
-                               "how the next size is computed")
-            if any(batch > most for batch in tried):
-                return not_yet(f"{case}: it tried a batch of {max(tried)}, though it may go only up to {most}{shown}",
-                               f"sizes from 1 to {most}", "what the doubling does when it comes near `most`")
-            if any(batch > 2 * max(largest, 1) for batch in tried):
-                return not_yet(f"{case}: it tried a batch of {max(tried)}{shown}",
-                               f"at most {2 * max(largest, 1)}, twice what fits",
-                               "with which size you begin" if len(tried) == 1 else
-                               "how far the next size may be from the largest that has fit so far")
-            if len(tried) > most_tries(largest, most):
-                return not_yet(f"{case}: more than {most_tries(largest, most)} sizes were tried{shown}",
-                               f"at most {most_tries(largest, most)}", "doubling, then halving the interval" +
-                               ("; the same size more than once tells nothing new" if len(set(tried)) < len(tried)
-                                else ""))
-            if seen["got"] == "OutOfMemoryError":
-                return not_yet(f"{case}: your function let an OutOfMemoryError through{shown}", f"{largest}",
-                               "`try: … except torch.OutOfMemoryError: …` around `fits`")
-            if seen["got"] != str(largest):
-                return not_yet(f"{case}: it returned {seen['got'][:40]}{shown}", f"{largest}",
-                               "is there a size in between that you have not tried? And what if nothing fits?")
-        if broken["got"] in ("stopped", "OutOfMemoryError") or "shapes" not in broken["got"]:
-            return not_yet("`fits` raised `RuntimeError: mat1 and mat2 shapes cannot be multiplied`, and your function "
-                           f"returned {broken['got'][:40]}", "that error comes through: it is a bug in the model",
-                           "what you catch")
-        return None
+    def judge(self, seen, case):
+        (largest, most, bug), (got, held, tried), again = case, seen[0], len(seen[0][2]) - len(set(seen[0][2]))
+        shown = f"\ntried: {', '.join(map(str, tried[:16])) or 'nothing'}{' …' if len(tried) > 16 else ''}"
+        least, top, twice = min(tried, default=1), max(tried, default=1), 2 * max(largest, 1)
+        unknown = [size for size in (largest, min(largest + 1, most)) if size and size not in tried]
+        return _first(
+            (least < 1 or top > most, f"it tried a batch of {least if least < 1 else top}, though only 1 up to {most} "
+             f"is allowed{shown}", f"sizes from 1 to {most}", "what doubling does near `most`, and halving near 0"),
+            (top > twice, f"it tried a batch of {top}{shown}", f"at most {twice}, twice what fits",
+             "with which size you begin; how far the next may be from the largest that has fit so far"),
+            (held, f"the memory of an earlier try, {held} samples, was still held when the next began{shown}",
+             "all of it is free", "leave the `except` block before the next try, and keep no exception"),
+            (len(tried) > 30 or again, f"{len(tried)} sizes were tried, {again} of them again{shown}",
+             "30 at most, each once", "doubling, then halving; the same size more than once tells nothing new"),
+            (bug and got != BUG, f"`fits` raised `RuntimeError: {BUG}`, and your function returned {got}{shown}",
+             "that error comes through: it is a bug in the model", "what you catch"),
+            (not bug and got != largest, f"it returned {got}{shown}", f"{largest}",
+             "is there a size in between that you have not tried? And what if nothing fits?"),
+            (not bug and unknown, f"it returned {got}, and never tried {unknown}{shown}",
+             "a size that has fit, while the next one has not", "no formula knows all that takes memory: try"))
 
 
-largest_batch = LargestBatch()
+class Block(nn.Module):
+    """Calls its layers, the last one first: numbers, that linear layers multiply by, and names of layers it has."""
 
-# ---------------------------------------------------------------------------------------------------------------------
+    def __init__(self, *layers, gain=1):
+        super().__init__()
+        self.gain = gain
+        for number, layer in enumerate(layers):
+            factor, layer = layer, self._modules.get(layer, layer)
+            if not isinstance(layer, nn.Module):
+                layer = nn.Linear(8, 8, bias=False)
+                layer.weight.data = factor * torch.eye(8)
+            self.add_module(f"layer{number}", layer)
+
+    def forward(self, values):
+        for layer in reversed(self._modules.values()):
+            values = layer(values)
+        return values * self.gain - values * (self.gain - 1)  # in fp16, with a large gain: inf - inf
+
+
+#: The networks of the hunt. The largest weights do no harm: the images are small, and 1000.3 is called first.
+NETWORKS = {
+    "one layer overflows": lambda: Block(1, 1, 800, 600.3, 1, 1000.3),
+    "one layer overflows and a later one hides it": lambda: Block(1, nn.Hardtanh(), 1, 800, 600.3, 1000.3),
+    "a weight is too large for fp16": lambda: Block(1, 1e6),
+    "nothing overflows": lambda: Block(1, 60000, 1, 1000.3),
+    "the last layer overflows": lambda: Block(800, 600.3, 1000.3),
+    "a layer inside another overflows": lambda: Block(1, Block(1, Block(800, 1), 600.3), 1000.3),
+    "a layer around others puts out NaN, by what it does itself": lambda: Block(1, Block(1, 600.3, gain=800), 1000.3),
+    "the model puts out NaN, by what it does itself": lambda: Block(1, 600.3, 1000.3, gain=800),
+    "a layer that is called twice overflows the second time": lambda: Block(300, 600.3, "layer0", 1000.3),
+}
 
 
 class FirstOverflow(Exercise):
     title = "Hunt: the layer where infinity begins"
     task = ("The loss is NaN from the first step on, under autocast in fp16, and in fp32 all is well. Return the name, "
             "as `model.named_modules()` gives it, of the layer whose **output** is the first that is not finite when "
-            "`model(images)` runs under `torch.amp.autocast(\"cpu\", dtype=torch.float16)`; `None` if all outputs are "
-            "finite. The layers are not called in the order in which they are listed. Each check draws new networks. "
-            "Leave each model as it was: without hooks, and its weights in fp32.")
+            "`model(images)` runs, once, under `torch.amp.autocast(\"cpu\", dtype=torch.float16)`; `None` if all "
+            "outputs are finite. Layers may stand inside others, compute something themselves around them, and be "
+            "called in another order than that in which they are listed, or twice; the model itself counts as one, "
+            "and its name is the empty text. Leave each model as it was: with no hooks but its own, and its weights "
+            "in fp32.")
     hints = (
         "`module.register_forward_hook(hook)` calls `hook(module, inputs, output)` after each call of the module, and "
         "returns a handle with `remove()`. Hooks of inner modules come before those of outer ones.",
@@ -722,13 +372,8 @@ class FirstOverflow(Exercise):
     why = ("a loss scale cannot cure this one: the forward itself overflows, and no loss has been computed yet. Now "
            "you know the layer: run it in fp32 (`autocast(enabled=False)`), normalise before it, or use bf16.")
     world_sizes = (1,)
-    timeout = 15
+    cases = {words: words for words in NETWORKS}
 
-    @staticmethod
-    def stub(model, images):
-        raise NotImplementedError
-
-    @staticmethod
     def answer(model, images):
         found = []
 
@@ -745,196 +390,50 @@ class FirstOverflow(Exercise):
             handle.remove()
         return found[0] if found else None
 
-    @wrong("found nothing")
-    def forgets_autocast(model, images):
-        found = []
-        handles = [module.register_forward_hook(lambda module, inputs, output, name=name:
-                                                None if output.isfinite().all() else found.append(name))
-                   for name, module in model.named_modules()]
-        with torch.no_grad():
+    def probe(first_overflow, network):
+        model, broken, forwards = NETWORKS[network](), [], []
+        names = {module: name for name, module in model.named_modules()}
+        images = torch.full((4, 8), 1e-5)
+        images[2, 3:5] = -1e-3  # the only numbers that may overflow
+        handle = nn.modules.module.register_module_forward_hook(
+            lambda module, inputs, output: None if output.isfinite().all() else broken.append(names[module]))
+        with handle, torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
             model(images)
-        for handle in handles:
-            handle.remove()
-        return found[0] if found else None
+        model.register_forward_pre_hook(lambda module, inputs: forwards.append(1))  # a hook of the model's own
+        before, found, after = _state(model), first_overflow(model, images), _state(model)
+        changed = [f"its {what} were {old}, now {after[what]}" for what, old in before.items() if old != after[what]]
+        found = found if found is None or isinstance(found, str) else f"a {type(found).__name__}"
+        return found, list(names.values()), broken, len(forwards), changed
 
-    @wrong("was not finite before that")
-    def takes_the_last(model, images):
-        found = []
-        handles = [module.register_forward_hook(lambda module, inputs, output, name=name:
-                                                None if output.isfinite().all() else found.append(name))
-                   for name, module in model.named_modules() if name]
-        with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
-            model(images)
-        for handle in handles:
-            handle.remove()
-        return found[-1] if found else None
-
-    @wrong("was not finite before that")
-    def looks_for_nan_only(model, images):
-        found = []
-        handles = [module.register_forward_hook(lambda module, inputs, output, name=name:
-                                                found.append(name) if output.isnan().any() else None)
-                   for name, module in model.named_modules() if name]
-        with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
-            model(images)
-        for handle in handles:
-            handle.remove()
-        return found[0] if found else None
-
-    @wrong("layers are not called in the order in which they are listed")
-    def runs_them_as_listed(model, images):
-        with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
-            for name, layer in model.named_children():
-                images = layer(images)
-                if not images.isfinite().all():
-                    return name
-        return None
-
-    @wrong("is finite")
-    def suspects_the_largest_weights(model, images):
-        return max(model.named_parameters(), key=lambda pair: pair[1].abs().max())[0].rpartition(".")[0]
-
-    @wrong("hooks are left in the model")
-    def leaves_its_hooks(model, images):
-        found = []
-        for name, module in model.named_modules():
-            module.register_forward_hook(lambda module, inputs, output, name=name:
-                                         None if output.isfinite().all() else found.append(name))
-        with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
-            model(images)
-        return found[0] if found else None
-
-    @wrong("float16 now")
-    def converts_the_model(model, images):
-        found, model = [], model.half()
-        handles = [module.register_forward_hook(lambda module, inputs, output, name=name:
-                                                None if output.isfinite().all() else found.append(name))
-                   for name, module in model.named_modules()]
-        with torch.no_grad():
-            model(images.half())
-        for handle in handles:
-            handle.remove()
-        return found[0] if found else None
-
-    @wrong("the output of `layer6` is")
-    def all_hooks_share_one_name(model, images):
-        found, handles = [], []
-        for name, module in model.named_modules():
-            def hook(module, inputs, output):
-                if not output.isfinite().all():
-                    found.append(name)  # noqa: B023 (the mistake: all hooks see the last name)
-            handles.append(module.register_forward_hook(hook))
-        with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
-            model(images)
-        for handle in handles:
-            handle.remove()
-        return found[0] if found else None
-
-    @wrong("not the name of a layer")
-    def returns_the_module(model, images):
-        found = []
-        handles = [module.register_forward_hook(lambda module, inputs, output:
-                                                None if output.isfinite().all() else found.append(module))
-                   for module in model.modules()]
-        with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
-            model(images)
-        for handle in handles:
-            handle.remove()
-        return found[0] if found else None
-
-    @staticmethod
-    def probe(first_overflow):
-        torch.set_num_threads(1)
-        observed = []
-        for kind in ("one layer overflows", "one layer overflows and a later one hides it", "nothing overflows"):
-            model, order, images = _network(kind)
-            found = first_overflow(model, images)
-            hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
-            weights = sorted({str(weight.dtype).removeprefix("torch.") for weight in model.parameters()})
-            finite, value = [], images
-            with torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
-                for name in order:
-                    value = getattr(model, name)(value)
-                    finite.append(bool(value.isfinite().all()))
-            observed.append({"kind": kind, "order": order, "finite": finite, "hooks": hooks, "weights": weights,
-                             "found": found if isinstance(found, str) else None if found is None else ...,
-                             "type": type(found).__name__})
-        return [dict(seen, found=f"a {seen['type']}" if seen["found"] is ... else seen["found"]) for seen in observed]
-
-    def judge(self, observed):
-        for number, seen in enumerate(observed[0], start=1):
-            case, order, finite = f"network {number} ({seen['kind']})", seen["order"], seen["finite"]
-            right = None if all(finite) else order[finite.index(False)]
-            found = seen["found"]
-            if found == right:
-                if seen["hooks"]:
-                    return not_yet(f"{case}: the right layer, but hooks are left in the model", "a model as it was",
-                                   "`handle.remove()` for every handle")
-                if seen["weights"] != ["float32"]:
-                    return not_yet(f"{case}: the right layer, but weights are {' and '.join(seen['weights'])} now",
-                                   "a model as it was", "autocast, which leaves the weights alone")
-                continue
-            if found is None:
-                return not_yet(f"{case}: it found nothing", "the name of a layer",
-                               "does the forward run under autocast in fp16, and does the hook see inf as well as NaN?")
-            if found not in order:
-                shown = "the model itself" if found == "" else f"{found}"
-                return not_yet(f"{case}: it returned {shown}, which is not the name of a layer", "one layer's name",
-                               "what you note, and where it comes from")
-            if right is None:
-                return not_yet(f"{case}: it returned `{found}`, whose output is finite in every place",
-                               "`None`", "what is returned if no hook has noted anything")
-            place = order.index(found)
-            if place < order.index(right) or finite[place]:
-                return not_yet(f"{case}: the output of `{found}` is finite, in the place where the model calls it",
-                               "the first layer whose output is not", "layers are not called in the order in which "
-                               "they are listed; and large weights alone do no harm")
-            look = ("the first that is noted, not the last; inf is not finite either; and the layers are not called in "
-                    "the order in which they are listed")
-            return not_yet(f"{case}: the output of `{found}` is not finite, but that of another layer was not finite "
-                           "before that", "the first one", look)
-        return None
+    def judge(self, seen, network):
+        found, names, broken, forwards, changed = seen[0]
+        right = broken[0] if broken else None
+        shown = f"`{found}`" if found else "the model itself"
+        inside = ", inside it," * (found == "" or str(right).startswith(f"{found}."))
+        return _first(
+            (found not in (None, *names), f"it returned {found}, which is not the name of a layer", "a layer's name",
+             "what you note, and where it comes from"),
+            (found is None and broken, "it found nothing", "the first layer whose output is not finite",
+             "does the forward run under autocast in fp16, and does the hook see inf as well as NaN?" if right else
+             "the empty text is a name too, and not true"),
+            (found != right and found not in broken, f"the output of {shown} is finite wherever it is called",
+             "the first layer whose output is not" if broken else "`None`",
+             "layers are not called in the order in which they are listed; and large weights alone do no harm"),
+            (found != right, f"the output of {shown} is not finite, but that of another layer{inside} was not finite "
+             "before that", "the first one", "the first that is noted; inf is not finite either; layers are not called "
+             "in the order in which they are listed"),
+            (changed, f"the right answer, but the model is not as it was: {', '.join(changed)}", "a model as it was",
+             "`handle.remove()` for every handle of yours; and autocast leaves the weights alone"),
+            (forwards > 1, f"the right answer, but the model ran {forwards} times", "one forward", "hooks"))
 
 
-def _network(kind):
-    """(model, names in the order of calling, images): a network drawn anew; unless `kind` says otherwise, it overflows.
-
-    The images are small and the layers harmless, but for three: the first that is called has the largest weights, and
-    only brings the values to size 1; a later one makes them large; and the one after that, the guilty one, too large.
-    """
-    chance, width, depth = random.SystemRandom(), 16, 7
-    guilty = chance.randrange(2, depth - 2)
-    names = [f"layer{number}" for number in range(depth)]
-    order = chance.sample(names, depth)
-    while order[guilty] == max(order[0], order[guilty - 1], order[guilty]):  # else the order as listed would do as well
-        order = chance.sample(names, depth)
-
-    def linear(gain):
-        layer = nn.Linear(width, width, bias=False)
-        signs = [[chance.choice((-1.0, 1.0)) for _ in range(width)] for _ in range(width)]
-        layer.weight.data = gain * torch.tensor(signs) / width**0.5
-        return layer
-
-    gains = {0: 1000.0} if "nothing" in kind else {0: 1000.0, guilty - 1: 600.0, guilty: 800.0}
-    layers = {name: linear(gains.get(place, 1.0)) for place, name in enumerate(order)}
-    if "hides" in kind:
-        layers[order[guilty + 2]] = nn.Hardtanh()
-    return Shuffled(layers, order), order, 1e-3 * torch.randn(4, width)
+def _state(model):
+    """What can be seen of a model from outside: {what: its value}."""
+    modules, weights = list(model.modules()), list(model.parameters())
+    hooks = [vars(one)[name] for one in (*modules, nn.modules.module) for name in vars(one) if name.endswith("_hooks")]
+    return {"hooks": sum(map(len, hooks)),
+            "attributes": ", ".join(sorted({name for one in modules for name in vars(one) if name[0] != "_"})),
+            "weights": ", ".join(f"{str(weight.dtype)[6:]} {weight.double().sum().item():g}" for weight in weights)}
 
 
-class Shuffled(nn.Module):
-    """Calls its layers in another order than that in which they are listed."""
-
-    def __init__(self, layers, order):
-        super().__init__()
-        for name, layer in sorted(layers.items()):
-            self.add_module(name, layer)
-        self.order = order
-
-    def forward(self, images):
-        for name in self.order:
-            images = getattr(self, name)(images)
-        return images
-
-
-first_overflow = FirstOverflow()
+train_step, choose_dtype, largest_batch, first_overflow = TrainStep(), ChooseDtype(), LargestBatch(), FirstOverflow()

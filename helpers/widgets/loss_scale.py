@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import ipywidgets as widgets
 import torch
+from matplotlib.figure import Figure
 
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import svg
 
-_LOST, _COARSE, _KEPT, _TOO_LARGE = "#a83c00", "#e69f00", "#0072b2", "#8a2be2"
+#: What fp16 makes of numbers, by size: {words: (from this power of two, up to that one, the colour)}.
+_ZONES = {"becomes 0": (-60, -25, "C1"), "subnormal": (-25, -14, "C5"), "kept": (-14, 16, "C0"),
+          "overflows": (16, 24, "C3")}
 _LOW, _HIGH = -60, 24
-_LEFT, _RIGHT, _TOP, _BOTTOM = 30, 930, 76, 316
 
 
 @dataclass(frozen=True)
@@ -55,49 +56,34 @@ def histogram(gradients):
     return dict(zip(values.tolist(), (counts / counts.sum()).tolist(), strict=True))
 
 
-def draw(gradients, log2_scale=0):
-    """The picture, as SVG: a histogram of `gradients` times 2**log2_scale, and what fp16 holds of it."""
-    return _draw(histogram(gradients), shares(gradients, 2.0**log2_scale), log2_scale)
+def draw(ax, gradients, log2_scale=0):
+    """Draw a histogram of `gradients` times 2**log2_scale, and what fp16 makes of it.
+
+    Raises ValueError as `shares` does.
+    """
+    _draw(ax, histogram(gradients), shares(gradients, 2.0**log2_scale), log2_scale)
 
 
-def _draw(bars, part, log2_scale):
-    high = max(bars.values())
-    x = lambda power: _LEFT + (_RIGHT - _LEFT) * (power - _LOW) / (_HIGH - _LOW)  # noqa: E731
-    parts = [f'<text x="10" y="28" font-size="18" font-weight="bold">scale 2^{log2_scale} = {2.0**log2_scale:,.0f}:   '
-             f'{_percent(part.lost)} become 0,   {_percent(part.overflow)} overflow</text>',
-             f'<rect x="{x(-25):.0f}" y="{_TOP}" width="{x(-14) - x(-25):.0f}" height="{_BOTTOM - _TOP}" '
-             'fill="#fdf1dc"/>',
-             f'<rect x="{x(-14):.0f}" y="{_TOP}" width="{x(16) - x(-14):.0f}" height="{_BOTTOM - _TOP}" '
-             'fill="#e4f0f8"/>',
-             f'<text x="{x(-19):.0f}" y="{_TOP - 10}" text-anchor="middle">subnormal</text>',
-             f'<text x="{x(1):.0f}" y="{_TOP - 10}" text-anchor="middle">what fp16 holds</text>',
-             f'<text x="{x(-42):.0f}" y="{_TOP - 10}" text-anchor="middle">becomes 0</text>',
-             f'<text x="{x(20):.0f}" y="{_TOP - 10}" text-anchor="middle">inf</text>']
-    for power, share in bars.items():
-        place = power + log2_scale
-        if _LOW <= place < _HIGH:
-            colour = _LOST if place < -25 else _COARSE if place < -14 else _KEPT if place < 16 else _TOO_LARGE
-            height = (_BOTTOM - _TOP - 10) * share / high
-            parts.append(f'<rect x="{x(place) + 1:.1f}" y="{_BOTTOM - height:.1f}" width="{x(1) - x(0) - 2:.1f}" '
-                         f'height="{height:.1f}" fill="{colour}"/>')
-    parts.append(f'<path d="M{_LEFT} {_BOTTOM}H{_RIGHT}" stroke="#333"/>')
-    for power in range(_LOW, _HIGH + 1, 12):
-        parts.append(f'<text x="{x(power):.0f}" y="{_BOTTOM + 22}" text-anchor="middle">2^{power}</text>')
-    parts.append(f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 46}" text-anchor="middle">size of a gradient times '
-                 'the scale</text>')
-    # In words: the text alternative is compared between executions, and shares differ in the last digits.
-    return svg(960, _BOTTOM + 58, parts,
-               f"Histogram of gradients times 2 to the {log2_scale}: in fp16, {_words(part.lost)} become 0, "
-               f"{_words(part.subnormal)} are subnormal, {_words(part.overflow)} overflow.")
+def _draw(ax, bars, part, log2_scale):
+    kept = 1 - part.lost - part.subnormal - part.overflow
+    said = [f"{words}: {_percent(share)}" for words, share in
+            zip(_ZONES, (part.lost, part.subnormal, kept, part.overflow), strict=True)]
+    for label, (low, high, colour) in zip(said, _ZONES.values(), strict=True):
+        heights = [100 * bars.get(power - log2_scale, 0) for power in range(low, high)]
+        ax.stairs(heights, range(low, high + 1), fill=True, color=colour, label=label)
+        ax.axvspan(low, high, color=colour, alpha=0.1, lw=0)
+    ax.set(xlim=(_LOW, _HIGH), ylim=(0, 108 * max(bars.values())), ylabel="% of the gradients",
+           xlabel="size of a gradient times the scale")
+    ax.set_xticks(range(_LOW, _HIGH + 1, 12), [f"2^{power}" for power in range(_LOW, _HIGH + 1, 12)])
+    ax.locator_params(axis="y", nbins=4)
+    ax.set_title(f"Gradients in fp16, scale 2^{log2_scale} = {2**log2_scale:,}")
+    ax.legend(loc="upper left")
+    ax.figure.set_label(f"Histogram of gradients times 2 to the {log2_scale}. In fp16: {', '.join(said)}.")
 
 
 def _percent(share):
     """A single gradient that overflows spoils a step: it must not read 0.0%."""
-    return "none" if share == 0 else "under 0.1%" if share < 0.001 else f"{share:.1%}"
-
-
-def _words(share):
-    return "none" if share == 0 else "few" if share < 0.1 else "many"
+    return "none" if share <= 0 else "under 0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def loss_scale_explorer(gradients, log2_scale=0):
@@ -108,7 +94,15 @@ def loss_scale_explorer(gradients, log2_scale=0):
     bars, values = histogram(gradients), gradients[gradients != 0].flatten()
     slider = widgets.IntSlider(log2_scale, 0, 40, description="log2 of the scale", continuous_update=True,
                                style={"description_width": "150px"}, layout={"width": "600px"})
-    return Explorer({"log2_scale": slider},
-                    lambda log2_scale: _draw(bars, shares(values, 2.0**log2_scale), log2_scale),
+    figure = Figure(figsize=(9, 3.4))
+    figure.set_layout_engine("none")
+    ax = figure.add_axes((0.08, 0.17, 0.89, 0.73))
+
+    def redraw(log2_scale):
+        ax.clear()
+        _draw(ax, bars, shares(values, 2.0**log2_scale), log2_scale)
+        return figure
+
+    return Explorer({"log2_scale": slider}, redraw,
                     "Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real "
                     "gradients, and which of them become 0, subnormal or infinite in fp16.")
