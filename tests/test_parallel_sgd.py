@@ -1,17 +1,18 @@
 """Lesson 02: its trainers as workers, their agreement, bad input, workers that die, and the explorer's model."""
 
 import os
-import statistics
 import subprocess
 import sys
 import time
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from helpers import RankError, launch
-from helpers.parallel_sgd import TASKS, _stored, batches, skewed_split, split
-from helpers.widgets.convergence import convergence_explorer, draw, draw_trainers, train_grid
+from helpers.figures import alt
+from helpers.widgets.convergence import convergence_explorer, train_grid
+from helpers.workers.parallel_sgd.task import TASKS, _stored, batches, skewed_split, split
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -64,7 +65,7 @@ def test_a_worker_without_company(script):
 
 def test_under_torchrun():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-               str(ROOT / "helpers/workers/sgd_every_k.py"), "--epochs", "1", "--every", "8"]
+               str(ROOT / "helpers/workers/parallel_sgd/sgd_every_k.py"), "--epochs", "1", "--every", "8"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0 and "accuracy=0." in done.stdout, done.stderr
@@ -162,7 +163,7 @@ DIES = """
 import os, signal, sys
 sys.path.insert(0, {workers!r})
 import {script} as trainer
-from helpers.parallel_sgd import TASKS
+from helpers.workers.parallel_sgd.task import TASKS
 
 def dying(rank, *args):
     if rank == 1:
@@ -179,7 +180,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("script, function", [("sgd_respawned", "train_epoch"), ("sgd_hogwild", "train")])
 def test_a_worker_that_dies_ends_the_run(tmp_path, script, function):
     path = tmp_path / "dies.py"
-    path.write_text(DIES.format(workers=str(ROOT / "helpers/workers"), script=script, function=function))
+    path.write_text(DIES.format(workers=str(ROOT / "helpers/workers/parallel_sgd"), script=script, function=function))
     began = time.monotonic()
     with pytest.raises(RankError, match="process 1 terminated with signal SIGKILL"):
         launch(path, 1, show=False, timeout=100)
@@ -191,10 +192,7 @@ def test_a_rank_that_dies_ends_the_run():
         import os
         import signal
 
-        from helpers.launcher.arguments import WORKERS
-
-        sys.path.insert(0, str(WORKERS))
-        import sgd_every_k as trainer
+        from helpers.workers.parallel_sgd import sgd_every_k as trainer
 
         def deadly(model, average=trainer.average):
             if os.environ["RANK"] == "2":
@@ -232,23 +230,37 @@ def test_grid_refuses_what_makes_no_sense():
             train_grid(**bad)
 
 
-def test_explorer_draws_every_setting_quickly(grid):
+def lines_of(figure):
+    """What the picture's two coloured lines show, by label."""
+    return {line.get_label().partition("\n")[0]: list(line.get_ydata()) for line in figure.axes[0].lines}
+
+
+def test_explorer_draws_every_setting(grid):
     explorer = convergence_explorer(grid)
-    seen, took = set(), []
+    seen, first, parts = set(), explorer.figure(), len(explorer.figure().findobj())
     for workers, every, skew in grid:
         for name, value in (("workers", workers), ("every", every), ("skew", skew)):
-            began = time.perf_counter()
             explorer.controls[name].value = value
-            took.append(time.perf_counter() - began)
         seen.add(explorer.picture.value)
-        assert explorer.picture.value == draw(grid, workers, every, skew)
-    assert statistics.median(took) < 0.1
+        figure, curve = explorer.figure(), grid[workers, every, skew]
+        assert lines_of(figure) == {"the averaged model": curve.accuracy, "the workers' own,": curve.own}
+        said = alt(figure)
+        assert f"{workers} worker" in said and f"{curve.accuracy[0]:.0%}, {curve.accuracy[1]:.0%};" in said
+        assert explorer.picture.value.startswith("<img") and f"{workers} worker" in explorer.picture.value
+        shown = figure.get_tightbbox(FigureCanvasAgg(figure).get_renderer())
+        assert shown.x0 >= 0 and shown.y0 >= 0 and all(shown.max <= figure.get_size_inches()), "nothing is cut off"
+        assert figure is first and len(figure.findobj()) == parts, "quick, because nothing is drawn anew"
     assert len(seen) == 1 + 36, "one worker has nobody to average with; all others differ"
-    bundle = explorer._repr_mimebundle_()
-    assert "data:image/svg+xml" in bundle["text/html"] and "Convergence explorer" in bundle["text/plain"]
+    bundle, metadata = explorer._repr_mimebundle_()
+    assert bundle["image/png"].startswith(b"\x89PNG") and "Convergence explorer" in bundle["text/plain"]
+    assert "8 workers" in metadata["image/png"]["alt"]
 
 
-def test_trainers_are_drawn():
-    rows = [{"samples": 10 * n, "seconds": n / 3, "loss": 1 / n} for n in (1, 2, 3)]
-    picture = draw_trainers({"DDP": rows, "<Hogwild>": rows})
-    assert picture.startswith("<svg") and "&lt;Hogwild&gt;" in picture and picture.count("<polyline") == 4
+def test_what_does_nothing_with_one_worker_says_so(grid):
+    explorer = convergence_explorer(grid)
+    others = [explorer.controls["every"], explorer.controls["skew"]]
+    for workers in (1, 2):
+        explorer.controls["workers"].value = workers
+        assert [control.disabled for control in others] == [workers == 1] * 2
+        texts = " ".join(text.get_text() for text in explorer.figure().axes[0].texts)
+        assert ("do nothing here" in texts) == (workers == 1) != ("averaging" in texts)

@@ -108,7 +108,7 @@ class MeanOfRanks(InGroup):
         for rank, got in enumerate(seen):
             if isinstance(got, str):
                 return not_yet(f"rank {rank} {got}", "a float", "the line with `return`")
-            if abs(got - mean) > 1e-5 * max(1, abs(mean)):
+            if not abs(got - mean) <= 1e-5 * max(1, abs(mean)):  # nor is nan
                 def near(value, got=got):
                     return abs(got - value) < 1e-4
 

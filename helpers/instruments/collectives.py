@@ -8,6 +8,8 @@ from math import prod
 from typing import NamedTuple
 from unittest import mock
 
+from helpers.instruments.calls import counted_calls
+
 
 class Collective(NamedTuple):
     """One collective, as torch's flight recorder keeps it."""
@@ -114,6 +116,7 @@ def counted_traffic():
             patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
         for name in ("wait", "get_future", "is_completed"):
             patches.enter_context(mock.patch.object(dist.Work, name, waits(getattr(dist.Work, name))))
+        monitored = patches.enter_context(counted_calls(dist.ProcessGroup, "monitored_barrier"))
         yield traffic
     for entry in _recorded():
         if entry["record_id"] not in before:
@@ -122,4 +125,5 @@ def counted_traffic():
             traffic.collectives.append(Collective(
                 _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes),
                 tuple(dtype for _, dtype in sizes)))
+    traffic.collectives += [Collective("barrier", 0, ()) for _ in monitored["monitored_barrier"]]  # not recorded
     traffic.unwaited = sum(work is not None and id(work) not in waited for work in works)

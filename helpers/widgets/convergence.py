@@ -1,12 +1,13 @@
 """The convergence explorer: workers, sync interval and label skew, from trainings that were really run."""
 
-import html
 from dataclasses import dataclass, field
 
 import ipywidgets as widgets
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import COLOURS, svg
 
 WORKERS = (1, 2, 4, 8)
 #: Steps between two averagings; 0 stands for once per epoch.
@@ -63,7 +64,7 @@ def _train(workers, settings, epochs):
     import torch
     from torch import nn
 
-    from helpers.parallel_sgd import TASKS, batches, skewed_split
+    from helpers.workers.parallel_sgd.task import TASKS, batches, skewed_split
 
     task = TASKS["Digits"]
     images, labels = task.tensors(train=True)
@@ -135,50 +136,52 @@ def _average(weights, workers, due):
             grouped.copy_(torch.where(due.view(-1, 1, 1), grouped.mean(1, keepdim=True), grouped))
 
 
-def in_words(workers, every, skew, curve):
-    """What the setting is, and how it ended, in a sentence."""
+def in_words(workers, every, skew):
+    """What the setting is."""
+    if workers == 1:
+        return "1 worker: it averages with nobody, and has all the labels"
     how = "once per epoch" if every == 0 else "at every step" if every == 1 else f"every {every} steps"
-    who = f"{workers} workers, averaged {how}, {skew:.0%} of the images sorted by label" if workers > 1 else "1 worker"
-    return f"{who}: {curve.accuracy[-1]:.0%} right after {len(curve.accuracy)} epochs"
+    return f"{workers} workers, averaged {how}, {skew:.0%} of the images sorted by label"
 
 
-def draw(grid, workers, every, skew):
-    """The chosen training above all others of the grid, as SVG.
+def draw_trainings(ax, grid):
+    """Draw all trainings of the grid in grey.
 
     Args:
-        grid: What `train_grid` returned; it holds every combination of the three choices.
+        grid: What `train_grid` returned; it holds every combination of its workers, intervals and skews.
+
+    Returns:
+        A function of workers, every and skew that shows this training above the others. (It moves what is there: to
+        draw all anew would take three times as long.)
     """
-    chosen = grid[workers, every, skew]
-    epochs = len(chosen.accuracy)
+    epochs = range(1, len(next(iter(grid.values())).accuracy) + 1)
+    others = {tuple(zip(epochs, curve.accuracy, strict=True)) for curve in grid.values()}
+    ax.add_collection(LineCollection(sorted(others), color="#bbbbbb", linewidth=1, label="all other settings"))
+    own, = ax.plot(epochs, [0] * len(epochs), "--", color="C1", label="the workers' own,\nbefore averaging")
+    averaged, = ax.plot(epochs, [0] * len(epochs), "o-", color="C0", linewidth=3, label="the averaged model")
+    ax.set(ylim=(0, 1), xlim=(0.9, len(epochs) + 0.1), xticks=epochs, ylabel="test accuracy",
+           xlabel="epochs (passes over all images, together)")
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    ax.legend(handles=[averaged, own, ax.collections[0]], loc="upper left", bbox_to_anchor=(1, 0.75))
+    ax.grid(axis="y")
+    note = ax.text(1.04, 0.96, "", transform=ax.transAxes, va="top")
 
-    def line(values, look):
-        points = " ".join(f"{90 + 560 * number / epochs:.0f},{400 - 360 * value:.0f}"
-                          for number, value in enumerate(values, start=1))
-        return f'<polyline points="{points}" fill="none" {look}/>'
+    def show(workers, every, skew):
+        chosen, words = grid[workers, every, skew], in_words(workers, every, skew)
+        averaged.set_ydata(chosen.accuracy)
+        own.set_ydata(chosen.own)
+        ax.set_title(words)
+        rounds = f"{chosen.averagings} averaging{'s' * (chosen.averagings != 1)} per epoch"
+        note.set_text(f"{chosen.accuracy[-1]:.0%} right at the end\n" + (
+            rounds if workers > 1 else "“Average every” and “Label\nskew” do nothing here"))
+        ax.figure.set_label(f"{words}. Test accuracy by epoch, of the averaged model: {_listed(chosen.accuracy)}; of "
+                            f"the workers' own before averaging: {_listed(chosen.own)}.")
 
-    title = in_words(workers, every, skew, chosen)
-    parts = [f'<text x="20" y="28" font-size="18" font-weight="bold">{html.escape(title)}</text>',
-             '<path d="M90 40V400H660" fill="none" stroke="#333"/>']
-    for percent in (0, 25, 50, 75, 100):
-        y = 400 - 3.6 * percent
-        parts.append(f'<text x="80" y="{y + 6:.0f}" text-anchor="end">{percent} %</text>'
-                     f'<path d="M90 {y:.0f}H660" stroke="#ddd"/>')
-    parts += [f'<text x="{90 + 560 * number / epochs:.0f}" y="424" text-anchor="middle">{number}</text>'
-              for number in range(1, epochs + 1)]
-    parts.append('<text x="375" y="450" text-anchor="middle">epochs (passes over all images, together)</text>')
-    parts += [line(curve.accuracy, 'stroke="#bbb"') for curve in grid.values()]
-    dashes = f'stroke="{COLOURS[1]}" stroke-width="3" stroke-dasharray="8 6"'
-    parts += [line(chosen.own, dashes), line(chosen.accuracy, f'stroke="{COLOURS[0]}" stroke-width="4"')]
-    for number, (look, words) in enumerate([
-            (f'stroke="{COLOURS[0]}" stroke-width="4"', "the averaged model"), (dashes, "the workers' own,"),
-            ('stroke="#bbb" stroke-width="2"', "all other settings")]):
-        y = 200 + 56 * number
-        parts.append(f'<path d="M680 {y - 5}H720" {look}/><text x="730" y="{y}">{words}</text>')
-    parts.append('<text x="730" y="276">before averaging</text>')
-    rounds = chosen.averagings if workers > 1 else 0
-    parts.append(f'<text x="680" y="90">per epoch:</text><text x="680" y="122" font-size="26" font-weight="bold">'
-                 f'{rounds}</text><text x="680" y="146">averaging{"s" * (rounds != 1)}</text>')
-    return svg(920, 466, parts, title)
+    return show
+
+
+def _listed(shares):
+    return ", ".join(f"{share:.0%}" for share in shares)
 
 
 def convergence_explorer(grid):
@@ -199,39 +202,15 @@ def convergence_explorer(grid):
         "skew": widgets.SelectionSlider(options=[(f"{skew:.0%}", skew) for skew in skews], value=skews[-1],
                                         description="Label skew", **wide),
     }
-    return Explorer(controls, lambda **values: draw(grid, **values),
+    figure = Figure(figsize=(9, 4.4), layout="none")
+    show = draw_trainings(figure.subplots(), grid)
+    figure.subplots_adjust(left=0.1, right=0.7, top=0.91, bottom=0.13)
+
+    def draw(workers, every, skew):
+        controls["every"].disabled = controls["skew"].disabled = workers == 1  # they would change nothing
+        show(workers, every, skew)
+        return figure
+
+    return Explorer(controls, draw,
                     "Convergence explorer: choose the number of workers, how often they average, and how much of the "
                     "data is sorted by label; the picture shows test accuracy over epochs, from real trainings.")
-
-
-def _rounded(number):
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def draw_trainers(trainers):
-    """Test loss of several trainers, over samples on the left and over seconds on the right, as SVG.
-
-    Args:
-        trainers: {name: rows}, each row with "samples", "seconds" and "loss", as the sgd_*.py workers report them.
-    """
-    high = max(row["loss"] for rows in trainers.values() for row in rows) * 1.05
-    parts = []
-    for panel, what in enumerate(("samples", "seconds")):
-        left, most = 70 + 440 * panel, max(row[what] for rows in trainers.values() for row in rows)
-        parts.append(f'<path d="M{left} 30V330H{left + 390}" fill="none" stroke="#333"/>'
-                     f'<text x="{left + 195}" y="358" text-anchor="middle">{what} (up to {_rounded(most)})</text>'
-                     f'<text x="{left + 8}" y="24">test loss</text>'
-                     f'<text x="{left - 8}" y="40" text-anchor="end">{high:.1f}</text>'
-                     f'<text x="{left - 8}" y="334" text-anchor="end">0</text>')
-        for number, rows in enumerate(trainers.values()):
-            points = [(left + 390 * row[what] / most, 330 - 300 * row["loss"] / high)
-                      for row in rows]
-            line = " ".join(f"{x:.0f},{y:.0f}" for x, y in points)
-            parts.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[number]}" stroke-width="3" '
-                         f'stroke-dasharray="{("none", "8 4", "3 3", "12 4 3 4", "1 5")[number % 5]}"/>')
-            parts += [f'<circle cx="{x:.0f}" cy="{y:.0f}" r="4" fill="{COLOURS[number]}"/>' for x, y in points]
-    for number, name in enumerate(trainers):
-        x, y = 70 + 300 * (number % 3), 392 + 26 * (number // 3)
-        parts.append(f'<text x="{x}" y="{y}" fill="{COLOURS[number]}" font-weight="bold">● {html.escape(name)}</text>')
-    return svg(920, 410 + 26 * ((len(trainers) - 1) // 3), parts,
-               f"Test loss over samples and over seconds of {', '.join(trainers)}")

@@ -70,6 +70,7 @@ test_mean_of_ranks = edits(
     ("total.item() / dist.get_world_size()", "float(value)", "its own number"),
     ("all_reduce(total)", "all_reduce(total, async_op=True)", "never waited for it"),
     ("total.item()", "total", "returned a Tensor"),
+    ("total.item() / dist.get_world_size()", "float('nan')", "returned nan"),
     ("dist.all_reduce(total)", "if dist.get_rank() == 0:\n        dist.all_reduce(total)\n    dist.barrier()",
      "waited in vain at `dist.all_reduce(total)`"),
     ("torch.tensor([float(value)])", "torch.tensor([int(value)])", "lost its digits"),

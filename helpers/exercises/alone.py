@@ -1,0 +1,34 @@
+"""Exercises whose answer only computes, in one rank: a loop without end is ended by the time that it has computed."""
+
+import signal
+
+from helpers.exercises.engine import Exercise
+
+
+class Endless(BaseException):
+    """What ends an answer that computes for too long: no `except Exception` catches it."""
+
+    __module__ = "builtins"  # a traceback then names it without where it comes from
+
+
+class Alone(Exercise):
+    """An exercise whose answer only computes, in one rank.
+
+    The time that it has computed ends a loop without end, so that a slow answer has as much of it on a busy machine.
+    """
+
+    world_sizes, timeout, computing = (1,), 60, 5
+
+    @classmethod
+    def run(cls, answer, case, slowly):
+        def enough(*_):
+            raise Endless(f"no answer after {cls.computing} s of computing: is there a loop without end?")
+
+        if not hasattr(signal, "setitimer"):  # Windows has only `timeout`
+            return cls.probe(answer, case)
+        signal.signal(signal.SIGPROF, enough)
+        signal.setitimer(signal.ITIMER_PROF, cls.computing)
+        try:
+            return cls.probe(answer, case)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,0 +1,330 @@
+"""Lesson 02: answers, wrong and right.
+
+How each could be cheated, or a right answer refused, and what stands against it:
+split         an error given back and not raised; a type other than the task's; a subclass of ValueError is one
+aggregate     lost digits and sums that overflow; emptied lists; one worker's own tensors, and views of them
+choose_k      fits that are exact, or not whole; only one refusal tried; a slow search has its time, an endless one not
+run_epoch     pairs, always four, all joined but the last; waiting by guess; threads and questions wait as well as join
+train_epoch   a pause in place of a barrier; a barrier's error swallowed; batches may come in any order
+progress      rounding by floats; batches that are all full; more than one shard
+"""
+
+import time
+
+from helpers.exercises import parallel_sgd as ex
+from tests.answers import edits, right, wrong
+
+CHECKED = "    if not 1 <= n_workers <= n_samples:\n"
+RANGES = "[range(a, b) for a, b in zip(starts, [*starts[1:], n_samples], strict=True)]"
+
+test_split = edits(
+    ex.split,
+    ("[*starts[1:], n_samples]", "[start + size for start in starts]", "sample 9 is in no shard"),
+    ("n_samples]", "n_samples + 1]", "sample 10 is in 1 shard"),
+    (CHECKED, "    if False:\n", "it raised ZeroDivisionError"),
+    (CHECKED, "    if n_workers == 0:\n", "3 samples among 4 workers: it returned"),
+    (CHECKED, "    if n_workers < 1:\n", "3 samples among 4 workers"),
+    (CHECKED, "    if n_workers > n_samples:\n", "asked for no worker at all"),
+    ("    raise ValueError(", "    return ValueError(", "it returned `ValueError("),
+    ("    raise ValueError(", "    raise IndexError(", "it raised IndexError"),
+    (CHECKED, "    if not 1 < n_workers <= n_samples:\n", "5 samples among 1 worker: it raised ValueError: cannot"),
+    (RANGES, "[range(a, min(a - (-n_samples // n_workers), n_samples)) for a in "
+     "range(0, n_samples, -(-n_samples // n_workers))]", "lengths 4, 4, 2"),
+    (RANGES, "[range(r * n_samples // n_workers, (r + 1) * n_samples // n_workers) for r in range(n_workers)]",
+     "lengths 3, 4, 4"),
+    (RANGES, "[slice(a, a + size) for a in starts]", "`[slice(0, 3, None)"),
+    (RANGES, RANGES.replace("[range", "(range").replace("True)]", "True))"), "`<generator"),
+    (RANGES, f"tuple({RANGES})", "`(range(0, 3), "),
+    (RANGES, "[range(rank, n_samples, n_workers) for rank in range(n_workers)]", "out of order"),
+    ("range(a, b)", "range(a, b + (b < n_samples))", "sample 3 is in 2 shards"),
+)
+
+
+class NotEnough(ValueError):
+    pass
+
+
+@right(ex.split)
+def test_another_error_of_the_kind(n_samples, n_workers):
+    if n_workers < 1 or n_workers > n_samples:
+        raise NotEnough
+    ends = [(n_samples // n_workers) * (1 + rank) for rank in range(n_workers)]
+    ends[-1] = n_samples
+    shards = []
+    for end in ends:
+        shards.append(range(shards[-1].stop if shards else 0, end))
+    return shards
+
+
+STACKED = "{name: torch.stack([state[name] for state in states]) for name in states[0]}"
+MEAN = "tensor.double().mean(0).to(tensor.dtype)"
+
+test_aggregate = edits(
+    ex.aggregate,
+    (".mean(0)", ".sum(0)", "the sum"),
+    (".mean(0)", ".sum(0).div(2)", "3 workers"),
+    (".to(tensor.dtype)", "", "came back as float64"),
+    (MEAN, "tensor.double().mean(0).round().to(tensor.dtype)", "its fraction is cut off"),
+    (MEAN, f"{MEAN} if tensor.is_floating_point() else tensor[0].clone()", "worker 0's own"),
+    ("stacked.items()", "stacked.items() if tensor.is_floating_point()", "is missing"),
+    (MEAN, "tensor.bfloat16().mean(0).to(tensor.dtype)", "lost its digits"),
+    (MEAN, "tensor.long().double().mean(0).to(tensor.dtype)", "lost its digits"),
+    (MEAN, "tensor.byte().double().mean(0).to(tensor.dtype)", "`0.weight` is ["),
+    (MEAN, "tensor.double().mean(0).to(torch.uint8)", "came back as uint8"),
+    (MEAN, "tensor.double().mean(0).long()", "came back as int64"),
+    (MEAN, "(sum(tensor) / len(states)).to(tensor.dtype)", "`uint8` ends at 255"),
+    (MEAN, f"{MEAN}.tolist()", "came back as a list"),
+    (MEAN, "tensor.double().mean(0, keepdim=True).to(tensor.dtype)", "of shape (1, 2"),
+    (MEAN, f"{MEAN} * (1 if 'int' in str(tensor.dtype) else float('nan'))", "is [nan"),
+    (STACKED, "{name: states[0][name].grad for name in states[0]}", "NoneType"),
+    ((("return {name", "return list({name"), ("items()}", "items()}.values())")), "it returned a list"),
+    ("    stacked", "    if len(states) == 1:\n        return states[0]\n    stacked", "memory with worker 0"),
+    ("    stacked", "    if len(states) == 1:\n        return {n: t[...] for n, t in states[0].items()}\n    stacked",
+     "memory with worker 0"),
+    ("    return", "    states.clear()\n    return", "`states` has changed"),
+    ("    return", "    for state in states:\n        state.clear()\n    return", "`states` has changed"),
+)
+
+
+@wrong(ex.aggregate, "the models of the workers have changed")
+def test_adds_into_the_first(states):
+    mean = states[0]
+    for state in states[1:]:
+        for name in mean:
+            mean[name] += state[name]
+    for name in mean:
+        mean[name] = (mean[name] / len(states)).to(mean[name].dtype)
+    return mean
+
+
+@wrong(ex.aggregate, "came back as None")
+def test_sends_gradients(states):
+    return {name: tensor.grad for name, tensor in states[0].items()}
+
+
+@wrong(ex.aggregate, "what you wrote into a copy is only there")
+def test_writes_into_a_copy(states):
+    import copy
+
+    import torch
+
+    mean = copy.deepcopy(states[0])
+    for name, tensor in copy.deepcopy(mean).items():
+        tensor.copy_(torch.stack([state[name].double() for state in states]).mean(0))
+    return mean
+
+
+@wrong(ex.aggregate, "3 workers")
+def test_averages_pair_by_pair(states):
+    mean = states[0]
+    for state in states[1:]:
+        mean = {name: ((mean[name].double() + state[name]) / 2).to(state[name].dtype) for name in state}
+    return {name: tensor.clone() for name, tensor in mean.items()}
+
+
+@wrong(ex.aggregate, "whether every worker counts the same")
+def test_counts_one_twice(states):
+    return {name: (sum(state[name].double() for state in [*states, states[0]]) / (len(states) + 1)).to(tensor.dtype)
+            for name, tensor in states[0].items()}
+
+
+@right(ex.aggregate)
+def test_into_a_deep_copy(states):
+    import copy
+
+    mean = copy.deepcopy(states[0])
+    for name, tensor in mean.items():
+        total = sum(state[name].double() for state in states)
+        tensor.copy_((total / len(states)).to(tensor.dtype))
+    return mean
+
+
+@right(ex.aggregate)
+def test_with_floor_division(states):
+    def mean(tensors):
+        if tensors[0].is_floating_point():
+            return sum(tensors) / len(tensors)
+        return (sum(tensor.long() for tensor in tensors) // len(tensors)).to(tensors[0].dtype)
+
+    return {name: mean([state[name] for state in states]) for name in states[-1]}
+
+
+FITS = "steps * step_ms + -(-steps // k) * sync_ms <= budget_ms"
+
+test_choose_k = edits(
+    ex.choose_k,
+    ("-(-steps // k)", "steps // k", "averages 3 times"),
+    ("range(1, steps + 1)", "range(steps, 0, -1)", "would fit as well"),
+    (FITS, "steps * step_ms <= budget_ms", "does not fit"),
+    ("<=", "<", "k = 5 would fit as well"),
+    ('    raise ValueError("not even one averaging fits into the budget")', "    return None", "it returned None"),
+    ("raise ValueError", "return ValueError", "what is returned stops nobody"),
+    ("return k", "return float(k)", "it returned 5.0"),
+    ("return k", "return k == 1 or k", "it returned True"),
+    ("for k in range(1, steps + 1):", "k = 1\n    while True:", "no answer after 5 s of computing"),
+    ("range(1, steps + 1)", "range(1, steps)", "which takes 30 milliseconds"),
+)
+
+
+@right(ex.choose_k)
+def test_slowly(steps, step_ms, sync_ms, budget_ms):
+    for k in range(steps, 0, -1):
+        time.sleep(0.01)
+        milliseconds = averaged = 0
+        for step in range(1, steps + 1):
+            milliseconds += step_ms
+            if step % k == 0 or step == steps:
+                milliseconds, averaged = milliseconds + sync_ms, averaged + 1
+        if milliseconds > budget_ms:
+            break
+        best = k
+    try:
+        return best
+    except UnboundLocalError:
+        raise NotEnough("no k") from None
+
+
+@right(ex.choose_k)
+def test_the_first_of_all(steps, step_ms, sync_ms, budget_ms):
+    import math
+
+    return min(k for k in range(1, steps + 1) if steps * step_ms + math.ceil(steps / k) * sync_ms <= budget_ms)
+
+
+START = "processes = [start(rank) for rank in range(n_workers)]\n"
+JOIN = "    for process in processes:\n        process.join()\n"
+
+test_run_epoch = edits(
+    ex.run_epoch,
+    ((("    pull_down()\n", "    for rank in range(n_workers):\n     pull_down()\n"), (f"    {START}", f"     {START}"),
+      (JOIN, "     for process in processes: process.join()\n")), "3 workers: worker 0 was trained 3 times"),
+    (f"    {START}{JOIN}", "    for rank in range(n_workers):\n        start(rank).join()\n", "one after the other"),
+    (JOIN, "", "aggregated while worker 0 was still training"),
+    (JOIN, "    processes[-1].join()\n", "aggregated while worker 0 was still training"),
+    ("in processes:", "in processes[:-1]:", "aggregated while worker 2 was still training"),
+    (JOIN, "    import time\n    time.sleep(1)\n", "aggregated while worker 0 was still training"),
+    ("process.join()", "process.join(10)", "aggregated while worker 0 was still training"),
+    ("process.join()", "process.is_alive()", "aggregated while worker 0 was still training"),
+    ("process.join()", "process.kill(), process.join()", "worker 0 was ended while it trained"),
+    ("    pull_down()\n", "", "calls of `pull_down()`: 0"),
+    (f"    {START}", f"    {START}    pull_down()\n", "calls of `pull_down()`: 2"),
+    ("        process.join()", "        process.join()\n        aggregate()", "of `aggregate()`: 4"),
+    ("range(n_workers)", "range(4)", "4 workers were started"),
+    ("range(n_workers)", "range(3)", "5 workers: worker 3 was trained 0 times"),
+    ("range(n_workers)", "range(1, n_workers + 1)", "worker 0 was trained 0 times"),
+    (f"    {START}{JOIN}", "    for first in range(0, n_workers, 2):\n        processes = [start(rank) for rank in "
+     "range(first, min(first + 2, n_workers))]\n        for process in processes:\n            process.join()\n",
+     "never more than 2 workers"),
+)
+
+
+@right(ex.run_epoch)
+def test_asks_until_all_have_ended(n_workers, pull_down, start, aggregate):
+    pull_down()
+    processes = {start(rank) for rank in reversed(range(n_workers))}
+    while any(process.is_alive() for process in processes):
+        time.sleep(0.01)
+    assert all(process.exitcode == 0 for process in processes)
+    aggregate()
+
+
+@right(ex.run_epoch)
+def test_a_thread_for_each(n_workers, pull_down, start, aggregate):
+    from concurrent.futures import ThreadPoolExecutor
+
+    pull_down()
+    with ThreadPoolExecutor(n_workers) as threads:
+        list(threads.map(lambda rank: start(rank).join(), range(n_workers)))
+    aggregate()
+
+
+@right(ex.run_epoch)
+def test_waits_for_all_at_once(n_workers, pull_down, start, aggregate):
+    from multiprocessing.connection import wait
+
+    pull_down()
+    sentinels = [process.sentinel for process in [start(rank) for rank in range(n_workers)]]
+    while sentinels:
+        for sentinel in wait(sentinels):
+            sentinels.remove(sentinel)
+    aggregate()
+
+
+BARRIER = "    barrier()"
+
+test_train_epoch = edits(
+    ex.train_epoch,
+    (f"\n{BARRIER}", f"\n    {BARRIER}", "rank 0 had returned, rank 1 waited in vain at `barrier()`"),
+    (BARRIER, "", "before rank 1 has trained"),
+    (BARRIER, "    import time; time.sleep(1.2)", "A pause (`sleep`) is no waiting"),
+    ((("    for", f"{BARRIER}\n    for"), (f"step(batch)\n{BARRIER}", "step(batch)")), "before rank 1 has trained"),
+    ("in batches:", "in batches[:2]:", "rank 1 trained on 2 of its 3 batches"),
+    ("step(batch)", "step(batch), step(batch)", "on `batch 0 of 2` 2 times"),
+    ("    barrier", "    if len(batches) > 2:\n        barrier", "rank 0 had returned, rank 1 waited in vain"),
+    (BARRIER, "    barrier(async_op=True)", "its asynchronous barrier"),
+)
+
+
+@wrong(ex.train_epoch, "`barrier()` was called 2, 3 times")
+def test_swallows_the_error(batches, step, barrier):
+    for batch in batches:
+        step(batch)
+        try:
+            barrier()
+        except RuntimeError:
+            pass
+
+
+@right(ex.train_epoch)
+def test_lockstep_as_long_as_it_goes(batches, step, barrier):
+    import torch
+    import torch.distributed as dist
+
+    most = torch.tensor(len(batches))
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    for number in range(most):
+        if number < len(batches):
+            step(batches[-1 - number])
+        barrier()
+
+
+@right(ex.train_epoch)
+def test_with_a_collective_of_its_own(batches, step, barrier):
+    import torch.distributed as dist
+
+    while batches:
+        step(batches.pop())
+    dist.all_gather_object([None] * dist.get_world_size(), "done")
+
+
+@right(ex.train_epoch)
+def test_with_a_monitored_barrier(batches, step, barrier):
+    import torch.distributed as dist
+
+    for batch in batches:
+        step(batch)
+    dist.monitored_barrier()
+
+
+SEEN = "min((index + 1) * batch_size, n_samples)"
+
+test_progress = edits(
+    ex.progress,
+    ((("    seen", "    n_batches = -(-n_samples // batch_size)\n    seen"), (SEEN, "index * batch_size"),
+      ("100 * seen // n_samples", "1. * index / n_batches:.0f")), "never passes 1 %"),
+    (SEEN, "index * batch_size", "after batch number 0, one batch has been seen"),
+    (SEEN, "(index + 1) * batch_size", "`384/359 (106%)`"),
+    ("100 * seen // n_samples", "100 * seen / n_samples:.0f", "`64/359 (18%)`"),
+    ("100 * seen // n_samples", "100 * (index + 1) // -(-n_samples // batch_size)", "`64/359 (16%)`"),
+    ("100 * seen // n_samples", "int(seen / n_samples * 100)", "floats are not exact"),
+    ("return ", "line = ", "it returned None"),
+    ("%)", " %)", "`359/359 (100 %)`"),
+)
+
+
+@right(ex.progress)
+def test_with_fractions(index, batch_size, n_samples):
+    from fractions import Fraction
+
+    seen = index * batch_size + min(batch_size, n_samples - index * batch_size)
+    return f"{seen}/{n_samples} ({int(Fraction(seen * 100, n_samples))}%)"
