@@ -1,27 +1,28 @@
-"""The trace viewer: a timeline of real traces to zoom and pan, and the profiler's table, as pictures.
+"""The trace viewer: a timeline of real traces to zoom and to move along; and the profiler's table.
 
-Events too short to be seen share a bar, so that a picture stays small, however many events there are.
+Events too short to be seen share a bar, so that a picture is drawn quickly, however many events there are.
 """
 
 import html
-import re
 from bisect import bisect_left
 from collections import defaultdict
 
 import ipywidgets as widgets
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from helpers import traces as tracing
+from helpers.figures import ACTIVITIES
+from helpers.instruments import traces as tracing
 from helpers.widgets.explorer import Explorer
-from helpers.widgets.svg import ACTIVITIES, svg, ticks
 
-COLOURS = {**ACTIVITIES, tracing.OTHER: "#b9c4cc"}
-_INK = {tracing.COMPUTE: "#fff", tracing.COMMUNICATION: "#fff", tracing.WAITING: "#111", tracing.OTHER: "#111"}
+COLOURS = {tracing.OTHER: "#b9c4cc"} | ACTIVITIES
+_MARK = "a step"
 
 #: Rows for each thread: events that lie deeper are left out.
 DEEPEST = 6
-_WIDTH, _LEFT, _ROW = 960, 120, 22
-#: Pixels: neighbours that are narrower share a bar.
-_GRAIN = 3
+#: Pixels: the picture, the time's axis in it, a row, what a letter takes; neighbours narrower than a grain share a bar.
+_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM, _ROW, _LETTER, _GRAIN = 960, 130, 12, 64, 52, 22, 8.4, 3
 
 
 class View:
@@ -30,10 +31,10 @@ class View:
     def __init__(self, traces):
         """
         Args:
-            traces: A `helpers.traces.Trace`, or one per rank as `together` returns them.
+            traces: A `helpers.instruments.traces.Trace`, or one per rank as `together` returns them.
 
         Raises:
-            helpers.traces.TraceError: there is no trace, or none has an event.
+            helpers.instruments.traces.TraceError: there is no trace, or none has an event.
         """
         traces = [traces] if isinstance(traces, tracing.Trace) else list(traces)
         if not any(trace.events for trace in traces):
@@ -42,24 +43,26 @@ class View:
         self.begin = min(trace.span_us[0] for trace in traces if trace.events)
         self.end = max(trace.span_us[1] for trace in traces if trace.events)
         self.count = sum(not event.mark for trace in traces for event in trace.events)
-        self.rows = []  # (name shown at the left, or "", its events in the order of time, their beginnings)
+        rows = []  # (name shown at the left, or "", its events in the order of time)
         for number, trace in enumerate(traces):
             threads = defaultdict(lambda: defaultdict(list))
-            for event in trace.events:
+            for event in _seen(trace):
                 if not event.mark and event.depth < DEEPEST:
                     threads[event.thread][event.depth].append(event)
             if trace.steps:
-                self.rows.append((self._name(number, "steps"), [event for event in trace.events if event.mark]))
-            gloo = {thread for thread, rows in threads.items() if "gloo:" in rows[min(rows)][0].name}
-            size = {thread: sum(map(len, rows.values())) for thread, rows in threads.items()}
+                rows.append((self._name(number, "steps"), [event for event in trace.events if event.mark]))
+            gloo = {thread for thread, rows_of in threads.items() if "gloo:" in rows_of[min(rows_of)][0].name}
+            size = {thread: sum(map(len, rows_of.values())) for thread, rows_of in threads.items()}
             order = sorted(threads, key=lambda thread, size=size, gloo=gloo: (thread in gloo, -size[thread]))
             for place, thread in enumerate(order):
                 what = thread if thread.startswith("GPU") else "gloo" if thread in gloo else f"thread {place}"
                 name = self._name(number, "main thread" if what == "thread 0" else what)
                 for depth, events in sorted(threads[thread].items()):
-                    self.rows.append((name if depth == 0 else "", events))
-        self.rows = [(name, events, [event.begin_us for event in events]) for name, events in self.rows]
+                    rows.append((name if depth == 0 else "", events))
+        self.rows = [(name, events, [event.begin_us for event in events], [event.end_us for event in events])
+                     for name, events in rows]
         self.said = "; ".join(self._counted(number) for number in range(len(traces)))
+        self._lay_out()
 
     def _name(self, number, what):
         if len(self.traces) == 1:
@@ -67,8 +70,36 @@ class View:
         rank = self.traces[number].rank
         return f"{number if rank is None else rank}: {what}"
 
+    def _lay_out(self):
+        """Make the figure, whose bars and names `draw` exchanges."""
+        places = [number + 0.25 * sum(bool(name) for name, *_ in self.rows[:number + 1])
+                  for number in range(len(self.rows))]
+        high = _TOP + _BOTTOM + _ROW * (places[-1] + 1)
+        self.figure = Figure(figsize=(_WIDTH / 100, high / 100), dpi=100, facecolor="white")
+        self.figure.set_layout_engine("none")  # slow, and the axes would move while one zooms
+        self.ax = self.figure.add_axes((_LEFT / _WIDTH, _BOTTOM / high, 1 - (_LEFT + _RIGHT) / _WIDTH,
+                                        1 - (_BOTTOM + _TOP) / high))
+        self.ax.set_title("Timeline", pad=30)
+        self.ax.grid(False)
+        self.ax.spines["left"].set_visible(False)
+        self.ax.set_ylim(places[-1] + 0.6, places[0] - 0.6)
+        self.ax.set_yticks([place for place, (name, *_) in zip(places, self.rows, strict=True) if name],
+                           [name for name, *_ in self.rows if name], fontsize=11)
+        self.ax.tick_params(axis="y", length=0)
+        self.ax.tick_params(axis="x", labelsize=11)
+        self.ax.xaxis.set_major_locator(MaxNLocator(7))
+        self.ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))  # as many digits as the ticks need
+        self.bars = {kind: self.ax.add_collection(PolyCollection([], facecolors=colour, label=kind))
+                     for kind, colour in COLOURS.items()}
+        if any(trace.steps for trace in self.traces):
+            steps = PolyCollection([], facecolors="white", edgecolors="#555555", label=_MARK)
+            self.bars[_MARK] = self.ax.add_collection(steps)
+        self.ax.legend(handles=list(self.bars.values()), loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2,
+                       ncols=len(self.bars), fontsize=11, columnspacing=1.2, handlelength=1.2, frameon=False)
+        self.places, self.names = places, []
+
     def draw(self, zoom=1.0, centre=0.5):
-        """A part of the time, as SVG.
+        """A part of the time, drawn into this view's figure.
 
         Args:
             zoom: How many times shorter than the whole the part is; 1 or more.
@@ -77,41 +108,38 @@ class View:
         whole = max(self.end - self.begin, 1e-3)
         span = whole / max(zoom, 1.0)
         begin = self.begin + min(max(centre * whole - span / 2, 0), whole - span)
-        scale = (_WIDTH - _LEFT - 10) / span
-        parts, top = [], 44
-        for name, events, begins in self.rows:
-            if name:
-                top += 4
-                parts.append(f'<text x="6" y="{top + 16}" font-size="14">{html.escape(name)}</text>')
-            parts += self._bars(events, begins, begin, begin + span, scale, top)
-            top += _ROW
-        parts += _axis(begin - self.begin, span, top + 4)
+        scale = (_WIDTH - _LEFT - _RIGHT) / span
+        boxes, self.shown = {kind: [] for kind in self.bars}, []  # shown: (event, how many share its bar)
+        named = 0
+        for place, (_, *row) in zip(self.places, self.rows, strict=True):
+            for event, joined, x, end in _bars(*row, begin, begin + span, scale):
+                pixels = max((end - x) * scale, 1)
+                left, top, low = (x - self.begin) / 1000, place - 0.45, place + 0.45
+                right = left + (pixels - (pixels > 2 * _GRAIN)) / scale / 1000  # a gap tells it from its neighbour
+                corners = (left, low), (left, top), (right, top), (right, low)
+                boxes[_MARK if event.mark else event.kind].append(corners)
+                self.shown.append((event, joined))
+                room = int((pixels - 6) / _LETTER)
+                if room >= 4:
+                    self._write(named, event, left + 4 / scale / 1000, place, room)
+                    named += 1
+        for unused in self.names[named:]:
+            unused.set_visible(False)
+        for kind, bars in self.bars.items():
+            bars.set_verts(boxes[kind])
+        self.ax.set_xlim((begin - self.begin) / 1000, (begin - self.begin + span) / 1000)
         words = f"{span / 1000:,.2f} ms of {whole / 1000:,.2f} ms"
-        parts.append(f'<text x="6" y="24" font-size="17" font-weight="bold">{words}, {self.count:,} events in all'
-                     "</text>")
-        for number, (kind, colour) in enumerate(COLOURS.items()):
-            parts.append(f'<rect x="{500 + 116 * number}" y="10" width="16" height="16" fill="{colour}"/>'
-                         f'<text x="{520 + 116 * number}" y="24" font-size="14">{_LEGEND[kind]}</text>')
-        return svg(_WIDTH, top + 34, parts, f"Timeline of {len(self.traces)} trace(s): {words}. {self.said}")
+        self.ax.set_xlabel(f"ms; shown are {words}, {self.count:,} events in all")
+        self.figure.set_label(f"Timeline of {len(self.traces)} trace(s): {words}. {self.said}")
+        return self.figure
 
-    def _bars(self, events, begins, begin, until, scale, top):
-        """The bars of one row. Neighbours that are narrower than a grain share one, in the colour of the longest."""
-        number = max(0, bisect_left(begins, begin) - 1)
-        last = bisect_left(begins, until)
-        while number < last:
-            event = events[number]
-            x, end = max(event.begin_us, begin), min(event.end_us, until)
-            number += 1
-            if end < begin:
-                continue
-            joined, longest = 1, event
-            if (end - x) * scale < _GRAIN:
-                edge = x + _GRAIN / scale
-                while number < last and begins[number] < edge and events[number].end_us < edge + _GRAIN / scale:
-                    end = max(end, min(events[number].end_us, until))
-                    longest = max(longest, events[number], key=_duration)
-                    joined, number = joined + 1, number + 1
-            yield _bar(longest, joined, _LEFT + (x - begin) * scale, (end - x) * scale, top)
+    def _write(self, number, event, left, place, room):
+        """Write an event's name on its bar."""
+        if number == len(self.names):
+            self.names.append(self.ax.text(0, 0, "", fontsize=10, va="center_baseline", clip_on=True, parse_math=False))
+        name = event.name if len(event.name) <= room else event.name[:room - 1] + "…"
+        ink = "#ffffff" if event.kind == tracing.COMPUTE and not event.mark else "#111111"
+        self.names[number].set(text=name, position=(left, place), color=ink, visible=True)
 
     def _counted(self, number):
         seconds = self.traces[number].seconds()
@@ -119,55 +147,52 @@ class View:
             f"{kind} {1000 * seconds[kind]:.1f} ms" for kind in tracing.KINDS)
 
 
-_LEGEND = {tracing.COMPUTE: "compute", tracing.COMMUNICATION: "communicate", tracing.WAITING: "wait",
-           tracing.OTHER: "other"}
+def _seen(trace):
+    """The events; of waiting, what lies beside compute or communication is "other", as `Trace.busy` counts it."""
+    for event in trace.events:
+        at = event.begin_us
+        if event.kind == tracing.WAITING:
+            for begin, end in trace.busy(tracing.WAITING):
+                begin, end = max(begin, at), min(end, event.end_us)
+                if begin < end:
+                    if at < begin:
+                        yield event._replace(begin_us=at, duration_us=begin - at, kind=tracing.OTHER)
+                    yield event._replace(begin_us=begin, duration_us=end - begin)
+                    at = end
+            event = event._replace(kind=tracing.OTHER)
+        if at < event.end_us or at == event.begin_us:
+            yield event._replace(begin_us=at, duration_us=event.end_us - at)
 
 
-def _duration(event):
-    return event.duration_us
-
-
-def _bar(event, joined, x, wide, top):
-    name = html.escape(event.name)
-    many = f"{joined} short events, the longest: " if joined > 1 else ""
-    colour = "#fff" if event.mark else COLOURS[event.kind]
-    title = f"<title>{many}{name}, {_time(event.duration_us)}</title>"
-    bar = (f'<rect x="{x:.1f}" y="{top}" width="{max(wide, 1):.1f}" height="{_ROW - 2}" fill="{colour}"'
-           f'{" stroke=" + chr(34) + "#555" + chr(34) if event.mark else ""}')
-    room = int((wide - 6) / 8)
-    if room < 4:
-        return f"{bar}>{title}</rect>"
-    label = event.name if len(event.name) <= room else event.name[:room - 1] + "…"
-    ink = "#111" if event.mark else _INK[event.kind]
-    text = f'<text x="{x + 4:.1f}" y="{top + 15}" font-size="14" fill="{ink}">{html.escape(label)}</text>'
-    return f"<g>{title}{bar}/>{text}</g>"
-
-
-def _axis(begin, span, top):
-    return [f'<path d="M{_LEFT} {top}H{_WIDTH - 10}" stroke="#333"/>',
-            *ticks(_LEFT, _WIDTH - 10, top + 18, lambda share: _time(begin + span * share))]
-
-
-def _time(us):
-    return f"{us:.1f} µs" if us < 100 else f"{us / 1000:,.2f} ms"
-
-
-class TraceViewer(Explorer):
-    """The explorer of `trace_viewer`. Its static picture is an image, where nobody can hover: it has no titles."""
-
-    def static(self):
-        return re.sub("<title>[^<]*</title>", "", super().static()).replace("></rect>", "/>")
+def _bars(events, begins, ends, begin, until, scale):
+    """(event, how many, begin, end) of each bar of a row. Neighbours narrower than a grain share the longest one's."""
+    number = max(0, bisect_left(begins, begin) - 1)
+    last = bisect_left(begins, until)
+    grain = _GRAIN / scale
+    while number < last:
+        first, longest, x, end = number, number, max(begins[number], begin), min(ends[number], until)
+        number += 1
+        if end < begin:
+            continue
+        if end - x < grain:
+            edge, took = x + grain, ends[first] - begins[first]
+            while number < last and begins[number] < edge and ends[number] < edge + grain:
+                end = max(end, ends[number])
+                if ends[number] - begins[number] > took:
+                    longest, took = number, ends[number] - begins[number]
+                number += 1
+        yield events[longest], number - first, x, min(end, until)
 
 
 def trace_viewer(traces, zoom=1.0, centre=0.5):
-    """Zoom into a trace, or into those of all ranks, and move along it; hovering over a bar names its event.
+    """Zoom into a trace, or into those of all ranks, and move along it; bars wide enough bear the event's name.
 
     Args:
-        traces: A `helpers.traces.Trace`, or one per rank as `helpers.traces.together` returns them.
+        traces: A `helpers.instruments.traces.Trace`, or one per rank as `together` returns them.
         zoom, centre: The part that is shown at first, as `View.draw` takes them.
 
     Raises:
-        helpers.traces.TraceError: there are no events.
+        helpers.instruments.traces.TraceError: there are no events.
     """
     view = View(traces)
     wide = {"style": {"description_width": "80px"}, "layout": {"width": "720px"}}
@@ -177,80 +202,58 @@ def trace_viewer(traces, zoom=1.0, centre=0.5):
         "centre": widgets.FloatSlider(centre, min=0, max=1, step=0.002, description="move", readout_format=".2f",
                                       **wide),
     }
-    return TraceViewer(controls, view.draw,
-                       "Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies "
-                       "inside the events above it, coloured by what it is: compute, communication, waiting, or other.")
+    return Explorer(controls, view.draw,
+                    "Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies "
+                    "inside the events above it, coloured by what it is: compute, communication, waiting, or other.")
 
 
-# ------------------------------------------------------------------------------------------------------------ the table
+class AveragesTable:
+    """The columns of `key_averages().table()` that matter, for the first rows; alone in a cell it shows itself."""
+
+    def __init__(self, averages, rows=8, sort_by="self_cpu_time_total", memory=False):
+        """
+        Args:
+            averages: What `prof.key_averages()` returned.
+            rows: How many rows.
+            sort_by: The attribute to sort by, the largest first.
+            memory: Show what was allocated in place of the shares of time.
+        """
+        averages = list(averages)
+        whole = sum(row.self_cpu_time_total for row in averages) or 1
+        columns = {"Name": lambda row: row.key, "# of Calls": lambda row: f"{row.count:,}",
+                   "Self CPU": lambda row: _time(row.self_cpu_time_total),
+                   "CPU total": lambda row: _time(row.cpu_time_total)}
+        if memory:
+            columns |= {"Self CPU Mem": lambda row: _bytes(row.self_cpu_memory_usage),
+                        "CPU Mem": lambda row: _bytes(row.cpu_memory_usage)}
+        else:
+            columns |= {"Self CPU %": lambda row: f"{row.self_cpu_time_total / whole:.1%}",
+                        "CPU time avg": lambda row: _time(row.cpu_time_total / max(row.count, 1))}
+        if any(row.device_time_total for row in averages) and not memory:
+            columns["Device total"] = lambda row: _time(row.device_time_total)
+        self.columns = list(columns)
+        shown = sorted(averages, key=lambda row: -getattr(row, sort_by))[:rows]
+        self.rows = [[value(row) for value in columns.values()] for row in shown]
+
+    def __repr__(self):
+        table = [self.columns, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table)
+
+    def _repr_html_(self):
+        def cell(tag, text, side):
+            return f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag[:2]}>'
+
+        sides = ["left"] + ["right"] * (len(self.columns) - 1)
+        heads = "".join(cell('th scope="col"', name, side) for name, side in zip(self.columns, sides, strict=True))
+        rows = "".join(
+            "<tr>" + cell('th scope="row"', row[0], "left") + "".join(cell("td", text, "right") for text in row[1:])
+            + "</tr>" for row in self.rows)
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def draw_table(averages, rows=8, sort_by="self_cpu_time_total", memory=False):
-    """The columns of `key_averages().table()` that matter, for the first rows, as SVG.
-
-    Args:
-        averages: What `prof.key_averages()` returned.
-        rows: How many rows.
-        sort_by: The attribute to sort by, the largest first.
-        memory: Show what was allocated in place of the shares of time.
-    """
-    shown = sorted(averages, key=lambda row: -getattr(row, sort_by))[:rows]
-    whole = sum(row.self_cpu_time_total for row in averages) or 1
-    on_device = any(row.device_time_total for row in averages)
-    columns = [("Name", 10, "start", lambda row: row.key if len(row.key) <= 40 else row.key[:39] + "…"),
-               ("# of Calls", 430, "end", lambda row: f"{row.count:,}"),
-               ("Self CPU", 540, "end", lambda row: _time(row.self_cpu_time_total)),
-               ("CPU total", 650, "end", lambda row: _time(row.cpu_time_total))]
-    if memory:
-        columns += [("Self CPU Mem", 800, "end", lambda row: _bytes(row.self_cpu_memory_usage)),
-                    ("CPU Mem", 940, "end", lambda row: _bytes(row.cpu_memory_usage))]
-    else:
-        columns += [("Self CPU %", 770, "end", lambda row: f"{row.self_cpu_time_total / whole:.1%}"),
-                    ("CPU time avg", 900, "end", lambda row: _time(row.cpu_time_total / max(row.count, 1)))]
-    if on_device and not memory:
-        columns[-1] = ("Device total", 920, "end", lambda row: _time(row.device_time_total))
-    parts = ['<path d="M10 36H950" stroke="#333"/>']
-    for name, x, anchor, value in columns:
-        parts.append(f'<text x="{x}" y="26" text-anchor="{anchor}" font-weight="bold">{name}</text>')
-        parts += [f'<text x="{x}" y="{60 + 26 * number}" text-anchor="{anchor}" font-size="15">'
-                  f"{html.escape(value(row))}</text>" for number, row in enumerate(shown)]
-    return svg(960, 56 + 26 * len(shown), parts, "The profiler's table: the name, the number of calls and the times of "
-                                                 "the operators with the most " + sort_by.replace("_", " "))
-
-
-def draw_memory(trace):
-    """The memory that a trace recorded, over time, as SVG; its peak is marked.
-
-    Raises:
-        helpers.traces.TraceError: the trace holds no memory, as `profile_memory` was not set.
-    """
-    if not trace.memory:
-        raise tracing.TraceError("this trace holds no memory: record it with `profile(profile_memory=True)`")
-    begin, end = trace.span_us
-    peak_at, peak = max(trace.memory, key=lambda row: row[1])
-    low = min(0, *(size for _, size in trace.memory))
-
-    def x(us):
-        return 20 + 900 * (us - begin) / max(end - begin, 1)
-
-    def y(size):
-        return 230 - 170 * (size - low) / max(peak - low, 1)
-
-    points, before = [], trace.memory[0][1]
-    for us, size in trace.memory:
-        points += [f"{x(us):.1f},{y(before):.1f}", f"{x(us):.1f},{y(size):.1f}"]
-        before = size
-    words = f"peak {_bytes(peak)} at {_time(peak_at - begin)}"
-    anchor = "start" if x(peak_at) < 480 else "end"
-    return svg(960, 270, [
-        f'<polygon points="{x(trace.memory[0][0]):.1f},{y(low):.1f} {" ".join(points)} {x(trace.memory[-1][0]):.1f},'
-        f'{y(low):.1f}" fill="#9ecae1"/>',
-        f'<circle cx="{x(peak_at):.1f}" cy="{y(peak):.1f}" r="6" fill="#d55e00"/>',
-        f'<text x="{x(peak_at):.1f}" y="{y(peak) - 14:.1f}" text-anchor="{anchor}" font-weight="bold">{words}</text>',
-        '<text x="10" y="24" font-size="17" font-weight="bold">Memory on the CPU that torch allocated meanwhile</text>',
-        '<path d="M20 230H920" stroke="#333"/>', f'<text x="20" y="252" font-size="14">{_time(0)}</text>',
-        f'<text x="920" y="252" font-size="14" text-anchor="end">{_time(end - begin)}</text>',
-    ], f"Memory that torch allocated on the CPU, over time; peak {peak / 2**20:.0f} MiB.")
+def _time(us):
+    return f"{us:.1f} µs" if us < 100 else f"{us / 1000:,.2f} ms"
 
 
 def _bytes(size):

@@ -1,0 +1,318 @@
+"""Lesson 07: answers, wrong and right.
+
+How each could be cheated, or a right answer refused, and what stands against it:
+profile_the_loop   labels around nothing, with the work done elsewhere; batches that equal their numbers; `step()` in
+                   between, or the profiler stopped once it has its trace, is as right
+find_the_culprit   one number of ranks, or one place for the culprit, known by heart; the longest part, long in all
+                   ranks; a rank that is held up while traces are recorded would be a second culprit
+make_it_fast       the clock patched; a fault moved and not mended (a copy by `from_numpy`, rows in NumPy, a functional
+                   collective); a log flushed by a thread, images one by one, or a DataLoader are as right
+"""
+
+import re
+
+import pytest
+
+from helpers.exercises import profiling as ex
+from tests.answers import edited, edits, right, wrong
+
+test_profile_the_loop = edits(
+    ex.profile_the_loop,
+    ("        train_step(batch)\n            prof.step()", "        train_step(batch)\n    prof.step()",
+     "`step()` was called once for 8 batches, and no trace was written"),
+    ("        train_step(batch)\n            prof.step()", "        train_step(batch)\n        prof.step()",
+     "`step()` was called once for 8 batches, and no trace was written"),
+    ("train_step(batch)\n            prof.step()", "prof.step()\n            train_step(batch)",
+     "step 2 of the profiler holds batch 1"),
+    ("            prof.step()\n", "", "`step()` was never called"),
+    ("    with prof:", "    if True:", "4 batches: no trace was written"),
+    ("    with prof:", "    prof.start()\n    if True:", "4 batches: no trace was written"),
+    ("in batches:", "in batches[:5]:", "trained on: batch 0, 1, 2, 3, 4"),
+    ("with prof:\n        for batch in batches:", "for batch in batches:\n        with prof:",
+     "the profiler was started 8 times"),
+    ("            prof.step()", "        for _ in batches:\n            prof.step()",
+     "step 2 of the profiler holds no batch"),
+    ("            train_step(batch)", "            prof.step()\n            train_step(batch)",
+     "`step()` was called 16 times for 8 batches"),
+    ("            prof.step()", "            for _ in batches:\n                prof.step()",
+     "`step()` was called 64 times for 8 batches"),
+    ("for batch in batches", "for batch in range(len(batches))", "ValueError"),
+    ("train_step(batch)", "train_step(batch); train_step(batch)", "trained on: batch 0, 0, 1, 1"),
+    ("            prof.step()", "            if batch != 'c':\n                prof.step()",
+     "step 2 of the profiler holds batch 2 and batch 3"),
+    ("            train_step(batch)", "            if prof.step_num < 5:\n                train_step(batch)",
+     "8 batches: trained on: batch 0, 1, 2, 3, 4"),
+)
+
+
+@wrong(ex.profile_the_loop, "step 2 of the profiler holds no batch")
+def test_labels_around_nothing(prof, batches, train_step):
+    from torch.profiler import record_function
+
+    for batch in batches:
+        train_step(batch)
+    with prof:
+        for number, _ in enumerate(batches):
+            with record_function(f"batch {number}"):
+                pass
+            prof.step()
+
+
+@wrong(ex.profile_the_loop, "no trace was written")
+def test_a_profiler_of_its_own(prof, batches, train_step):
+    from torch.profiler import profile
+
+    with profile() as mine:
+        for batch in batches:
+            train_step(batch)
+            mine.step()
+
+
+@right(ex.profile_the_loop)
+def test_steps_between_the_batches(prof, batches, train_step):
+    with prof:
+        for number, batch in enumerate(batches):
+            if number > 0:
+                prof.step()
+            train_step(batch)
+
+
+@right(ex.profile_the_loop)
+def test_started_and_stopped_by_hand(prof, batches, train_step):
+    prof.start()
+    try:
+        for batch in batches:
+            train_step(batch)
+            prof.step()
+    finally:
+        prof.stop()
+
+
+@right(ex.profile_the_loop)
+def test_goes_on_without_the_profiler(prof, batches, train_step):
+    rest = iter(batches)
+    with prof as profiler:
+        for _, batch in zip(range(6), rest, strict=False):
+            train_step(batch)
+            profiler.step()
+    for batch in rest:
+        train_step(batch)
+
+
+test_find_the_culprit = edits(
+    ex.find_the_culprit,
+    ("key=lost.get)[1]", "key=lost.get)[0]", "you named rank 0, which waits for another one"),
+    ("late[name] - other.get(name, 0)", "late[name]", "takes as long in the other ranks"),
+    ("return rank, max", "return 0 if len(traces) == 3 else rank, max", "3 ranks: you named rank 0"),
+    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return 1, 'augment'",
+     "rank 0 keeps the others waiting, with 'write log'"),
+    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return 'augment', rank",
+     "your function returned: (str, int)"),
+    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return rank",
+     "your function returned: int"),
+    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return",
+     "your function returned: None"),
+    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return rank, 'gloo:all_reduce'",
+     "'gloo:all_reduce' is none of the labels"),
+    ("return rank, max(late", "return rank, min(late", "rank 1 is right, but you named"),
+    ("return rank, max", "return len(traces), max", "you named rank 2, and there is none"),
+    ("return rank, max", "return 1 - rank if len(traces) == 4 else rank, max", "4 ranks: you named rank"),
+    ("traces[rank - 1].self_seconds()", "{}", "takes as long in the other ranks"),
+)
+
+
+@right(ex.find_the_culprit)
+def test_by_the_spread_of_each_label(traces):
+    took = [{event.name: 0 for event in trace.events} for trace in traces]
+    for of_rank, trace in zip(took, traces, strict=True):
+        for event in trace.events:
+            of_rank[event.name] += event.duration_us
+    labels = ("read files", "augment", "forward", "write log")
+    label = max(labels, key=lambda name: max(one[name] for one in took) - min(one[name] for one in took))
+    return [max(range(len(traces)), key=lambda rank: took[rank][label]), label]
+
+
+@right(ex.find_the_culprit)
+def test_by_who_waits_least_and_with_tensors(traces):
+    import torch
+
+    waits = torch.tensor([trace.seconds()["waiting"] for trace in traces])
+    rank = waits.argmin()
+    own = [trace.self_seconds() for trace in traces]
+    mean = {name: sum(one.get(name, 0) for one in own) / len(own) for name in own[rank]}
+    return rank, max(own[rank], key=lambda name: own[rank][name] - mean[name])
+
+
+def slow_training(*changes):
+    """`train` of the slow script as the learner is given it, with each (old, new) replaced."""
+    import inspect
+    import linecache
+
+    from helpers.workers.profiling import slow_training as script
+
+    source = inspect.getsource(script.train)
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    name = f"<train with {len(linecache.cache)}>"
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    scope = {"__name__": "a_notebook", "torch": script.torch, "nn": script.nn, "dist": script.dist,
+             "normalised": script.normalised}
+    exec(compile(source, name, "exec"), scope)
+    return scope["train"]
+
+
+ROWS = ("torch.stack([normalised(image) for image in pixels[i:i + 4]])",
+        "(pixels[i:i + 4] - pixels[i:i + 4].mean(-1, keepdim=True)) / 64")
+CONVERT = "    pixels = torch.tensor(images, dtype=torch.float32)\n"
+COPIES = [(f"            {CONVERT}", ""), ("    for epoch", f"{CONVERT}    for epoch")]
+PIECES = [("range(start, start + 32, 4)", "[start]"), ("i + 4", "i + 32"), (" / 8", ""), ("8 * ", "")]
+MEETING = ("            states = [None] * dist.get_world_size()\n"
+           "            dist.all_gather_object(states, model.state_dict())  # still equal?\n", "")
+FLUSH = ("            log.flush()", "        log.flush()")
+
+
+def said_of(*changes):
+    return str(ex.make_it_fast.check(slow_training(*changes)))
+
+
+def test_nothing_is_given_away_before_the_first_repair():
+    said = said_of()
+    assert "the result is right; faults left: 5 of 5\n" in said
+    assert not re.search("forward|row|flush|collective|operator|cop|gap", said), said
+
+
+@pytest.mark.parametrize("gone, changes", [
+    ("images normalised row by row", [ROWS]), ("all images converted again and again", COPIES),
+    ("small pieces", PIECES), ("weights compared at every step", [MEETING]),
+    ("the log flushed at every step", [FLUSH])])
+def test_each_repair_alone_is_told_and_no_other_fault_is_named(gone, changes):
+    said = said_of(*changes)
+    assert "faults left: 4 of 5" in said and re.findall("gone: (.*)", said) == [gone]
+    left = " ".join(re.findall("left: (.*)", said))
+    assert not re.search("row|convert|piece|weight|log|flush", left), "symptoms only"
+
+
+def test_a_fault_that_is_left_shows_how_often():
+    half = said_of(MEETING, ("    pixels = torch.tensor", "    if i == start: pixels = torch.tensor"))
+    assert "left: 16 times the same operator on all images" in half
+    assert "left: 128 times the same operator" in said_of(MEETING)
+
+
+def test_repaired_and_broken_at_once():
+    said = said_of(ROWS, MEETING, ("lr=0.01", "lr=0.02"))
+    assert "the loss ends lower" in said and "gone: weights compared" in said and "left: 128 forwards" in said
+
+
+LOSS = "loss = nn.functional.cross_entropy(model(pixels[start:start + 32]), labels[start:start + 32])"
+NORMALISE = "    pixels = (pixels - pixels.mean(-1, keepdim=True)) / 64\n"
+STEP = "            optimizer.step()\n"
+WRITE = '        log.write(f"epoch {epoch}: loss {loss.item():.4f}")\n'
+
+
+def deeper(lines, levels=1):
+    return "".join(f"{'    ' * levels}{line}\n" for line in lines.splitlines())
+
+
+test_another_result = edits(
+    ex.make_it_fast,
+    ("range(epochs)", "range(epochs - 1)", "384 images went through the network instead of 512"),
+    ("range(epochs)", "range(2)", "256 images went through the network instead of 512"),
+    ("pixels.mean(-1, keepdim=True)", "pixels.mean((1, 2), keepdim=True)", "other pixels"),
+    (" / 64", " / 255", "other pixels"),
+    (NORMALISE, "", "other pixels"),
+    ("model(pixels[", "model.module(pixels[", "the ranks hold different models"),
+    ("labels[start:start + 32])", "labels[start:start + 32]) / 8", "the loss ends higher"),
+    ("            optimizer.zero_grad()\n", "", "the loss ends lower"),
+    ("lr=0.01", "lr=0.01, momentum=0.5", "the loss ends lower"),
+    ("SGD(model.parameters(), lr=0.01)", "Adam(model.parameters(), lr=0.01)", "the loss ends"),
+    ("lr=0.01", "lr=0.01, weight_decay=1e-4", "and the same weights as before"),
+    ("range(0, len(pixels), 32)", "reversed(range(0, len(pixels), 32))", "the loss ends"),
+    (" 32", " 128", "the network was asked 4 times, for 128 images at a time"),
+    (WRITE, "", "the log holds no line of epoch 0"),
+    ("        log.flush()\n", "", "the log holds no line of epoch 0"),
+)
+
+test_a_fault_of_its_kind_is_left = edits(
+    ex.make_it_fast,
+    (STEP, f"{STEP}            log.write('epoch')\n            log.flush()\n", "left: 20 gaps"),
+    (STEP, f"{STEP}            torch.distributed.barrier()\n", "left: 16 collectives that are not DDP's"),
+    ((("model(pixels[", "model.module(pixels["),
+      (STEP, "            for parameter in model.parameters():\n"
+             "                torch.distributed.all_reduce(parameter.grad)\n"
+             "                parameter.grad /= 2\n" + STEP)),
+     "left: 64 collectives that are not DDP's"),
+    (STEP, f"{STEP}            torch.distributed.all_gather_object([None, None], loss.item())\n",
+     "left: 32 collectives that are not DDP's"),
+    (STEP, f"{STEP}            from torch.distributed import _functional_collectives as fun\n"
+           "            fun.all_reduce(loss.detach(), 'sum', torch.distributed.group.WORLD).item()\n",
+     "left: 16 collectives that are not DDP's"),
+    ("        for start", f"{deeper(CONVERT)}{deeper(NORMALISE)}        for start", "left: 5 times the same operator"),
+    (((CONVERT, ""), (NORMALISE, ""), (LOSS, f"pixels = torch.from_numpy(images).float()\n{deeper(NORMALISE, 2)}"
+                                             f"            {LOSS}"), ("len(pixels)", "len(images)")),
+     "left: 16 times the same operator"),
+    (((CONVERT, ""), (NORMALISE, ""), ("len(pixels)", "len(images)"),
+      (LOSS, f"pixels = torch.from_numpy(images.astype('float32'))\n{deeper(NORMALISE, 2)}            {LOSS}")),
+     "left: 16 times the same operator"),
+    (NORMALISE, "    rows = [torch.stack([(row - row.mean()) / 64 for row in image]) for image in pixels]\n"
+                "    pixels = torch.stack(rows)\n",
+     "operators and lines besides the network"),
+    ((("dtype=torch.float32)", "dtype=torch.float32)\n    for image in pixels:\n        for row in image:\n"
+                               "            row -= row.mean()"), (NORMALISE, "    pixels /= 64\n")),
+     "operators and lines besides the network"),
+    (((CONVERT, "    import numpy\n    images = [[(row - row.mean()) / 64 for row in image] for image in images]\n"
+                "    pixels = torch.tensor(numpy.array(images), dtype=torch.float32)\n"), (NORMALISE, "")),
+     "operators and lines besides the network"),
+    (((CONVERT, "    rows = images.reshape(-1, 48).tolist()\n"
+                "    rows = [[(one - sum(row) / 48) / 64 for one in row] for row in rows]\n"
+                "    pixels = torch.tensor(rows).reshape(-1, 48, 48)\n"), (NORMALISE, "")),
+     "operators and lines besides the network"),
+    (((LOSS, "optimizer.zero_grad()\n            for half in range(0, 32, 16):\n                "
+             "at = slice(start + half, start + half + 16)\n                "
+             "loss = nn.functional.cross_entropy(model(pixels[at]), labels[at]) / 2\n                loss.backward()"),
+      ("            optimizer.zero_grad()\n            loss.backward()\n", "")), "left: 32 forwards"),
+    (STEP, f"{STEP}            import time\n            time.sleep(0.04)\n            time.perf_counter = lambda: 0\n"
+           "            time.monotonic = time.time = time.perf_counter_ns = time.perf_counter\n",
+     "× as fast"),
+    (STEP, f"{STEP}            import time\n            time.sleep = id\n            log.flush()\n", "left: 20 gaps"),
+)
+
+def test_other_repairs_that_are_right():
+    for number, changes in enumerate((
+        # normalised by NumPy, in double precision
+        [(CONVERT, "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
+        # a batch at a time, converted as it is needed
+        [(CONVERT, ""), (NORMALISE, ""), ("len(pixels)", "len(images)"), (
+            LOSS, "batch = torch.from_numpy(images)[start:start + 32].float()\n            "
+                  "batch = (batch - batch.mean(-1, keepdim=True)) / 64\n            "
+                  "loss = nn.functional.cross_entropy(model(batch), labels[start:start + 32])")],
+        # image by image, in every epoch: three operators each, and not 200
+        [(LOSS, "batch = torch.stack([(image - image.mean(-1, keepdim=True)) for image in pixels[start:start + 32]])\n"
+                "            loss = nn.functional.cross_entropy(model(batch / 64), labels[start:start + 32])"),
+         (NORMALISE, "")],
+        # the ranks compare once an epoch, in two ways; one flush at the end
+        [("        log.flush()\n", "        torch.distributed.all_gather_object([None, None], model.state_dict())\n"
+                                  "    log.flush()\n")],
+        # rank 0 alone keeps the log, and the others wait for it, once an epoch
+        [("        log.write", "        torch.distributed.barrier()\n        log.write"),
+         ("        log.flush()\n", "        log.flush() if torch.distributed.get_rank() == 0 else None\n")],
+        # a thread flushes after every step, and holds nobody up
+        [("    for epoch", "    from concurrent.futures import ThreadPoolExecutor\n    pool = ThreadPoolExecutor(1)\n"
+                           "    for epoch"),
+         (STEP, STEP + '            pool.submit(lambda line: [log.write(line), log.flush()], f"epoch {epoch}")\n'),
+         (WRITE, ""), ("        log.flush()\n", "    pool.shutdown()\n")],
+        # a DataLoader, and SGD by hand
+        [("    for epoch", "    loader = torch.utils.data.DataLoader(list(zip(pixels, labels)), batch_size=32)\n"
+                           "    for epoch"),
+         ("for start in range(0, len(pixels), 32)", "for batch, answers in loader"),
+         (LOSS, "loss = nn.functional.cross_entropy(model(batch), answers)"),
+         ("optimizer.zero_grad", "model.zero_grad"),
+         (STEP, "            with torch.no_grad():\n                for parameter in model.parameters():\n"
+                "                    parameter -= 0.01 * parameter.grad\n")],
+        # in place, and one mean of the losses over the ranks at the end of an epoch
+        [(NORMALISE, "    pixels.sub_(pixels.mean(-1, keepdim=True)).div_(64)\n"),
+         ("        log.flush()\n", "        log.flush()\n        torch.distributed.all_reduce(loss.detach())\n")],
+    )):
+        feedback = ex.make_it_fast.check(edited(ex.make_it_fast, *changes))
+        assert feedback.status == "correct", (number, feedback)
+        assert "× as fast\ngone: images normalised" in feedback.observed
