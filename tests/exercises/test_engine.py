@@ -222,7 +222,7 @@ def test_sleeps_for_ever():
 
     began = time.monotonic()
     not_yet_with(double, "rank 0 was at `time.sleep(3600)`", "rank 1 was at", "within 2 s", exercise=Impatient)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "eight times as long on a busy machine"
 
 
 def test_waits_for_a_rank_that_has_gone():
@@ -319,15 +319,7 @@ def test_who_waits_in_vain_is_told_with_the_line():
 
 
 def test_a_right_answer_is_right_where_its_rank_gets_no_core():
-    """The collective takes longer than the limit, for want of a core: the limit grows, and the check tries again."""
-    def slow(number):
-        import torch.distributed as dist
-        if dist.get_rank() == 1:
-            time.sleep(2.5)
-        return Total.answer(number)
-
-    not_yet_with(slow, "waited in vain at `dist.all_reduce(total)`", exercise=Total)
-
+    """A rank comes too late, and had no core to run on: the limit grows, and the check tries again."""
     class Starved(Total):
         world_sizes = (2,)
 
@@ -336,7 +328,14 @@ def test_a_right_answer_is_right_where_its_rank_gets_no_core():
             seen = super().run(answer, case, slowly)
             return seen._replace(starved=1.0) if cls.ends_after(seen) else seen
 
-    assert check(slow, Starved)
+    def late(number):
+        import torch.distributed as dist
+        limit = Starved.limit
+        if dist.get_rank() == 1 and limit < 8 * Starved.patience:
+            time.sleep(1.7 * limit)
+        return Total.answer(number)
+
+    assert check(late, Starved)
 
 
 def test_judge_sees_one_launch_at_a_time():
