@@ -13,7 +13,7 @@ from helpers import RankError, launch
 from helpers.figures import alt, title
 from helpers.instruments.traces import read
 from helpers.widgets import collectives
-from tests.conftest import ROOT
+from tests.conftest import ROOT, unless_torch_aborts
 from tests.test_widgets_ring_buckets import axes, cpu_seconds, shown, style  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -84,14 +84,19 @@ def test_project_in_processes_as_torchrun_starts_them(whole, tmp_path):
     command = [sys.executable, script, tmp_path / "a.pt", "--epochs", "4"]
     given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1",
              "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [subprocess.Popen(command, env={**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
-    try:
-        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+
+    def run():
+        (tmp_path / "a.pt").unlink(missing_ok=True)
+        ranks = [subprocess.Popen(command, env={**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+        try:
+            return [rank.communicate(timeout=100)[0] for rank in ranks], [rank.returncode for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+
+    outputs, returncodes = unless_torch_aborts(run)
+    assert returncodes == [0, 0], outputs
     assert "epoch 3" in outputs[0] and same(weights(whole[0]), weights(tmp_path / "a.pt"))
 
 

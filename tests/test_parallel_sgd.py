@@ -1,8 +1,6 @@
 """Lesson 02: its trainers as workers, their agreement, bad input, workers that die, and the explorer's model."""
 
 import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -61,14 +59,6 @@ def test_every_rank_holds_the_averaged_model():
 def test_a_worker_without_company(script):
     rows, _ = trained(script, 1, "--epochs", 1)
     assert rows[-1]["accuracy"] > 0.7
-
-
-def test_under_torchrun():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-               str(ROOT / "helpers/workers/parallel_sgd/sgd_every_k.py"), "--epochs", "1", "--every", "8"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 0 and "accuracy=0." in done.stdout, done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input
@@ -189,7 +179,6 @@ def test_a_worker_that_dies_ends_the_run(tmp_path, script, function):
 
 def test_a_rank_that_dies_ends_the_run():
     def dies():
-        import os
         import signal
 
         from helpers.workers.parallel_sgd import sgd_every_k as trainer

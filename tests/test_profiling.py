@@ -2,8 +2,6 @@
 
 import os
 import statistics
-import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -194,14 +192,6 @@ def test_each_fault_shows_in_the_trace(tmp_path):
         assert calls["aten::lift_fresh"] >= 8, "all images, for each piece"
         assert calls["gloo:all_gather"] >= 1, "the ranks compare their weights"
         assert trace.seconds()["other"] > 0.008, "the log's disk, and Python"
-
-
-def test_under_torchrun():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-               str(ROOT / "helpers/workers/profiling/slow_training.py"), "--images", "32", "--epochs", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120,
-                          env=os.environ | {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6"})
-    assert done.returncode == 0 and "USDT" not in done.stderr, done.stderr
 
 
 def test_the_profilers_own_log_is_quiet_in_ranks(monkeypatch):

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from helpers.launcher.arguments import WORKERS
-from tests.conftest import eventually, running
+from tests.conftest import eventually, running, unless_torch_aborts
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 def environment(mark):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HELPERS_")}
-    return {**kept, "COURSE_TEST_MARK": mark, "GLOO_SOCKET_IFNAME": "lo"}
+    return {**kept, "COURSE_TEST_MARK": mark, "GLOO_SOCKET_IFNAME": "lo", "KINETO_LOG_LEVEL": "6"}
 
 
 @pytest.fixture
@@ -30,15 +30,23 @@ def mark(request):
     ("start_here/hello.py", 2, r"I am rank 1 of 2"),
     ("start_here/train_digits.py", 2, r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
     ("distributed_data_parallel/ddp_project.py", 2, r"epoch 1: \d\d% of the test digits are right"),
+    ("parallel_sgd/sgd_every_k.py", 2, r"accuracy=0\.\d"),
+    ("profiling/slow_training.py", 2, r""),
 ])
 def test_workers_run_under_torchrun(script, nprocs, says, mark):
     arguments = [] if script.endswith("hello.py") else ["--epochs", "2"]
-    done = subprocess.run([*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", WORKERS / script, *arguments],
-                          capture_output=True, text=True, timeout=120, env=environment(mark))
-    assert done.returncode == 0, done.stderr
-    assert re.search(says, done.stdout)
+    arguments += ["--images", "32"] if script.endswith("slow_training.py") else []
+    command = [*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", WORKERS / script, *arguments]
+
+    def run():
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(mark))
+        return done.stderr, done.stdout, done.returncode
+
+    errors, printed, returncode = unless_torch_aborts(run)
+    assert returncode == 0 and "USDT" not in errors, errors
+    assert re.search(says, printed)
     if script.endswith("train_digits.py"):
-        assert re.search(r"\[rank 1\] epoch=1 loss=", done.stdout), "report prints where nobody listens"
+        assert re.search(r"\[rank 1\] epoch=1 loss=", printed), "report prints where nobody listens"
 
 
 def test_two_agents_on_one_machine(mark):
@@ -48,13 +56,17 @@ def test_two_agents_on_one_machine(mark):
     command = [*TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-id={port}",
                f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", WORKERS / "start_here/train_digits.py",
                "--epochs=1"]
-    agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               env=environment(mark)) for _ in range(2)]
-    try:
-        outputs = [agent.communicate(timeout=150)[0] for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], outputs
+
+    def run():
+        agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env=environment(mark)) for _ in range(2)]
+        try:
+            return [agent.communicate(timeout=150)[0] for agent in agents], [agent.returncode for agent in agents]
+        finally:
+            for agent in agents:
+                agent.kill()
+
+    outputs, returncodes = unless_torch_aborts(run)
+    assert returncodes == [0, 0], outputs
     assert "on 4 rank(s)" in "".join(outputs)
     assert sorted(re.findall(r"^rank (\d) trained on 360 of 1437", "".join(outputs), re.MULTILINE)) == list("0123")
