@@ -132,7 +132,7 @@ class _Watch:
             now = time.monotonic()
             if failures:
                 grace_ends, root_due = grace_ends or now + self.grace, root_due or now + ROOT_WAIT
-                if None not in codes or now > (root_due if failures[0].is_consequence else grace_ends):
+                if None not in codes or now >= (root_due if failures[0].is_consequence else grace_ends):
                     return failures
             elif None not in codes:
                 return []
