@@ -41,7 +41,7 @@ def png(figure):
     """The figure as PNG, as bytes. Quick rather than small: explorers draw while a slider moves."""
     canvas, file = FigureCanvasAgg(figure), io.BytesIO()
     canvas.draw()
-    Image.fromarray(numpy.asarray(canvas.buffer_rgba())).save(file, format="png", compress_level=1)
+    Image.fromarray(numpy.asarray(canvas.buffer_rgba())[..., :3]).save(file, format="png", compress_level=1)
     return file.getvalue()
 
 

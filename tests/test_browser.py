@@ -174,10 +174,13 @@ EXPLORERS = {
 }
 
 
+LOOK = "from helpers.figures import use_course_style\nuse_course_style()\n"  # as each lesson's first cell does
+
+
 def test_explorers_answer_the_keyboard(page, lab):
     """Every explorer on one page: its first slider (or box) gets the focus and a key, and the picture changes."""
     book = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in EXPLORERS.values()],
+        cells=[nbformat.v4.new_code_cell(LOOK + source) for source in EXPLORERS.values()],
         metadata={"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}})
     nbformat.write(book, lab[2] / "explorers.ipynb")
     open_and_run_all(page, lab, "explorers.ipynb")

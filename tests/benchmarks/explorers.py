@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.test_browser import EXPLORERS, lab, open_and_run_all, page, scroll_to  # noqa: F401
+from tests.test_browser import EXPLORERS, LOOK, lab, open_and_run_all, page, scroll_to  # noqa: F401
 
 PRESSES = 20
 
@@ -31,7 +31,8 @@ WATCH = """(picture) => {
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_measure(page, lab, name):  # noqa: F811
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(EXPLORERS[name])], metadata={"kernelspec": kernel})
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LOOK + EXPLORERS[name])],
+                                    metadata={"kernelspec": kernel})
     nbformat.write(book, lab[2] / "measured.ipynb")
     open_and_run_all(page, lab, "measured.ipynb")
     cell = scroll_to(page, ".jp-CodeCell")
