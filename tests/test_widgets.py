@@ -1,34 +1,17 @@
-"""The launch panel and what explorers share, without a browser (test_browser.py uses them with one)."""
+"""The launch panel without a browser (test_browser.py uses it with one)."""
 
 import time
 
-import ipywidgets
 import pytest
 from matplotlib.figure import Figure
 
 from helpers import launch
 from helpers.figures import alt
 from helpers.widgets import launch_panel as module
-from helpers.widgets.explorer import Explorer
 from helpers.widgets.launch_panel import draw_curves, draw_ranks, launch_panel
 from tests.conftest import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-def test_an_explorer_redraws_and_leaves_a_picture_for_github():
-    figure = Figure()
-
-    def draw(n):
-        figure.set_label(f"number {n} of 'n' <n>")
-        return figure
-
-    explorer = Explorer({"n": ipywidgets.IntSlider(3)}, draw, "N")
-    explorer.controls["n"].value = 4
-    assert 'alt="number 4 of &#x27;n&#x27; &lt;n&gt;"' in explorer.picture.value
-    data, metadata = explorer._repr_mimebundle_()
-    assert data["text/plain"] == "N" and data["image/png"].startswith(b"\x89PNG")
-    assert metadata["image/png"]["alt"] == "number 4 of 'n' <n>"
 
 
 def test_boxes_escape_what_they_show():
