@@ -343,6 +343,23 @@ class Numbers(torch.utils.data.Dataset):
         return index
 
 
+def test_a_ranks_own_children_are_waited_for(tmp_path):
+    """As Python does at the end of a script under torchrun: they are joined, and queues are emptied."""
+    def work(path):
+        import multiprocessing
+        import time
+
+        def child():
+            time.sleep(0.7)
+            with open(path, "w") as file:
+                file.write("done")
+
+        multiprocessing.get_context("fork").Process(target=child).start()
+
+    launch(work, 1, (str(tmp_path / "file"),), show=False)
+    assert (tmp_path / "file").read_text() == "done"
+
+
 def test_loader_workers_in_a_rank_start_as_they_would_under_torchrun(monkeypatch):
     monkeypatch.setattr(Numbers, "__module__", "__main__")
 

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import itertools
 import linecache
 import math
 import operator
@@ -98,8 +99,7 @@ def packed_work(what, args):
 def _script(name):
     """Absolute path of a script: as a path from here first (a learner's own), else among the course's workers."""
     path = Path(name).expanduser()
-    workers = {worker.name: worker for worker in sorted(WORKERS.glob("*/*.py"))}
-    for found in (path, WORKERS / path, workers.get(os.fspath(name), path)):
+    for found in itertools.chain((path, WORKERS / path), (lesson / path for lesson in WORKERS.iterdir())):
         if found.is_dir():
             raise IsADirectoryError(f"{os.fspath(name)!r} is a folder; name the script in it")
         if found.is_file():
@@ -107,6 +107,7 @@ def _script(name):
                 raise ValueError(f"{os.fspath(name)!r} is a notebook; ranks run scripts (.py) and functions")
             compile(found.read_bytes(), os.fspath(found), "exec")
             return os.path.abspath(found)
+    workers = {worker.name for worker in WORKERS.glob("*/*.py")}
     close = difflib.get_close_matches(path.name, workers, n=1)
     raise FileNotFoundError(f"there is no script {os.fspath(name)!r}, neither in {Path.cwd().name}/ nor in "
                             f"helpers/workers/. "

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from multiprocessing import forkserver, process
+from multiprocessing import forkserver, process, util
 
 # ---------------------------------------------------------------------------------------------------- in the kernel
 
@@ -148,6 +148,7 @@ def run_exit_functions():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
+    util._exit_function()  # multiprocessing's own: waits for children and for what queues still hold
 
 
 def rendezvous_by_file(path):
