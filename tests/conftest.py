@@ -67,6 +67,15 @@ def eventually(holds, seconds=10):
     return bool(holds())
 
 
+def ended(processes, seconds):
+    """What each process printed, and the exit codes; those still running after `seconds` are killed."""
+    try:
+        return [process.communicate(timeout=seconds)[0] for process in processes], [p.returncode for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
 def unless_torch_aborts(run, tries=5):
     """What `run()` returns, which begins with texts; run again where they say that torch aborted after the work.
 

@@ -13,7 +13,7 @@ from helpers import RankError, launch
 from helpers.figures import alt, title
 from helpers.instruments.traces import read
 from helpers.widgets import collectives
-from tests.conftest import ROOT, unless_torch_aborts
+from tests.conftest import ROOT, ended, unless_torch_aborts
 from tests.test_widgets_ring_buckets import axes, cpu_seconds, shown, style  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -87,13 +87,9 @@ def test_project_in_processes_as_torchrun_starts_them(whole, tmp_path):
 
     def run():
         (tmp_path / "a.pt").unlink(missing_ok=True)
-        ranks = [subprocess.Popen(command, env={**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
-        try:
-            return [rank.communicate(timeout=100)[0] for rank in ranks], [rank.returncode for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
+        environments = [{**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+        return ended([subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True) for environment in environments], 100)
 
     outputs, returncodes = unless_torch_aborts(run)
     assert returncodes == [0, 0], outputs

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from helpers.launcher.arguments import WORKERS
-from tests.conftest import eventually, running, unless_torch_aborts
+from tests.conftest import ended, eventually, running, unless_torch_aborts
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
@@ -58,13 +58,8 @@ def test_two_agents_on_one_machine(mark):
                "--epochs=1"]
 
     def run():
-        agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   env=environment(mark)) for _ in range(2)]
-        try:
-            return [agent.communicate(timeout=150)[0] for agent in agents], [agent.returncode for agent in agents]
-        finally:
-            for agent in agents:
-                agent.kill()
+        return ended([subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       env=environment(mark)) for _ in range(2)], 150)
 
     outputs, returncodes = unless_torch_aborts(run)
     assert returncodes == [0, 0], outputs
