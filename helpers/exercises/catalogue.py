@@ -1,21 +1,20 @@
 """All exercises there are, by lesson, and which of them the learner has solved."""
 
 import importlib
-import pkgutil
-from collections import defaultdict
 from dataclasses import dataclass
 
 from helpers.exercises.engine import Exercise
 from helpers.exercises.journal import best_status
 
+# A lesson's number is its place.
+LESSONS = ("start_here", "processes", "parallel_sgd", "data_loading", "data_parallel", "distributed_data_parallel",
+           "ddp_in_practice", "mixed_precision", "profiling", "sharding", "model_parallel")
+
 
 def modules():
-    """The modules that hold exercises, in the order of their lessons."""
-    import helpers.exercises
-
-    found = [importlib.import_module(f"helpers.exercises.{one.name}")
-             for one in pkgutil.iter_modules(helpers.exercises.__path__)]
-    return sorted((module for module in found if hasattr(module, "LESSON")), key=lambda module: module.LESSON)
+    """The modules that hold exercises, by their lessons: {"00_start_here": module, …}."""
+    return {f"{number:02}_{name}": importlib.import_module(f"helpers.exercises.{name}")
+            for number, name in enumerate(LESSONS)}
 
 
 def exercises_of(module):
@@ -25,10 +24,9 @@ def exercises_of(module):
 
 def progress():
     """How many exercises of each lesson are solved; a notebook shows it as a table."""
-    best, solved = best_status(), defaultdict(list)
-    for module in modules():
-        solved[module.LESSON] += [best.get(exercise.name) == "correct" for exercise in exercises_of(module)]
-    return Progress({lesson: tuple(done) for lesson, done in solved.items()})
+    best = best_status()
+    return Progress({lesson: tuple(best.get(exercise.name) == "correct" for exercise in exercises_of(module))
+                     for lesson, module in modules().items()})
 
 
 @dataclass(frozen=True, repr=False)

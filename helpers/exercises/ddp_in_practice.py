@@ -1,14 +1,14 @@
-"""The exercises of lesson 05, second half: exact sums over ranks, snapshots that survive, and the hangs in between."""
+"""The exercises of DDP in practice: exact sums over ranks, snapshots that survive, and the hangs in between."""
 
 import contextlib
 import functools
+import itertools
 import os
+import time
 from pathlib import Path
 
-from helpers.exercises.engine import not_yet
+from helpers.exercises.engine import Exercise, not_yet
 from helpers.exercises.group import InGroup, Lost
-
-LESSON = "05_distributed_data_parallel"
 
 
 class ExactAccuracy(InGroup):
@@ -417,4 +417,102 @@ class TrainUntil(InGroup):
         return None
 
 
-exact_accuracy, save_snapshot, resume, train_until = ExactAccuracy(), SaveSnapshot(), Resume(), TrainUntil()
+class WhoHangs(Exercise):
+    title = "Hunt: find the culprit from the dump"
+    task = ("Four ranks hang. `dumps[rank]` is what that rank's flight recorder holds: a list of dicts, one for each "
+            "collective that the rank came to, the oldest first; of a long program only the last eight, of a rank "
+            "that came to none an empty list. One rank is the culprit: it stays away from a collective in which all "
+            "others wait, or asks for another one in its place. Return two numbers: the culprit's rank, and the "
+            "`collective_seq_id` of the first collective that the others wait for in vain.")
+    hints = (
+        "Of each rank, look at the entries that are not `retired`: these it still waits for. The lowest number among "
+        "all of them is where the ranks part company; later ones wait behind it.",
+        "Ask every rank for the `profiling_name` of its entry with that number; some rank may have none. Three of the "
+        "four agree. Look the number up in `collective_seq_id`: an old entry may have fallen out of the list.",
+    )
+    explanation = ("Collectives are numbered in the order in which a rank comes to them, and one rank's number 7 meets "
+                   "number 7 of the others. So the first number that is not finished tells where to look, and who has "
+                   "nothing there, or something else, is the one.")
+    why = ("of a thousand ranks that hang, 999 are innocent and wait, and each of them shows the same line. The one "
+           "that is elsewhere is found by comparing numbers, and torch's `torchfrtrace` does just that with the files "
+           "that NCCL's watchdog leaves.")
+    world_sizes = (4,)
+    #: The culprit, and the collectives to which it and all others come, by their initials.
+    cases = {"program 1": (2, "rrr", "rrrr"), "program 2": (1, "rgb", "rgrrr"), "program 3": (3, "", "rgr"),
+             "program 4": (0, "rrg", "rrgrrr"), "program 5": (2, "rrgr" * 3, "rrgr" * 2 + "rrrb"),
+             "program 6": (0, "bgrgb", "bgrrgb"), "program 7": (3, "r" * 11, "r" * 14)}
+
+    def answer(dumps):
+        waiting = [entry["collective_seq_id"] for dump in dumps for entry in dump if not entry["retired"]]
+        asked = [[entry["profiling_name"] for entry in dump if entry["collective_seq_id"] == min(waiting)]
+                 for dump in dumps]
+        culprit = next(rank for rank, names in enumerate(asked) if asked.count(names) == 1)
+        return culprit, min(waiting)
+
+    def probe(who_hangs, program):
+        returned = who_hangs(_dumps_of(*program))
+        try:
+            rank, number = map(int, returned)
+        except (TypeError, ValueError):
+            return f"`{returned!r:.60}`"
+        return rank, number
+
+    def judge(self, seen, program):
+        rank, number = program[0], _parted(*program[1:])
+        for got in seen:
+            if isinstance(got, str) or got[0] not in range(4):
+                return not_yet(f"it returned {got}", "two numbers: a rank, from 0 to 3, and a `collective_seq_id`")
+            if got[1] > number:
+                return not_yet(f"it returned number {got[1]}, but three ranks wait in number {number} already",
+                               "the first collective that the others wait for in vain", "a rank may have asked for "
+                               "more before it waits: which of its entries is the first that is not `retired`?")
+            if got[1] < number:
+                return not_yet(f"it returned number {got[1]}, but all ranks have come to that one, and finished it",
+                               "a collective in which ranks wait", "`retired`; and the place of an entry in its list, "
+                               "which is not its number")
+            if got[0] != rank:
+                return not_yet(f"it returned rank {got[0]} and number {number}: that rank came to this collective, as "
+                               "two others did", "the one that did not, or that asked for another one there",
+                               "each rank's entry with that number: is it there, and what is its `profiling_name`?")
+        return None
+
+
+#: Collectives by the letters of `WhoHangs.cases`.
+_ASYNC = {"r": lambda dist, x, **how: dist.all_reduce(x, **how), "b": lambda dist, x, **how: dist.barrier(**how),
+          "g": lambda dist, x, **how: dist.all_gather([x.clone() for _ in range(4)], x, **how)}
+
+
+def _dumps_of(culprit, its, others):
+    """By rank, what flight recorders hold of a real run that hangs. Nobody waits for what never ends."""
+    import json
+
+    import torch
+    import torch.distributed as dist
+    from torch._C import _distributed_c10d as c10d
+
+    if not dist.is_initialized():
+        os.environ["TORCH_FR_BUFFER_SIZE"] = "8"
+        dist.init_process_group("gloo")
+    group = dist.new_group()
+    for number, letter in enumerate(its if dist.get_rank() == culprit else others, start=1):
+        work = _ASYNC[letter](dist, torch.ones(3), group=group, async_op=True)
+        if number < _parted(its, others):
+            work.wait()
+    while True:
+        recorded = json.loads(c10d._dump_fr_trace_json()).get("entries", [])
+        mine = [entry for entry in recorded if entry["process_group"][0] == group.group_name]
+        if all(entry["retired"] for entry in mine if entry["collective_seq_id"] < _parted(its, others)):
+            break
+        time.sleep(0.001)  # `wait` returns a little before the recorder knows
+    dumps = [None] * dist.get_world_size()
+    dist.all_gather_object(dumps, mine)
+    return dumps
+
+
+def _parted(its, others):
+    """The number of the first collective, from 1, that is not the same in both."""
+    return next(number for number, (one, other) in enumerate(itertools.zip_longest(its, others), 1) if one != other)
+
+
+exact_accuracy, resume, save_snapshot = ExactAccuracy(), Resume(), SaveSnapshot()
+train_until, who_hangs = TrainUntil(), WhoHangs()

@@ -21,8 +21,8 @@ An exercise is one class, in the module of its lesson, and one instance with the
 
     first_rank = FirstRank()
 
-`answer` and `probe` run in ranks, and take no `self`. The module's LESSON names its notebook, for example
-`LESSON = "00_start_here"`. Its wrong and right answers are tests: `tests/exercises/`, see `tests/answers.py`. Where the
+`answer` and `probe` run in ranks, and take no `self`. A lesson's module has the name of its notebook, and is
+listed in `catalogue.py`. Its wrong and right answers are tests: `tests/exercises/`, see `tests/answers.py`. Where the
 learner's function talks to other ranks, use `InGroup` of `helpers.exercises.group`.
 """
 

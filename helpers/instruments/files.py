@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest import mock
@@ -59,6 +60,7 @@ def changed_last(folder):
 
     rank, changes, limit = int(os.environ["RANK"]), [], time.monotonic() + 3
     shared = f"{folder}-{next(_numbers)}"
+    wait = threading.Event.wait
     came = torch.from_file(shared, shared=True, size=int(os.environ["WORLD_SIZE"]), dtype=torch.float64)
 
     def change():
@@ -81,6 +83,8 @@ def changed_last(folder):
             patches.enter_context(mock.patch.object(owner, name, counted(getattr(owner, name), step)))
         if rank > 0:
             patches.enter_context(mock.patch.object(time, "sleep", counted(lambda seconds: None, 1 / 64)))
+            patches.enter_context(mock.patch.object(threading.Event, "wait", counted(
+                lambda event, timeout=None: wait(event, 0 if timeout else timeout), 1 / 64)))
         patches.enter_context(before_each_change(folder, change))
         yield changes
     came[rank] = float("inf")

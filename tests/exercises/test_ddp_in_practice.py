@@ -1,10 +1,11 @@
-"""Lesson 05, second half: answers, wrong and right.
+"""DDP in practice: answers, wrong and right.
 
 How each could be cheated, or a right answer refused, and what stands against it:
 exact_accuracy   counts in a dtype that is too small; shares that nearly agree; a loader with workers, objects are right
 save_snapshot    saves half of it; a crash between two calls, or in a copy; `sleep` to wait; prints and stores are right
 resume           half of it loaded; parameters replaced, so that nobody trains them; epoch 0; loaded once, and sent
 train_until      a mean that equals the limit; a limit at once or never reached; no batches; any way to agree is right
+who_hangs        guesses; the shortest list, the last entry, a place taken for a number; comparing names alone is right
 """
 
 import os
@@ -110,6 +111,7 @@ test_save_snapshot = edits(
     ("    dist.barrier()", "    pass", "the first snapshot: rank 1 returned before there was a file"),
     ("    dist.barrier()", "    dist.barrier(async_op=True)", "never waited for it"),
     ("    dist.barrier()", "    import time\n    time.sleep(3)", "rank 1 returned before there was a file"),
+    ("    dist.barrier()", "    import threading\n    threading.Event().wait(5)", "rank 1 returned before there was a"),
     ((("    dist.barrier()", "    pass"), ("    if dist", "    dist.barrier()\n    if dist")),
      "rank 1 returned before there"),
     (saves + replaces, saves + "    dist.barrier()\n    if dist.get_rank() == 0:\n" + replaces + "    return\n",
@@ -327,3 +329,55 @@ def test_agrees_on_stopping(batches, step, limit):
         made += 1
         going = torch.cat(losses).mean() >= limit and made < len(batches)
     return made
+
+
+# ---------------------------------------------------------------------------------------------------------- who_hangs
+
+unique = "next(rank for rank, names in enumerate(asked) if asked.count(names) == 1)"
+
+test_who_hangs = edits(
+    ex.who_hangs,
+    ("return culprit, min(waiting)", "return culprit, max(waiting)", "three ranks wait in number 3 already"),
+    (unique, "min(range(4), key=lambda rank: len(dumps[rank]))", "program 5: it returned rank 0 and number 11"),
+    (unique, "next(rank for rank, names in enumerate(asked) if not names)", "StopIteration"),
+    ("return culprit, min(waiting)", "return culprit, 1 + min(map(len, dumps))", "program 2: it returned number 4"),
+    ("return culprit, min(waiting)", "return [rank for rank in range(4) if rank != culprit][0], min(waiting)",
+     "program 1: it returned rank 0 and number 4: that rank came to this collective, as two others did"),
+    ("return culprit, min(waiting)", "return min(waiting), culprit", "program 1: it returned (4, 2)"),
+    ("return culprit, min(waiting)", "return culprit", "program 1: it returned `2`"),
+    ("return culprit, min(waiting)", "print(culprit, min(waiting))", "it returned `None`"),
+)
+
+
+@wrong(ex.who_hangs, "program 2: it returned number 5, but three ranks wait in number 3 already")
+def test_where_the_ranks_wait_last(dumps):
+    last = [dump[-1]["collective_seq_id"] if dump else 0 for dump in dumps]
+    return last.index(min(last)), max(last)
+
+
+@wrong(ex.who_hangs, "program 5: it returned number 7")
+def test_the_place_in_the_list_for_the_number(dumps):
+    rows = [[dump[place]["profiling_name"] if place < len(dump) else "" for dump in dumps] for place in range(20)]
+    place, names = next(((place, names) for place, names in enumerate(rows) if len(set(names)) > 1), (0, "abcd"))
+    return next(rank for rank in range(4) if names.count(names[rank]) == 1), place + 1
+
+
+@right(ex.who_hangs)
+def test_compares_names_number_by_number(dumps):
+    by_number = [{entry["collective_seq_id"]: (entry["profiling_name"], str(entry["input_sizes"])) for entry in dump}
+                 for dump in dumps]
+    begins = max(min(names, default=1) for names in by_number)
+    for number in range(begins, 100):
+        asked = [names.get(number) for names in by_number]
+        for rank in range(4):
+            if asked.count(asked[rank]) == 1:
+                return torch.tensor([rank, number])
+
+
+@right(ex.who_hangs)
+def test_as_a_table(dumps):
+    from collections import Counter
+
+    first = min(next((e["collective_seq_id"] for e in dump if not e["retired"]), 10 ** 9) for dump in dumps)
+    names = [next((e["profiling_name"] for e in dump if e["collective_seq_id"] == first), "absent") for dump in dumps]
+    return [names.index(Counter(names).most_common()[-1][0]), first]

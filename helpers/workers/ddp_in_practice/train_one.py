@@ -1,0 +1,94 @@
+"""Train the digits on one device: tests and saves after every epoch, resumes. Without a file, nothing is saved.
+
+    python train_one.py snapshot.pt
+"""
+
+import argparse
+import os
+import signal
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from helpers import report
+from helpers.data import Digits
+
+
+def count_right(net, images, labels):
+    net.eval()
+    with torch.no_grad():
+        right = (net(images).argmax(1) == labels).sum()
+    net.train()
+    return right
+
+
+def random_states(device):
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def save(state, path):
+    with open(f"{path}.unfinished", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # on the disk, not in the system's memory
+    os.replace(f"{path}.unfinished", path)  # atomically: all or nothing
+
+
+def main(options):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print("one process, on", device.type)
+    torch.set_num_threads(1)  # so small a network is not quicker with more
+    torch.manual_seed(0)
+    layers = nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10)
+    net = nn.Sequential(*layers).to(device)
+    model = net
+    if options.compile:
+        model = torch.compile(model, backend=options.compile)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
+    scaler = torch.amp.GradScaler(device.type, enabled=options.fp16)  # for half precision
+    parts = {"model": net, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    first = 0
+    if options.path and os.path.exists(options.path):
+        snapshot = torch.load(options.path, map_location="cpu")
+        for name, part in parts.items():
+            part.load_state_dict(snapshot[name])
+        cpu, cuda = snapshot["random"]
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, device)
+        first = snapshot["epoch"] + 1
+    test = [tensor.to(device) for tensor in Digits(train=False).tensors()]
+    data = TensorDataset(*Digits(train=True).tensors())
+    loader = DataLoader(data, batch_size=64, shuffle=True)
+    for epoch in range(first, options.epochs):
+        for step, (images, labels) in enumerate(loader):
+            if (epoch, step) == (options.die_in_epoch, 5):
+                os.kill(os.getpid(), signal.SIGKILL)  # as if its machine were gone
+            images, labels = images.to(device), labels.to(device)
+            with torch.autocast(device.type, torch.float16, enabled=options.fp16):
+                loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if step % 2 == 0:
+                report(epoch=epoch, step=step, loss=loss.item())  # `.item()` waits for the GPU
+        scheduler.step()
+        right = count_right(net, *test)
+        random = random_states(device)
+        print(f"epoch {epoch}: {right / len(test[0]):.0%} of the test digits are right")
+        if options.path:
+            state = {name: part.state_dict() for name, part in parts.items()}
+            save({"epoch": epoch, "random": random, **state}, options.path)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path", nargs="?", help="where the snapshot is")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--fp16", action="store_true", help="autocast and a gradient scaler")
+    parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="torch.compile the model")
+    parser.add_argument("--die-in-epoch", type=int, help="it kills itself there")
+    main(parser.parse_args())

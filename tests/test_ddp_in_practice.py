@@ -1,0 +1,104 @@
+"""DDP in practice: its two training scripts, whole and under crashes, and its loaders."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from helpers import RankError, launch
+from helpers.launcher.arguments import WORKERS
+from tests.conftest import ended, unless_torch_aborts
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+HERE = WORKERS / "ddp_in_practice"
+
+
+def train(*args, script="train.py", nprocs=2):
+    return launch(HERE / script, nprocs, args=[*map(str, args)], show=False, timeout=60)
+
+
+def same(one, other):
+    """Whether two snapshots hold the same bits: weights, momentum, schedule, scale, random states."""
+    return torch.testing.assert_close(torch.load(one), torch.load(other), rtol=0, atol=0) is None
+
+
+@pytest.fixture(scope="module", params=["train.py", "train_one.py"])
+def whole(request, tmp_path_factory):
+    """A script, its ranks, and the snapshot of four epochs without an interruption."""
+    path, nprocs = tmp_path_factory.mktemp("whole") / "whole.pt", 1 + (request.param == "train.py")
+    return request.param, nprocs, path, train(path, "--epochs", 4, "--fp16", script=request.param, nprocs=nprocs)
+
+
+def test_it_learns_and_says_so_once(whole):
+    _, nprocs, path, run = whole
+    first, *lines = run.logs[0].splitlines()
+    assert ["one process, on ", "2 rank(s) over "][nprocs - 1] in first
+    assert [line.split(":")[0] for line in lines] == [f"epoch {number}" for number in range(4)]
+    assert not any(run.logs[1:]), "rank 0 alone speaks"
+    assert int(lines[-1].split("%")[0].split()[-1]) > 75
+    assert os.listdir(path.parent) == ["whole.pt"]
+    for rows in run.reports:
+        assert (rows[-1]["epoch"], rows[-1]["step"]) == (3, 22), "23 steps, however many ranks"
+    assert nprocs == 1 or run.reports[0][0]["loss"] != run.reports[1][0]["loss"], "each rank has images of its own"
+
+
+def test_killed_twice_it_ends_with_the_same_bits_and_ignores_half_a_snapshot(whole, tmp_path):
+    script, nprocs, path, _ = whole
+    again = tmp_path / "again.pt"
+    for epoch in (1, 3):
+        with pytest.raises(RankError, match="SIGKILL"):
+            train(again, "--epochs", 4, "--fp16", "--die-in-epoch", epoch, script=script, nprocs=nprocs)
+        assert torch.load(again)["epoch"] == epoch - 1
+        (tmp_path / "again.pt.unfinished").write_bytes(path.read_bytes()[:100])
+    run = train(again, "--epochs", 4, "--fp16", script=script, nprocs=nprocs)
+    assert run.logs[0].splitlines()[1].startswith("epoch 3:") and same(path, again)
+
+
+def test_finished_it_does_nothing(whole):
+    script, nprocs, path, _ = whole
+    before = path.read_bytes()
+    run = train(path, "--epochs", 4, "--fp16", script=script, nprocs=nprocs)
+    assert "epoch" not in run.logs[0] and path.read_bytes() == before
+
+
+@pytest.mark.parametrize("nprocs", [1, 3])
+def test_other_numbers_of_ranks_compiled_and_without_a_file(nprocs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = train("--epochs", 1, *["--compile", "aot_eager"] * (nprocs == 1), nprocs=nprocs)
+    assert "epoch 0" in run.logs[0] and os.listdir(tmp_path) == []
+
+
+def test_it_runs_in_processes_as_torchrun_starts_them(tmp_path):
+    """tests/test_torchrun.py runs torchrun itself; what it gives to a script is this environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, HERE / "train.py", tmp_path / "a.pt", "--epochs", "4"]
+    given = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+             "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+    def run():
+        (tmp_path / "a.pt").unlink(missing_ok=True)
+        environments = [{**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+        return ended([subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True) for environment in environments], 100)
+
+    outputs, returncodes = unless_torch_aborts(run)
+    assert returncodes == [0, 0], outputs
+    train(tmp_path / "b.pt", "--epochs", 4)
+    assert "epoch 3" in outputs[0] and same(tmp_path / "a.pt", tmp_path / "b.pt")
+
+
+def test_train_is_train_one_but_for_a_few_lines_and_each_is_one_page():
+    one, many = ((HERE / name).read_text().splitlines() for name in ("train_one.py", "train.py"))
+    assert len(one) < 100 and len(set(one) - set(many)) < 20
+
+
+def test_workers_of_ranks_with_one_seed_draw_the_same_numbers():
+    for args, alike in (([], True), (["--seed-by-rank"], False)):
+        (zero,), (one,) = launch(HERE / "loaders.py", args=args, show=False).results
+        assert (zero["numbers"] == one["numbers"]) == alike
+        assert len({*zero["workers"], *one["workers"]}) == 4
