@@ -1,99 +1,17 @@
-"""Lesson 05: its project under crashes, its traces, its pictures of collectives."""
+"""DistributedDataParallel: its traces, its pictures of collectives."""
 
 import os
-import socket
-import subprocess
-import sys
 
 import pytest
-import torch
 from matplotlib.colors import to_hex
 
-from helpers import RankError, launch
+from helpers import launch
 from helpers.figures import alt, title
 from helpers.instruments.traces import read
 from helpers.widgets import collectives
-from tests.conftest import ROOT, ended, unless_torch_aborts
 from tests.test_widgets_ring_buckets import axes, cpu_seconds, shown, style  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-# ------------------------------------------------------------------------------------------------------- the project
-
-
-def project(*args, nprocs=2):
-    return launch("ddp_project.py", nprocs, args=[*map(str, args)], show=False, timeout=60)
-
-
-def weights(path):
-    return torch.load(path)["model"]
-
-
-def same(one, other):
-    return all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The snapshot of four epochs without an interruption."""
-    path = tmp_path_factory.mktemp("project") / "whole.pt"
-    run = project(path, "--epochs", 4)
-    return path, run
-
-
-def test_project_learns_and_says_so_once(whole):
-    path, run = whole
-    lines = run.logs[0].splitlines()
-    assert [line.split(":")[0] for line in lines] == [f"epoch {number}" for number in range(4)] and run.logs[1] == ""
-    assert int(lines[-1].split("%")[0].split()[-1]) > 75
-    assert os.listdir(path.parent) == ["whole.pt"]
-    for rows in run.reports:
-        assert rows[-1]["epoch"] == 3 and len({row["step"] for row in rows}) == len(rows) / 4
-    assert run.reports[0][0]["loss"] != run.reports[1][0]["loss"], "each rank reports the loss of its own images"
-
-
-def test_project_resumes_after_a_crash_and_ignores_half_a_snapshot(whole, tmp_path):
-    path = tmp_path / "again.pt"
-    with pytest.raises(RankError, match="SIGKILL") as caught:
-        project(path, "--epochs", 4, "--die-in-epoch", 1)
-    assert caught.value.rank == 1 and torch.load(path)["epoch"] == 0
-    (tmp_path / "again.pt.unfinished").write_bytes(whole[0].read_bytes()[:100])
-    run = project(path, "--epochs", 4)
-    assert run.logs[0].startswith("epoch 1:") and same(weights(whole[0]), weights(path))
-
-
-def test_project_that_is_finished_does_nothing(whole):
-    before = whole[0].read_bytes()
-    assert project(whole[0], "--epochs", 4).logs[0] == "" and whole[0].read_bytes() == before
-
-
-@pytest.mark.parametrize("nprocs", [1, 3])
-def test_project_on_other_numbers_of_ranks_and_without_a_file(nprocs, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = project("--epochs", 1, nprocs=nprocs)
-    assert "epoch 0" in run.logs[0] and os.listdir(tmp_path) == []
-
-
-def test_project_in_processes_as_torchrun_starts_them(whole, tmp_path):
-    """tests/test_torchrun.py runs torchrun itself; what it gives to a script is this environment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    script = ROOT / "helpers/workers/distributed_data_parallel/ddp_project.py"
-    command = [sys.executable, script, tmp_path / "a.pt", "--epochs", "4"]
-    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1",
-             "GLOO_SOCKET_IFNAME": "lo"}
-
-    def run():
-        (tmp_path / "a.pt").unlink(missing_ok=True)
-        environments = [{**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-        return ended([subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       text=True) for environment in environments], 100)
-
-    outputs, returncodes = unless_torch_aborts(run)
-    assert returncodes == [0, 0], outputs
-    assert "epoch 3" in outputs[0] and same(weights(whole[0]), weights(tmp_path / "a.pt"))
 
 
 # ------------------------------------------------------------------------------------------------------------- traces

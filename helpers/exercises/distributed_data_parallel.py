@@ -1,12 +1,10 @@
-"""The exercises of lesson 05, first half: an all-reduce by hand, DDP by hand, and gradients that travel only once."""
+"""The exercises of DistributedDataParallel: all-reduce and DDP by hand, gradients that travel once, a drift."""
 
 import re
 from dataclasses import replace
 
 from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
-
-LESSON = "05_distributed_data_parallel"
 
 
 class RingAllReduce(InGroup):
@@ -333,4 +331,82 @@ class Accumulate(InGroup):
         return None
 
 
-ring_all_reduce, average_gradients, accumulate = RingAllReduce(), AverageGradients(), Accumulate()
+class FineTune(InGroup):
+    title = "Hunt: the copies that drift apart"
+    task = ("Repair the program. `net[0]` is frozen for the first three batches and trained from the fourth on; each "
+            "rank has its own `batches`. Train with SGD, `lr=0.1`, one step a batch, on the **mean** gradient of all "
+            "ranks. Afterwards every rank's `net` holds the same weights: those that one process would have got from "
+            "the batches of all ranks together.")
+    hints = (
+        "After the last step, compare the weights of two ranks, layer by layer. Which ones differ?",
+        "DDP asks each parameter `requires_grad` when the network is wrapped. Those that say no are none of its "
+        "business, then and later.",
+    )
+    explanation = ("DDP is made for what is trainable at that moment. After unfreezing, wrap the network again; the "
+                   "optimizer can stay, for its parameters are the same.")
+    why = ("DDP averages what it knew when it was built. A parameter that begins to train later is stepped by each "
+           "rank on its own, without an error, and only rank 0's is saved. Unfreeze, then wrap; or wrap anew.")
+    world_sizes = (2, 3)
+    cases = {"5 batches": 5, "2 batches": 2}
+    waiting = "is the network wrapped in every rank, and at the same batch?"
+
+    def answer(net, batches, loss_fn):
+        import torch
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        net[0].requires_grad_(False)
+        model = DDP(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for number, (x, y) in enumerate(batches):
+            if number == 3:
+                net[0].requires_grad_(True)
+                model = DDP(net)
+            optimizer.zero_grad()
+            loss_fn(model(x), y).backward()
+            optimizer.step()
+
+    def probe(fine_tune, number):
+        import copy
+
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        alone, loss_fn = copy.deepcopy(net), nn.MSELoss()
+        everyones = [[(torch.randn(6, 3).double(), torch.randn(6, 2).double()) for _ in range(number)]
+                     for _ in range(dist.get_world_size())]
+        first = {name: one.detach().clone() for name, one in net.named_parameters()}
+        optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+        for place, batches in enumerate(zip(*everyones, strict=True)):
+            alone[0].requires_grad_(place >= 3)
+            optimizer.zero_grad()
+            loss_fn(alone(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches])).backward()
+            optimizer.step()
+        fine_tune(net, everyones[dist.get_rank()], loss_fn)
+        wanted = dict(alone.named_parameters())
+        return {name: (one.flatten().tolist(), torch.allclose(one, wanted[name], 1e-9, 1e-12),
+                       torch.equal(one, first[name])) for name, one in net.named_parameters()}
+
+    def judge(self, seen, number):
+        for name in seen[0]:
+            values, fits, still = zip(*(one[name] for one in seen), strict=True)
+            if all(fits):
+                continue
+            look = "what does DDP know of this parameter, and since when?"
+            if not _near(values[0], values[-1], 1e-12):
+                return not_yet(f"after the last step, `{name}` differs between rank 0 and rank {len(seen) - 1}",
+                               "the same weights in every rank", look)
+            if all(still):
+                return not_yet(f"`{name}` is what it was at the beginning", "it is trained"
+                               + (" from the fourth batch on" if name.startswith("0.") else ""),
+                               "what is frozen, and until when?")
+            return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
+                           "the weights of one process that has the batches of all ranks",
+                           "what is frozen when, how often the optimizer steps, and its learning rate")
+        return None
+
+
+ring_all_reduce, average_gradients = RingAllReduce(), AverageGradients()
+accumulate, fine_tune = Accumulate(), FineTune()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import ipywidgets as widgets
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from helpers.figures import ACTIVITIES
 from helpers.instruments import traces as tracing
@@ -152,8 +153,9 @@ def draw(ax, bucket_mb, **model):
     ready = [ready for _, ready, _, _ in step.buckets]
     ax.plot(ready, [0.5] * len(ready), "v", color="#111111", markersize=6, clip_on=False)
     ax.set(xlim=(0, 1.01 * step.total), ylim=(1.45, -0.45),
-           xlabel="ms since backward began; numbers of layers and of buckets")
-    ax.set_yticks([0, 0.5, 1], ["backward", "bucket full", "all-reduce"])
+           xlabel="ms since backward began (blue: layers; orange: buckets; ▼: a bucket is full)")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.set_yticks([0, 1], ["backward", "all-reduce"])
     ax.tick_params(axis="y", length=0)
     ax.set_title("One backward, and the all-reduces of its buckets", pad=26)
     buckets = f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}"
@@ -174,18 +176,20 @@ def draw_sizes(ax, bucket_mb, measured_ms=None, **model):
         model: The other arguments of `simulate`.
     """
     steps = {size: simulate(size, **model) for size in sorted({*SIZES, bucket_mb})}
-    ax.axhline(steps[bucket_mb].computed, color="C6", linestyle="--", label="backward alone")
+    ax.plot([SIZES[0], SIZES[-1]], 2 * [steps[bucket_mb].computed], color="C6", linestyle="--", label="backward alone")
     ax.plot(list(steps), [step.total for step in steps.values()], ".-", color="C0", label="model")
     ax.plot(bucket_mb, steps[bucket_mb].total, "o", color="C0", markersize=11)
     if measured_ms:
         ax.plot(list(measured_ms), list(measured_ms.values()), "D", color="#111111", label="measured")
-    ax.set_xscale("log")
-    ax.minorticks_off()
-    ax.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
-    ax.set(ylim=(0, 1.1 * max([*(step.total for step in steps.values()), *(measured_ms or {0: 0}).values()])),
-           xlabel="bucket size (MB)", ylabel="ms")
-    ax.set_title("The step for every bucket size")
-    ax.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, handlelength=1.4, columnspacing=1.2)
+    if ax.get_xscale() != "log":  # what stays is set once: a slider has to be followed
+        ax.set_xscale("log")
+        ax.minorticks_off()
+        ax.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
+        ax.yaxis.set_major_locator(MaxNLocator(3))
+        ax.set(xlabel="bucket size (MB)", ylabel="step (ms)")
+        points = ", ◆ measured" if measured_ms else ""
+        ax.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
+    ax.set_ylim(0, 1.1 * max([*(step.total for step in steps.values()), *(measured_ms or {0: 0}).values()]))
 
 
 def _size(megabytes):
@@ -207,8 +211,9 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
     model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
 
     def redraw(bucket_mb, **network):
-        timeline.clear()
-        curve.clear()
+        for ax in (timeline, curve):
+            for artist in (*ax.collections, *ax.lines, *ax.texts):
+                artist.remove()  # quicker than `clear`, which makes new axes
         draw(timeline, bucket_mb, **network, **model)
         draw_sizes(curve, bucket_mb, measured_ms, **network, **model)
         return figure

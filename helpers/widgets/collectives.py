@@ -16,7 +16,7 @@ WORDS = {
     "gather": "Rank 0 gets everybody's numbers, side by side.",
     "all_gather": "Every rank gets everybody's numbers, side by side.",
     "scatter": "Rank 0 deals out its numbers: one piece for each rank.",
-    "reduce_scatter": "Every rank gets its own piece of the sum: the first half of a ring all-reduce.",
+    "reduce_scatter": "The numbers are added up, and every rank gets its own piece of the sum.",
     "all_to_all": "Every rank deals out its numbers to all ranks: rows become columns.",
     "send_recv": "Every rank sends to its right neighbour and receives from the left one.",
     "barrier": "Nothing is sent. Nobody goes on before all have come.",

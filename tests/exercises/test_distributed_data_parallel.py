@@ -1,9 +1,10 @@
-"""Lesson 05, first half: answers, wrong and right.
+"""DistributedDataParallel: answers, wrong and right.
 
 How each could be cheated, or a right answer refused, and what stands against it:
 ring_all_reduce     sums right and too much sent; by a store; never waited for; another dtype; other ways are right
 average_gradients   Nones in another rank; too few digits; stale frozen gradients; buckets and gathers are right
 accumulate          rank 0 right alone; all activations at once; clipped; by hand, after `no_sync`, is right
+fine_tune           never unfrozen; unfrozen from the start; averaged weights; other ways to average are right
 """
 
 import time
@@ -411,3 +412,43 @@ def test_the_switch_behind_no_sync(model, optimizer, batches, loss_fn):
         model.require_backward_grad_sync = number == len(batches)
         (loss_fn(model(x), y) / len(batches)).backward()
     optimizer.step()
+
+
+again = "            net[0].requires_grad_(True)\n            model = DDP(net)"
+
+test_fine_tune = edits(
+    ex.fine_tune,
+    (again, "            net[0].requires_grad_(True)", "`0.weight` differs between rank 0 and rank 1"),
+    (again, "            pass", "`0.weight` is what it was at the beginning"),
+    ("number == 3", "number == 2", "5 batches: `0.weight` is the same in all ranks, but not what training"),
+    ("net[0].requires_grad_(False)", "pass", "`0.weight` is the same in all ranks, but not what training"),
+    ("lr=0.1", "lr=0.01", "is the same in all ranks, but not"),
+    ("loss_fn(model(x), y)", "loss_fn(model.module(x), y)", "differs between rank 0 and rank 1"),
+    ("        optimizer.step()", "        pass", "`0.weight` is what it was at the beginning"),
+    ("            model = DDP(net)", "            model = DDP(net) if torch.distributed.get_rank() else model",
+     "waited in vain"),
+)
+
+
+@right(ex.fine_tune)
+def test_wrapped_unfrozen_and_the_rest_left_out_of_the_step(net, batches, loss_fn):
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    for number, (x, y) in enumerate(batches):
+        model.zero_grad()
+        loss_fn(model(x), y).backward()
+        trained = net if number >= 3 else net[2]
+        torch.optim.SGD(trained.parameters(), lr=0.1).step()
+
+
+@right(ex.fine_tune)
+def test_the_late_ones_averaged_by_hand(net, batches, loss_fn):
+    net[0].requires_grad_(False)
+    model, optimizer = torch.nn.parallel.DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1)
+    for number, (x, y) in enumerate(batches):
+        net[0].requires_grad_(number >= 3)
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        for parameter in net[0].parameters() if number >= 3 else ():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()

@@ -48,6 +48,7 @@ def main(folder, width, layers, batch, bucket_mb):
     model = DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
     dist.barrier()
     record(model, lambda _: None, x, str(Path(folder, f"ddp-{rank}.json")))
+    dist.barrier()  # nobody leaves while others still talk
     dist.destroy_process_group()
 
 
