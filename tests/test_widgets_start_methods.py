@@ -87,8 +87,7 @@ def test_bars_show_what_was_measured_and_nothing_else():
     bars = explorer.draw_costs(ax, MEASURED)
     assert {name: bar.get_width() for name, bar in bars.items()} == {"fork": 10, "spawn": 2000, "forkserver": 0,
                                                                      "launch": 50}
-    assert [text.get_text() for text in ax.texts] == ["10 ms (the first 12 ms)", "2.0 s (the first 2.1 s)",
-                                                      "not measured here", "50 ms"]
+    assert [text.get_text() for text in ax.texts] == ["10 ms", "2.0 s", "not measured here", "50 ms"]
     assert "milliseconds" in ax.get_xlabel()
 
 

@@ -1,14 +1,15 @@
-"""The exercises of lesson 01: what crosses from one process to another, and what does not."""
+"""The exercises of processes: what crosses from one process to another, and what does not."""
 
+import functools
 import os
 import queue
+import tempfile
 import textwrap
 import threading
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 from helpers.exercises.engine import Exercise, not_yet
-
-LESSON = "01_processes"
 
 
 def _trained():
@@ -257,7 +258,7 @@ class BringItHome(Exercise):
     explanation = ("`load_state_dict` copies value by value into the tensors that are there, buffers included, so the "
                    "parent sees them. With `assign=True`, or by `parameter.data = …`, it would get other tensors.")
     why = ("moving to a device makes a copy, and a copy has to be brought back, by shared memory as here, or through "
-           "a queue. DistributedDataParallel, in lesson 05, spares you that: its copies never differ.")
+           "a queue. DistributedDataParallel spares you that: its copies never differ.")
     world_sizes = (1,)
     timeout = 10
 
@@ -316,4 +317,78 @@ class BringItHome(Exercise):
         return None
 
 
+class StartSafely(Exercise):
+    title = "Start a child that finishes"
+    task = ("Your function is called in a parent that has computed with two threads. `work()` multiplies two matrices "
+            "of 512 × 512, as above. Start it in a process of its own, in which it comes to its end, and return that "
+            "process, as `Process(target=work)` makes one. The parent goes on with its two threads.")
+    hints = (
+        "What hangs is a copy of a parent that has computed, if it wants several threads. Change one or the other.",
+        "`mp.get_context(\"spawn\").Process(target=work)` makes a process that is no copy. Or fork, and let the child "
+        "call `torch.set_num_threads(1)` before `work()`.",
+    )
+    explanation = ("A spawned child is no copy: it starts threads of its own. It costs an import of torch. A forked "
+                   "child is cheaper, and must set one thread before it computes, as a DataLoader's worker does.")
+    why = ("this hang has no error, no output, and shows itself on some machines only. A library that forks in your "
+           "name can bring it, too: look for the start method first.")
+    world_sizes = (1,)
+    timeout = 40
+
+    def answer(work):
+        import torch.multiprocessing as mp
+
+        process = mp.get_context("spawn").Process(target=work)
+        process.start()
+        return process
+
+    def probe(start_safely, case):
+        import torch
+
+        torch.set_num_threads(2)
+        torch.ones(512, 512) @ torch.ones(512, 512)
+        _computed.append(True)
+        with tempfile.TemporaryDirectory() as folder:
+            told = Path(folder, "told")
+            process = start_safely(functools.partial(_work, told, os.getpid()))
+            if not hasattr(process, "join"):
+                return {"returned": type(process).__name__}
+            process.join()
+            return {"told": told.read_text() if told.exists() else "", "threads": torch.get_num_threads(),
+                    "exitcode": getattr(process, "exitcode", None)}
+
+    def judge(self, seen, case):
+        [seen] = seen
+        if "returned" in seen:
+            return not_yet(f"your function returned a {seen['returned']}", "the process that it has started")
+        if not seen["told"]:
+            return not_yet(f"the process ended, with exit code {seen['exitcode']}, and `work` had not come to its end",
+                           "`work()` is called in the child", "`target=work`: the function, without parentheses")
+        if seen["told"] != "done":
+            return not_yet(seen["told"], "`work()` comes to its end in a process of its own",
+                           "is the child a copy of the parent? And how many threads does it want?")
+        if seen["threads"] != 2:
+            return not_yet(f"the parent now computes with {seen['threads']} thread(s)", "its two threads, as before",
+                           "in which process do you set the number of threads?")
+        return None
+
+
+_computed = []  # what a forked child finds filled, as the threads' bookkeeping of torch, and a spawned one empty
+
+
+def _work(told, parent):
+    """Multiply, and tell that it is done; or, where that would wait for ever, tell why. It needs no clock."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if os.getpid() == parent:
+        told.write_text("`work` ran in the parent's own process")
+    elif _computed and threads > 1:
+        told.write_text(f"the child waits for ever: it is a copy of a parent that has computed, and wants {threads} "
+                        "threads, which only the parent has")
+    else:
+        torch.ones(512, 512) @ torch.ones(512, 512)
+        told.write_text("done")
+
+
 send_weights, fill_my_slice, bring_it_home = SendWeights(), FillMySlice(), BringItHome()
+start_safely = StartSafely()

@@ -1,4 +1,4 @@
-"""Lesson 01: answers, wrong and right.
+"""Processes: answers, wrong and right.
 
 How each could be cheated, or a right answer refused, and what stands against it:
 send_weights    waiting by guess (the parent reads when the child waits for certain, or has returned: no clock); numbers
@@ -6,6 +6,8 @@ send_weights    waiting by guess (the parent reads when the child waits for cert
 fill_my_slice   others' elements written back as found (torch's writes are counted; numpy's are not); small numbers,
                 which uint8 and bfloat16 hold; blocks and steps of any kind are as right
 bring_it_home   a copy of the copy trained; other memory under the same names; any way of copying, tensor by tensor too
+start_safely    a thread in the place of a process; the parent's threads taken away; no clock: the work itself tells
+                where it would hang, and returns; any start method, or one thread in a forked child
 """
 
 from helpers.exercises import processes as ex
@@ -145,3 +147,58 @@ def test_tensor_by_tensor(model, to_device, train):
     for name, tensor in model.state_dict().items():
         tensor[...] = trained.state_dict()[name]
     return trained
+
+
+SPAWN, START = 'mp.get_context("spawn").Process(target=work)', "process.start()"
+FORK = SPAWN.replace("spawn", "fork")
+
+test_start_safely = edits(
+    ex.start_safely,
+    ('"spawn"', '"fork"', "a copy of a parent that has computed, and wants 2 threads"),
+    (((SPAWN, FORK), (START, f"{START}\n    import torch\n    torch.set_num_threads(1)")), "wants 2 threads"),
+    (((SPAWN, FORK), (START, f"import torch\n    torch.set_num_threads(1)\n    {START}")),
+     "the parent now computes with 1 thread(s)"),
+    (((SPAWN, FORK), ("target=work", "target=work()")), "ran in the parent's own process"),
+    (((SPAWN, "threading.Thread(target=work)"), ("import torch.multiprocessing as mp", "import threading")),
+     "ran in the parent's own process"),
+    (((SPAWN, FORK), ("target=work", "target=print")), "`work` had not come to its end"),
+    ("return process", "process.join()", "returned a NoneType"),
+    (START, "pass", "can only join a started process"),
+)
+
+
+@right(ex.start_safely)
+def test_one_thread_in_a_forked_child(work):
+    import multiprocessing
+
+    import torch
+
+    def child():
+        torch.set_num_threads(1)
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    return process
+
+
+@right(ex.start_safely)
+def test_one_thread_while_it_forks(work):
+    import multiprocessing
+
+    import torch
+
+    torch.set_num_threads(1)
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    torch.set_num_threads(2)
+    return process
+
+
+@right(ex.start_safely)
+def test_a_fork_server(work):
+    import multiprocessing
+
+    process = multiprocessing.get_context("forkserver").Process(target=work, daemon=True)
+    process.start()
+    return process

@@ -1,4 +1,4 @@
-"""Fork a process that has used threads, and its child may wait for ever for threads that only the parent has.
+"""Start a child before and after its parent has computed with several threads: does the child finish?
 
     launch("fork_after_threads.py", nprocs=1, args=["--threads", "2"])
 """
@@ -9,28 +9,43 @@ import multiprocessing
 import torch
 
 
-def product():
+def product(pipe, threads):
     """One matrix product, large enough that torch shares it among its threads."""
-    return (torch.ones(512, 512) @ torch.ones(512, 512)).sum()
+    if threads:
+        torch.set_num_threads(threads)
+    pipe.send("begins")
+    (torch.ones(512, 512) @ torch.ones(512, 512)).sum()
+    pipe.send("done")
 
 
-def forked_child_finishes(seconds):
-    """Whether a forked child gets through `product` within `seconds`; it is ended if not."""
-    child = multiprocessing.get_context("fork").Process(target=product)
+def child_finishes(method, threads):
+    """Whether a child comes to the end of `product`, at most three seconds after its beginning; it is ended if not."""
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    child = context.Process(target=product, args=(there, threads))
     child.start()
-    child.join(seconds)
-    finished = child.exitcode == 0
-    child.kill()
-    child.join()
-    return finished
+    try:
+        return here.poll(60) and here.recv() == "begins" and here.poll(3) and here.recv() == "done"
+    finally:
+        child.kill()
+        child.join()
+
+
+def main():
+    """Start a child, compute, start another child."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=2, help="of the parent")
+    parser.add_argument("--child-threads", type=int, default=0, help="set in the child; 0 leaves what it finds")
+    parser.add_argument("--method", default="fork")
+    options = parser.parse_args()
+
+    torch.set_num_threads(options.threads)
+    print("started before the parent computes, the child finishes:",
+          child_finishes(options.method, options.child_threads))
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    print("started after the parent computes,  the child finishes:",
+          child_finishes(options.method, options.child_threads))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=2)
-    threads = parser.parse_args().threads
-
-    torch.set_num_threads(threads)
-    print(f"parent with {threads} thread(s) forks before it has computed: child finishes:", forked_child_finishes(3))
-    product()
-    print(f"parent with {threads} thread(s) forks after it has computed:  child finishes:", forked_child_finishes(3))
+    main()

@@ -1,9 +1,10 @@
-"""The child trains, the parent waits, and the parent's model has learned nothing. Where did the training go?
+"""The child trains and the parent waits. What has the parent's model learned?
 
-    launch("lost_training.py", nprocs=1)
+    launch("lost_training.py", nprocs=1, args=["cpu"]), or "gpu"
 """
 
 import copy
+import sys
 
 import torch
 import torch.multiprocessing as mp
@@ -11,12 +12,12 @@ from torch import nn
 
 from helpers.data import Digits
 
-DEVICE = "cuda" if torch.cuda.is_available() else "stand-in"
 
-
-def moved(model):
-    """The model on the device, in the device's own memory. The stand-in has none, so it gets a copy."""
-    return model.to(DEVICE) if DEVICE == "cuda" else copy.deepcopy(model)
+def moved(model, device):
+    """The model on the device. For want of a GPU, a copy stands for what moving there does."""
+    if device == "gpu":
+        return model.to("cuda") if torch.cuda.is_available() else copy.deepcopy(model)
+    return model.to("cpu")
 
 
 def accuracy(model):
@@ -26,9 +27,9 @@ def accuracy(model):
         return (model(images).argmax(1) == labels).float().mean().item()
 
 
-def train(rank, model):
+def train(rank, model, device):
     """Move the model to the device and train it there."""
-    model = moved(model)
+    model = moved(model, device)
     images, labels = (part.to(next(model.parameters()).device) for part in Digits(train=True).tensors())
     for _ in range(100):  # SGD by hand: in a new process, torch's optimizers take seconds to import
         nn.functional.cross_entropy(model(images), labels).backward()
@@ -39,9 +40,14 @@ def train(rank, model):
     print(f"child, after training:  {accuracy(model):.0%} right", flush=True)
 
 
-if __name__ == "__main__":
+def main(device):
+    """Let a child train the parent's model."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     print(f"parent, before:         {accuracy(model):.0%} right", flush=True)
-    mp.spawn(train, args=(model,), nprocs=1)
+    mp.spawn(train, args=(model, device), nprocs=1)
     print(f"parent, after:          {accuracy(model):.0%} right")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

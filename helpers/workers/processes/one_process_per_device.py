@@ -21,9 +21,11 @@ def build_model():
 def train(rank, devices, queue):
     """Train a copy on this device's share and send its weights, as bytes, which outlive this process."""
     torch.set_num_threads(1)  # the processes share the cores
-    device = devices[rank]
+    device = torch.device(devices[rank])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # its own: what says only "cuda" from here on means this one
     images, labels = (part[rank::len(devices)].to(device) for part in Digits(train=True).tensors())
-    model = build_model().to(device)
+    model = build_model().to(device)  # its own copy, in its device's memory
     for _ in range(100):  # SGD by hand: in a new process, torch's optimizers take seconds to import
         nn.functional.cross_entropy(model(images), labels).backward()
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """A child writes into a list, a tensor and a shared tensor of its parent: which of them change for the parent?
 
-    launch("shared_tensor.py", nprocs=1)
+    launch("shared_tensor.py", nprocs=1, args=["fork"]), or "spawn"
 """
 
 import sys
@@ -15,12 +15,16 @@ def write(numbers, tensor, shared):
         place[0] = 7
 
 
-if __name__ == "__main__":
-    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # safe: nothing has computed yet
+def main(method):
+    """Start a child by this method, and look at the three things when it has ended."""
     numbers, tensor, shared = [0, 0], torch.zeros(2), torch.zeros(2).share_memory_()
-    child = context.Process(target=write, args=(numbers, tensor, shared))
+    child = mp.get_context(method).Process(target=write, args=(numbers, tensor, shared))
     child.start()
     child.join(60)
     print("list:          ", numbers)
     print("tensor:        ", tensor.tolist())
     print("shared tensor: ", shared.tolist())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])  # "fork" is safe here: nothing has computed yet

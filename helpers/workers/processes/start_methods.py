@@ -1,8 +1,10 @@
 """Start children by fork, spawn and forkserver: what does each child receive, and what does it cost?
 
     launch("start_methods.py", nprocs=1)
+    launch("start_methods.py", nprocs=1, args=["--preload", "torch"])       the fork server alone, told what to import
 """
 
+import argparse
 import multiprocessing
 import os
 import statistics
@@ -21,7 +23,15 @@ from helpers import report  # noqa: E402
 IMPORTED_IN = os.getpid()  # the process in which the top of this script ran
 SETTING = "as in the script"
 LOCK = threading.Lock()
-CHILDREN = {"fork": 5, "spawn": 2, "forkserver": 4}
+CHILDREN = {"fork": 5, "spawn": 2, "forkserver": 2}  # how many are started, by method
+
+
+def change_things():
+    """What a notebook may have done before it starts a child: set a variable, lock a lock, start a thread."""
+    global SETTING
+    SETTING = "changed later"
+    LOCK.acquire()
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
 def has_open(file, number):
@@ -40,7 +50,6 @@ def child(answers, file, number):
         "threads": threading.active_count(),
         "file": "open" if has_open(file, number) else "closed",
         "torch": "imported anew" if IMPORTED_IN == os.getpid() and not TORCH_WAS_HERE else "already there",
-        "modules": len(sys.modules),
         "mib": psutil.Process().memory_full_info().uss / 2**20,  # memory that no other process shares
     })
 
@@ -59,15 +68,15 @@ def ask_one_child(context, *args):
 
 
 def main():
-    """Change some things after the start, as a notebook does, then ask children of each kind."""
-    global SETTING
-    SETTING = "changed later"
-    LOCK.acquire()
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-    multiprocessing.set_forkserver_preload(["torch", "psutil", "helpers"])
+    """Ask children of each kind, and print a column for each."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--preload", nargs="*", default=[])
+    preload = parser.parse_args().preload
+    multiprocessing.set_forkserver_preload(preload)  # also where empty: some versions of Python import this script
+    change_things()
     rows = []
     with tempfile.NamedTemporaryFile() as file:
-        for method in (m for m in CHILDREN if m in multiprocessing.get_all_start_methods()):
+        for method in ["forkserver"] if preload else [*CHILDREN]:
             context = multiprocessing.get_context(method)
             answers = [ask_one_child(context, file.name, file.fileno()) for _ in range(CHILDREN[method])]
             answer, (first, *later) = answers[-1][0], [milliseconds for _, milliseconds in answers]

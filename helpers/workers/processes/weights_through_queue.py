@@ -32,7 +32,8 @@ def show(way, weights):
     print(f"{way}: y = {model.weight.item():.2f} x + {model.bias.item():.2f}")
 
 
-if __name__ == "__main__":
+def main():
+    """Start the child, load what it sends, and let it go."""
     context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # safe: nothing has computed yet
     queue, done = context.Queue(), context.Event()
     here, there = context.Pipe()
@@ -43,3 +44,7 @@ if __name__ == "__main__":
     done.set()
     child.join(60)
     print("child ended with exit code", child.exitcode)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,6 @@ import torch
 import torch.multiprocessing as mp
 from torch import nn
 
-warnings.filterwarnings("ignore", message="Sparse")  # torch calls them beta each time one is made
-
 
 def kinds():
     """One small tensor of each kind."""
@@ -38,6 +36,7 @@ def child(here, there):
 
 
 if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message="Sparse")  # torch calls them beta each time one is made
     # Nothing has computed in this process yet, so that forking it is safe, and quick.
     context = mp.get_context("fork" if sys.platform == "linux" else "spawn")
     here, there = context.Queue(), context.Queue()

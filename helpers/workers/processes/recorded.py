@@ -1,0 +1,48 @@
+"""What the lesson about processes shows from a machine with GPUs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.records import experiment
+
+
+@experiment(gpus=1)
+def fork_after_cuda():
+    """What a forked and a spawned child say when their parent has used CUDA."""
+    script = Path(__file__).with_name("fork_after_cuda.py")
+    lines = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120).stdout.splitlines()
+    return dict(line.split(": ", 1) for line in lines if ": " in line)
+
+
+@experiment(gpus=1)
+def cuda_tensor_in_a_queue():
+    """A CUDA tensor of 4,000,000 bytes in a queue: the bytes sent, whose memory the receiver writes to, and what share_memory_() moves."""  # noqa: E501
+    from multiprocessing.reduction import ForkingPickler
+
+    import torch
+    import torch.multiprocessing as mp
+
+    tensor = torch.zeros(1_000_000, device="cuda")
+    place = tensor.data_ptr()
+    tensor.share_memory_()
+    context = mp.get_context("spawn")
+    queue, done = context.Queue(), context.Event()
+    child = context.Process(target=_add_one, args=(queue, done))
+    child.start()
+    queue.put(tensor)
+    arrived = done.wait(60)
+    child.join(10)
+    return {"bytes sent": len(ForkingPickler.dumps(tensor)), "arrived": arrived,
+            "after the receiver's += 1 the sender sees": tensor[0].item(),
+            "share_memory_() moved it": tensor.data_ptr() != place}
+
+
+def _add_one(queue, done):
+    import torch
+
+    tensor = queue.get()
+    tensor += 1
+    torch.cuda.synchronize()
+    del tensor  # a receiver lets go before the sender does
+    done.set()
