@@ -48,4 +48,6 @@ def _plain(name, value):
 
 
 def _short(value):
+    if isinstance(value, list) and len(value) > 20:  # a model's weights, say: nobody reads them in a terminal
+        return f"[{len(value)} values]"
     return f"{value:.6g}" if isinstance(value, float) else value

@@ -8,18 +8,20 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from helpers import RankError, launch
+from helpers.data import DataError, load
 from helpers.figures import alt
 from helpers.widgets.convergence import convergence_explorer, train_grid
-from helpers.workers.parallel_sgd.task import TASKS, _stored, batches, skewed_split, split
+from helpers.workers.parallel_sgd.shards import _stored, batches, labels_of, skewed_split, split, tensors, transform
+from helpers.workers.parallel_sgd.task import TASKS
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 RANKS = ["sgd_staying.py", "sgd_every_k.py", "sgd_ddp.py"]
-SPAWNERS = ["sgd_respawned.py", "sgd_hogwild.py"]
+SPAWNERS = ["sgd_respawned.py", "sgd_hogwild.py", "sgd_published.py"]
 
 
-def trained(script, workers=2, *args, timeout=120):
+def trained(script, workers=2, *args, timeout=240):
     """Launch a trainer; return its reported rows."""
     if script in SPAWNERS:
         args = ("--workers", str(workers), *args)
@@ -50,6 +52,21 @@ def test_averaging_every_step_is_ddp():
     assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], abs=1e-4)
 
 
+def test_published_program_needs_both_bugs():
+    rows, _ = trained("sgd_published.py", 3, "--epochs", 2, "--lr", 0.01)
+    honest, repeated, shared, both = [[row["loss"] for row in rows[first:first + 2]] for first in (0, 2, 4, 6)]
+    assert honest == pytest.approx(repeated, abs=1e-6), "every repetition begins where the first one did"
+    assert shared[-1] < 0.6 * honest[-1] and both[-1] < 0.9 * shared[-1]
+    staying, _ = trained("sgd_staying.py", 3, "--epochs", 2, "--lr", 0.01)
+    assert honest == pytest.approx([row["loss"] for row in staying], abs=1e-4)
+
+
+def test_with_adam_averaging_models_is_not_averaging_gradients():
+    adam = ("--epochs", 1, "--method", "Adam", "--lr", 0.005)
+    (ours, _), (theirs, _) = (trained(script, 2, *adam) for script in ("sgd_every_k.py", "sgd_ddp.py"))
+    assert abs(ours[-1]["loss"] - theirs[-1]["loss"]) > 0.01
+
+
 def test_every_rank_holds_the_averaged_model():
     _, run = trained("sgd_every_k.py", 2, "--every", 7, "--epochs", 1)
     assert run.reports[0][0]["loss"] == pytest.approx(run.reports[1][0]["loss"], abs=1e-6)
@@ -74,6 +91,7 @@ def test_a_worker_without_company(script):
     ("sgd_staying.py", ("--samples", 100_000), "--samples 100000: there are only 1437"),
     ("sgd_staying.py", ("--epochs", 0), "--epochs must be 1 or more, not 0"),
     ("sgd_staying.py", ("--task", "ImageNet"), "Digits, MNIST, not ImageNet"),
+    ("sgd_ddp.py", ("--method", "Lion"), "SGD or Adam, not Lion"),
     ("sgd_respawned.py", ("--workers", 0), "--workers must be 1 or more, not 0"),
     ("sgd_hogwild.py", ("--workers", 0), "--workers must be 1 or more, not 0"),
     ("sgd_hogwild.py", ("--workers", 9, "--samples", 4), "need 9 samples; there are 4"),
@@ -109,7 +127,7 @@ def test_split_gives_the_remainder_to_the_last():
 @pytest.mark.parametrize("skew", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("workers", [1, 3, 4, 8])
 def test_skewed_split_uses_every_sample_once(skew, workers):
-    labels = TASKS["Digits"].labels()
+    labels = labels_of(TASKS["Digits"])
     shards = skewed_split(labels, workers, skew)
     assert sorted(torch.cat(shards).tolist()) == list(range(len(labels)))
     kinds = [len(labels[shard].unique()) for shard in shards]
@@ -119,7 +137,7 @@ def test_skewed_split_uses_every_sample_once(skew, workers):
 @pytest.mark.parametrize("skew", [-0.1, 2, float("nan")])
 def test_skewed_split_refuses(skew):
     with pytest.raises(ValueError, match="from 0 to 1"):
-        skewed_split(TASKS["Digits"].labels(), 2, skew)
+        skewed_split(labels_of(TASKS["Digits"]), 2, skew)
 
 
 def test_batches_are_a_pass_and_differ():
@@ -130,14 +148,12 @@ def test_batches_are_a_pass_and_differ():
 
 def test_images_prepared_one_by_one_or_all_at_once_are_the_same():
     task = TASKS["Digits"]
-    images, labels = task.tensors(train=False)
-    stored, transform = task.images(train=False), task.transform()
-    assert torch.allclose(transform(stored[7][0]), images[7]) and stored[7][1] == labels[7]
+    images, labels = tensors(task, train=False)
+    image, label = load(task.dataset, train=False)[7]
+    assert torch.allclose(transform(task)(image), images[7]) and label == labels[7]
 
 
 def test_mnist_is_read_as_torchvision_reads_it():
-    from helpers.data import DataError, load
-
     try:
         mnist = load("MNIST", train=False)
     except DataError:
@@ -163,14 +179,16 @@ def dying(rank, *args):
 real, trainer.{function} = trainer.{function}, dying
 
 if __name__ == "__main__":
-    trainer.main(TASKS["Digits"], 3, None, 3)
+    trainer.main(TASKS["Digits"], 3, None, 3{more})
 """
 
 
-@pytest.mark.parametrize("script, function", [("sgd_respawned", "train_epoch"), ("sgd_hogwild", "train")])
+@pytest.mark.parametrize("script, function", [("sgd_respawned", "train_epoch"), ("sgd_hogwild", "train"),
+                                              ("sgd_published", "train_epoch")])
 def test_a_worker_that_dies_ends_the_run(tmp_path, script, function):
     path = tmp_path / "dies.py"
-    path.write_text(DIES.format(workers=str(ROOT / "helpers/workers/parallel_sgd"), script=script, function=function))
+    path.write_text(DIES.format(workers=str(ROOT / "helpers/workers/parallel_sgd"), script=script, function=function,
+                                more=", 1" if script == "sgd_respawned" else ""))  # a thread for each worker
     began = time.monotonic()
     with pytest.raises(RankError, match="process 1 terminated with signal SIGKILL"):
         launch(path, 1, show=False, timeout=100)
@@ -189,7 +207,7 @@ def test_a_rank_that_dies_ends_the_run():
             average(model)
 
         trainer.average = deadly
-        trainer.main(TASKS["Digits"], 3, None, 1, 0.0)
+        trainer.train(1, task=TASKS["Digits"], epochs=3, samples=None)
 
     with pytest.raises(RankError, match="SIGKILL"):
         launch(dies, 3, show=False, timeout=60)

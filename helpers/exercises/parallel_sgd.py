@@ -1,4 +1,4 @@
-"""The exercises of lesson 02: share the samples, average the models, choose when; and S4's three bugs."""
+"""The exercises of parallel SGD: share the samples, average the models, choose when; and three bugs."""
 
 import multiprocessing
 import os
@@ -10,8 +10,6 @@ from itertools import chain, islice
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import Exercise, not_yet
 from helpers.exercises.group import InGroup
-
-LESSON = "02_parallel_sgd"
 
 
 def _outcome(answer, args, refuses):
@@ -44,8 +42,8 @@ class Split(Alone):
     explanation = ("All ranges but the last end where the next one begins; the last one ends at `n_samples`. The "
                    "remainder is always smaller than the number of workers.")
     why = ("an empty shard trains nothing, and its untrained model counts in the average as much as any other. A "
-           "worker with a longer shard keeps the others waiting: spreading the remainder, as in lesson 00, is fairer; "
-           "S4 gives it to the last worker.")
+           "worker with a longer shard keeps the others waiting: spreading the remainder is fairer; S4 "
+           "gives it to the last worker.")
     cases = {f"{samples} samples among {workers} worker{'s' * (workers != 1)}": (samples, workers)
              for samples, workers in ((10, 3), (11, 3), (1437, 4), (8, 4), (5, 1), (4, 4),
                                       (5, 0), (5, -1), (3, 4), (0, 2), (0, 0))}
@@ -450,46 +448,71 @@ class TrainEpoch(InGroup):
         return None
 
 
-class Progress(Alone):
-    title = "Hunt: the progress that never passes 1 %"
-    task = ("Return the line that a worker prints after batch number `index`, counted from 0: samples seen, all "
-            "samples, and percent of the samples, such as `64/359 (17%)`. The last batch may be smaller than "
-            "`batch_size`. Percent are rounded down, so that 100% appears when all is done, and not before.")
+class PullDown(Alone):
+    title = "Hunt: the copy that copies nothing"
+    task = ("This is S4's `pull_down`. Repair it: afterwards every local model has the global model's values, in all "
+            "parameters and buffers (BatchNorm keeps its statistics in buffers), and shares no memory with it. The "
+            "workers hold the tensors of their local models already, so the values must arrive in those tensors. The "
+            "global model stays as it is.")
     hints = (
-        "After batch number 0, one batch has been seen, not none. How many samples at most?",
-        "`min((index + 1) * batch_size, n_samples)`. And a share becomes percent by a factor that S4 forgot: `1.` for "
-        "`100.` Whole percent: `100 * seen // n_samples`.",
+        "`a.data = b.data` makes `a` a second name for b's memory. Which method writes values into memory that is "
+        "there?",
+        "`mine.copy_(its)` under `torch.no_grad()` for every parameter and every buffer; or one method of a module "
+        "does it all with the other's `state_dict()`.",
     )
-    explanation = ("Three mistakes in one line: `1.` where `100.` was meant, an index that counts from 0, and a last "
-                   "batch that is smaller than the others.")
-    why = ("a progress bar is the first thing that people believe. One that stands at 0 % makes them kill a run that "
-           "was fine; one that counts too far hides that batches were repeated.")
-    cases = {f"batches of {size}, {samples} samples, after batch number {index}": (index, size, samples)
-             for index, size, samples in (*((index, 64, 359) for index in (5, 0, 1, 2, 3, 4)), (28, 1, 100),
-                                          (998, 1, 1000), (999, 1, 1000), (0, 64, 10), (3, 64, 256))}
+    explanation = ("`load_state_dict` copies every value, buffers included, into the tensors that are there. Nothing "
+                   "is shared, and who holds a tensor sees what arrives in it.")
+    why = ("a copy and a second name look alike until somebody writes. What tells them apart is `data_ptr()`, or one "
+           "step of training: whose weights have moved?")
+    cases = {"3 workers": 3, "1 worker": 1}
 
-    def answer(index, batch_size, n_samples):
-        seen = min((index + 1) * batch_size, n_samples)
-        return f"{seen}/{n_samples} ({100 * seen // n_samples}%)"
+    def answer(global_model, local_models):
+        for model in local_models:
+            model.load_state_dict(global_model.state_dict())
 
-    def probe(progress, case):
-        line = progress(*case)
-        return line if isinstance(line, str) else f"{line!r:.50}", isinstance(line, str)
+    def probe(pull_down, workers):
+        import torch
+        from torch import nn
 
-    def judge(self, seen, case):
-        (line, is_text), wanted, before = seen[0], self.answer(*case), case[0] * case[1]
-        if not is_text:
-            return not_yet(f"it returned {line}", "a line of text", "is there a `return`?")
-        if line == wanted:
-            return None
-        never, look = "", ("the last batch (it is smaller), percent of what, and the rounding: `int(0.29 * 100)` is "
-                           "28, for floats are not exact")
-        if line.endswith(("(0%)", "(1%)")) and wanted.endswith("(100%)"):
-            never, look = ": it never passes 1 %", "what a share has to be multiplied by to be percent"
-        elif line.startswith(f"{before}/"):
-            look = "after batch number 0, one batch has been seen"
-        return not_yet(f"it returned `{line[:50]}`{never}", f"`{wanted}`", look)
+        models = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(workers + 1)]
+        for number, model in enumerate(models):
+            for place, tensor in enumerate(model.state_dict().values()):
+                tensor.copy_(100 * number + 10 * place + torch.arange(tensor.numel()).view(tensor.shape))
+        held = [model.state_dict() for model in models]  # by a worker's optimizer, say: the tensors themselves
+
+        def values(states):
+            return [{name: tensor.flatten().tolist() for name, tensor in state.items()} for state in states]
+
+        before = values(held)
+        pull_down(models[0], models[1:])
+        now = [model.state_dict() for model in models]
+        memory = {tensor.untyped_storage().data_ptr(): (number, name)  # whose it is: the first model's that has it
+                  for number, state in reversed(list(enumerate(now))) for name, tensor in state.items()}
+        shared = [(number, name, *owner) for number, state in enumerate(now) for name, tensor in state.items()
+                  if (owner := memory[tensor.untyped_storage().data_ptr()])[0] != number]
+        return {"before": before[0], "held": values(held), "now": values(now), "shared": shared,
+                "buffers": [name for name, _ in models[0].named_buffers()]}
+
+    def judge(self, seen, workers):
+        (one,) = seen
+        wanted, copying = one["before"], "`=` on `.data` gives a tensor another's memory; `copy_` copies the values"
+        for number, name, owner, its in one["shared"]:
+            whose = f"worker {owner - 1}'s" if owner else "the global model's"
+            return not_yet(f"`{name}` of worker {number - 1} lies in the memory of {whose} `{its}`",
+                           "memory of its own: who trains the one must not change the other", copying)
+        if one["now"][0] != wanted or one["held"][0] != wanted:
+            return not_yet("the global model has changed", "it stays as it is", "which side you write to")
+        for worker, (now, held) in enumerate(zip(one["now"][1:], one["held"][1:], strict=True)):
+            for name, values in wanted.items():
+                if now[name] != values:
+                    return not_yet(f"`{name}` of worker {worker} is {now[name]}", f"{values}, as in the global model",
+                                   "buffers: `parameters()` leaves them out" if name in one["buffers"] else
+                                   "whether every tensor of every local model gets its values")
+                if held[name] != values:
+                    return not_yet(f"who holds `{name}` of worker {worker} still reads {held[name]}: the model has "
+                                   "another tensor now", f"{values}, in the tensor that was there", copying)
+        return None
 
 
 split, aggregate, choose_k = Split(), Aggregate(), ChooseK()
-run_epoch, train_epoch, progress = RunEpoch(), TrainEpoch(), Progress()
+run_epoch, train_epoch, pull_down = RunEpoch(), TrainEpoch(), PullDown()

@@ -1,5 +1,6 @@
 """The convergence explorer: workers, sync interval and label skew, from trainings that were really run."""
 
+import math
 from dataclasses import dataclass, field
 
 import ipywidgets as widgets
@@ -64,15 +65,16 @@ def _train(workers, settings, epochs):
     import torch
     from torch import nn
 
-    from helpers.workers.parallel_sgd.task import TASKS, batches, skewed_split
+    from helpers.workers.parallel_sgd.shards import batches, skewed_split, tensors
+    from helpers.workers.parallel_sgd.task import TASKS
 
     task = TASKS["Digits"]
-    images, labels = task.tensors(train=True)
-    test_images, test_labels = task.tensors(train=False)
+    images, labels = tensors(task)
+    test_images, test_labels = tensors(task, train=False)
     images, test_images = images.flatten(1), test_images.flatten(1)
     splits = {skew: skewed_split(labels, workers, skew) for _, skew in settings}
     shards = [shard for _, skew in settings for shard in splits[skew]]
-    per_epoch = -(-min(map(len, shards)) // task.batch)
+    per_epoch = math.ceil(min(map(len, shards)) / task.batch)
     # [settings × workers, …]: every worker of every setting has weights of its own
     weights = [p.detach().repeat(len(shards), *[1] * p.dim()).requires_grad_() for p in task.model().parameters()]
     velocities = [torch.zeros_like(tensor) for tensor in weights]

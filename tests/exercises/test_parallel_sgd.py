@@ -6,7 +6,7 @@ aggregate     lost digits and sums that overflow; emptied lists; one worker's ow
 choose_k      fits that are exact, or not whole; only one refusal tried; a slow search has its time, an endless one not
 run_epoch     pairs, always four, all joined but the last; waiting by guess; threads and questions wait as well as join
 train_epoch   a pause in place of a barrier; a barrier's error swallowed; batches may come in any order
-progress      rounding by floats; batches that are all full; more than one shard
+pull_down     buffers; other tensors in place of new values; workers that share with each other; the wrong direction
 """
 
 import time
@@ -306,25 +306,49 @@ def test_with_a_monitored_barrier(batches, step, barrier):
     dist.monitored_barrier()
 
 
-SEEN = "min((index + 1) * batch_size, n_samples)"
+LOAD = "model.load_state_dict(global_model.state_dict())"
+PARAMETERS = "for mine, its in zip(model.parameters(), global_model.parameters()): "
 
-test_progress = edits(
-    ex.progress,
-    ((("    seen", "    n_batches = -(-n_samples // batch_size)\n    seen"), (SEEN, "index * batch_size"),
-      ("100 * seen // n_samples", "1. * index / n_batches:.0f")), "never passes 1 %"),
-    (SEEN, "index * batch_size", "after batch number 0, one batch has been seen"),
-    (SEEN, "(index + 1) * batch_size", "`384/359 (106%)`"),
-    ("100 * seen // n_samples", "100 * seen / n_samples:.0f", "`64/359 (18%)`"),
-    ("100 * seen // n_samples", "100 * (index + 1) // -(-n_samples // batch_size)", "`64/359 (16%)`"),
-    ("100 * seen // n_samples", "int(seen / n_samples * 100)", "floats are not exact"),
-    ("return ", "line = ", "it returned None"),
-    ("%)", " %)", "`359/359 (100 %)`"),
+test_pull_down = edits(
+    ex.pull_down,
+    (LOAD, f"{PARAMETERS}mine.data = its.data", "worker 0 lies in the memory of the global model's `0.weight`"),
+    (LOAD, f"{PARAMETERS}mine.data.copy_(its)", "`parameters()` leaves them out"),
+    (LOAD, f"{PARAMETERS}mine = its", "`0.weight` of worker 0 is [100.0, 101.0, 102.0, 103.0]"),
+    (LOAD, f"{PARAMETERS}mine.copy_(its)", "leaf Variable"),
+    (LOAD, "model.load_state_dict(global_model.state_dict(), assign=True)", "the memory of the global model's"),
+    (LOAD, "import copy; model.load_state_dict(copy.deepcopy(global_model.state_dict()), assign=True)",
+     "who holds `0.weight` of worker 0 still reads"),
+    (LOAD, "global_model.load_state_dict(model.state_dict())", "the global model has changed"),
+    ("in local_models:", "in local_models[:1]:", "of worker 1"),
+    (LOAD, "model = global_model", "`0.weight` of worker 0 is"),
+    (LOAD, "import copy; local_models[:] = [copy.deepcopy(global_model) for _ in local_models]", "of worker 0"),
 )
 
 
-@right(ex.progress)
-def test_with_fractions(index, batch_size, n_samples):
-    from fractions import Fraction
+@wrong(ex.pull_down, "worker 1 lies in the memory of worker 0's")
+def test_shares_among_the_workers(global_model, local_models):
+    import copy
 
-    seen = index * batch_size + min(batch_size, n_samples - index * batch_size)
-    return f"{seen}/{n_samples} ({int(Fraction(seen * 100, n_samples))}%)"
+    state = copy.deepcopy(global_model.state_dict())
+    for model in local_models:
+        model.load_state_dict(state, assign=True)
+
+
+@right(ex.pull_down)
+def test_tensor_by_tensor(global_model, local_models):
+    import torch
+
+    with torch.no_grad():
+        for model in local_models:
+            for name, tensor in model.state_dict().items():
+                tensor.copy_(global_model.state_dict()[name])
+
+
+@right(ex.pull_down)
+def test_parameters_and_buffers(global_model, local_models):
+    from itertools import chain
+
+    for model in local_models:
+        for mine, its in zip(chain(model.parameters(), model.buffers()),
+                             chain(global_model.parameters(), global_model.buffers()), strict=True):
+            mine.data[...] = its.data

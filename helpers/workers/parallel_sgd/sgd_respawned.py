@@ -11,7 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from helpers import report
-from helpers.workers.parallel_sgd.task import LIMIT, batches, options, seed, split, tested
+from helpers.data import load
+from helpers.workers.parallel_sgd.ranks import one_pass
+from helpers.workers.parallel_sgd.shards import LIMIT, batches, options, seed, split, tensors, tested, transform
 
 
 class CustomSubset(Subset):
@@ -29,7 +31,7 @@ class CustomSubset(Subset):
         return [self[index] for index in indices]
 
 
-def train_epoch(rank, epoch, task, shards, local_models, barrier, threads):
+def train_epoch(rank, epoch, task, shards, local_models, barrier, inside, threads):
     """What a worker does in its short life: one pass over its shard."""
     torch.set_num_threads(threads)  # left to torch, every worker takes all cores
     torch.manual_seed(seed(epoch, rank))
@@ -37,11 +39,11 @@ def train_epoch(rank, epoch, task, shards, local_models, barrier, threads):
     order = batches(len(shard), task.batch, epoch, rank)
     loader = DataLoader(shard, batch_sampler=[batch.tolist() for batch in order])
     optimizer = task.optimizer(model)
-    for images, labels in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    barrier.wait(LIMIT)
+    barrier.wait(LIMIT)  # all have started
+    began = time.perf_counter()
+    one_pass(model, optimizer, loader)
+    barrier.wait(LIMIT)  # all have trained
+    inside[rank] = time.perf_counter() - began
 
 
 def pull_down(global_model, local_models):
@@ -53,39 +55,29 @@ def pull_down(global_model, local_models):
 def aggregate(global_model, local_models):
     """Make the global model the mean of the local ones."""
     states = [model.state_dict() for model in local_models]
-    means = {name: torch.stack([state[name] for state in states]).mean(0)
-             for name in states[0]}
+    means = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
     global_model.load_state_dict(means)
 
 
-def test(model, test_set, task):
-    """The global model's loss and accuracy."""
-    loader = DataLoader(test_set, task.batch)
-    sums = sum(tested(model, images, labels) for images, labels in loader)
-    return sums / len(test_set)
-
-
-def main(task, epochs, samples, workers, threads=1):
-    dataset, test_images = task.images(train=True), task.images(train=False)
+def main(task, epochs, samples, workers, threads):
+    dataset, test_set = load(task.dataset), tensors(task, train=False)
     ranges = split(len(dataset) if samples is None else samples, workers)
-    shards = [CustomSubset(dataset, indices, task.transform()) for indices in ranges]
-    test_set = CustomSubset(test_images, range(len(test_images)), task.transform())
+    shards = [CustomSubset(dataset, indices, transform(task)) for indices in ranges]
     global_model = task.model()
     local_models = [task.model().share_memory() for _ in range(workers)]
-    barrier = mp.get_context("spawn").Barrier(workers)
+    barrier, inside = mp.get_context("spawn").Barrier(workers), torch.zeros(workers).share_memory_()
     for epoch in range(epochs):
         began = time.perf_counter()
         pull_down(global_model, local_models)
-        args = epoch, task, shards, local_models, barrier, threads
+        args = epoch, task, shards, local_models, barrier, inside, threads
         mp.spawn(train_epoch, args, nprocs=workers)  # and wait until all have ended
         aggregate(global_model, local_models)
         seconds = time.perf_counter() - began
-        loss, right = test(global_model, test_set, task)
-        report(epoch=epoch + 1, loss=loss, accuracy=right, seconds=seconds)
-        print(f"epoch {epoch + 1}: test loss {loss:.2f}, accuracy {right:.1%}")
-    weights = nn.utils.parameters_to_vector(global_model.parameters())
-    report(weights=weights.tolist())
+        loss, accuracy = tested(global_model, *test_set)
+        report(epoch=epoch + 1, loss=loss, accuracy=accuracy, seconds=seconds, inside=inside.max())
+        print(f"epoch {epoch + 1}: test loss {loss:.2f}, accuracy {accuracy:.1%}")
+    report(weights=nn.utils.parameters_to_vector(global_model.parameters()).tolist())
 
 
 if __name__ == "__main__":
-    main(**vars(options(__doc__, workers=4, threads=1)))
+    main(**options(__doc__, workers=4, threads=1))

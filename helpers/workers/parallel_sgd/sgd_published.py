@@ -1,0 +1,57 @@
+"""S4's published program: its two bugs, each alone, both together, and neither.
+
+    launch("sgd_published.py", nprocs=1), or python sgd_published.py --task MNIST
+"""
+
+import torch
+import torch.multiprocessing as mp
+
+from helpers import report
+from helpers.workers.parallel_sgd.ranks import train_step
+from helpers.workers.parallel_sgd.sgd_hogwild import START
+from helpers.workers.parallel_sgd.sgd_respawned import aggregate, pull_down
+from helpers.workers.parallel_sgd.shards import batches, labels_of, options, seed, split, tensors, tested
+
+
+def train_epoch(rank, epoch, task, shards, local_models):
+    """One pass of a worker that is started for it, on images that are ready."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed(epoch, rank))
+    model, (images, labels) = local_models[rank], shards[rank]
+    optimizer = task.optimizer(model)
+    for batch in batches(len(labels), task.batch, epoch, rank):
+        train_step(model, optimizer, images[batch], labels[batch])
+
+
+def pull_down_as_published(global_model, local_models):
+    for model in local_models:
+        for mine, its in zip(model.parameters(), global_model.parameters(), strict=True):
+            mine.data = its.data
+
+
+def train(pull_down, times, task, epochs, shards, test_set):
+    """Yield the test loss and accuracy after each epoch."""
+    global_model = task.model().share_memory()  # spawn, as S4 uses it, does this to every tensor that it sends
+    local_models = [task.model().share_memory() for _ in shards]
+    for epoch in range(epochs):
+        for _ in range(times):  # S4 wrote `for rank in range(n_workers)`, here and for the workers
+            pull_down(global_model, local_models)
+            args = epoch, task, shards, local_models
+            mp.start_processes(train_epoch, args, nprocs=len(shards), start_method=START)
+        aggregate(global_model, local_models)
+        yield tested(global_model, *test_set)
+
+
+def main(task, epochs, samples, workers):
+    torch.set_num_threads(1)  # no threads before a fork: it would hang
+    ranges = split(len(labels_of(task)) if samples is None else samples, workers)
+    shards, test_set = [tensors(task, rows=rows) for rows in ranges], tensors(task, train=False)
+    for pulled in (pull_down, pull_down_as_published):
+        for times in (1, workers):
+            rows = train(pulled, times, task, epochs, shards, test_set)
+            for epoch, (loss, accuracy) in enumerate(rows, start=1):
+                report(pull_down=pulled.__name__, times=times, epoch=epoch, loss=loss, accuracy=accuracy)
+
+
+if __name__ == "__main__":
+    main(**options(__doc__, workers=4))
