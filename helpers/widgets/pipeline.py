@@ -68,11 +68,11 @@ def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batc
     Raises:
         TypeError, ValueError: an argument makes no sense; the message says which.
     """
-    loads_ms = _checked(num_workers, prefetch_factor, load_ms, compute_ms, batches, start_ms)
+    durations = _checked(num_workers, prefetch_factor, load_ms, compute_ms, batches, start_ms)  # a list, by batch
     started = num_workers * start_ms
     loads, computes, now = [], [], started
     free = [started] * num_workers  # when each worker has done what it was given so far
-    for batch, duration in enumerate(loads_ms):
+    for batch, duration in enumerate(durations):
         if num_workers == 0:
             worker, begin = 0, now
         else:
@@ -149,7 +149,8 @@ def draw(ax, timeline, title, until=None):
     ax.set_title(title, loc="left")
     ax.set_title(f"{timeline.total:,.0f} ms; the device is busy {timeline.busy:.0%} of the time", loc="right",
                  fontsize="medium", fontweight="normal")
-    ax.legend(loc="upper right", bbox_to_anchor=(1, -0.5 / ax.figure.get_figheight()), ncols=2, borderpad=0)
+    if ax.get_legend() is None:
+        ax.legend(loc="upper right", bbox_to_anchor=(1, -0.5 / ax.figure.get_figheight()), ncols=2, borderpad=0)
     computed = timeline.busy * timeline.total
     ax.figure.set_label(
         f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
@@ -194,12 +195,17 @@ def pipeline_explorer(num_workers=3, prefetch_factor=2, load_ms=20, compute_ms=1
     figure = Figure(figsize=(9, 4.6))
     figure.set_layout_engine("none")
     ax = figure.add_axes((0.17, 0.15, 0.81, 0.77))
+    note = figure.text(0.01, 0.02, "", fontsize="small")
 
     def drawn(num_workers, prefetch_factor, load_ms, stall, compute_ms, start_ms, batches=24):
         loads = stalling(load_ms, batches, stall)
-        ax.clear()
-        draw(ax, simulate(num_workers, prefetch_factor, loads, compute_ms, batches, start_ms),
-             f"{num_workers or 'no'} worker{'s' * (num_workers != 1)}, simulated")
+        for artist in (*ax.collections, *ax.texts):  # axes and legend stay: that is quicker than `ax.clear()`
+            artist.remove()
+        timeline, most = (simulate(num_workers, factor, loads, compute_ms, batches, start_ms)
+                          for factor in (prefetch_factor, controls["prefetch_factor"].max))
+        draw(ax, timeline, f"{num_workers or 'no'} worker{'s' * (num_workers != 1)}, simulated")
+        note.set_text("A larger prefetch_factor changes nothing here." * (timeline.total <= most.total))
+        figure.set_label(f"{figure.get_label()} {note.get_text()}".rstrip())
         return figure
 
     return Explorer(controls, drawn,

@@ -5,6 +5,7 @@
 
 import argparse
 import io
+import os
 import sys
 import time
 import warnings
@@ -96,10 +97,13 @@ if __name__ == "__main__":
     parser.add_argument("--read-ms", type=float, default=0, help="to wait for the disk, per batch")
     parser.add_argument("--stall-ms", type=float, default=0, help="to wait longer, for every seventh batch")
     parser.add_argument("--device-ms", type=float, help="compute nothing, sleep: a device that is busy for so long")
+    parser.add_argument("--cores", type=int, help="use no more than these (where the system can be told so)")
     options = parser.parse_args()
     if options.batches < 1 or options.batch < 1:
         raise ValueError("--batches and --batch must be 1 or more: there is no epoch without photos")
 
+    if options.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.cores])
     torch.set_num_threads(1)  # the workers share the cores with this process
     photos = Photos(options)
     if options.device_ms is None:
@@ -108,7 +112,7 @@ if __name__ == "__main__":
         step = lambda images, labels: time.sleep(options.device_ms / 1000)  # noqa: E731
     for workers in options.workers:
         for prefetch in options.prefetch if workers else [None]:
-            # fork is quick, and safe: the workers touch neither CUDA nor threads (lesson 01)
+            # fork is quick, and safe: the workers touch neither CUDA nor threads
             method = "fork" if workers and sys.platform == "linux" else None
             loader = DataLoader(photos, batch_size=options.batch, num_workers=workers, prefetch_factor=prefetch,
                                 multiprocessing_context=method, persistent_workers=options.keep and workers > 0)

@@ -1,50 +1,109 @@
-"""Is pinned memory worth it? Copies to the GPU from ordinary and from pinned memory. Needs a GPU.
+"""Pinned memory and a side stream: who waits for a copy to the GPU? Needs a GPU.
 
     launch("pin_memory.py", nprocs=1, gpus=1)
 """
 
+import statistics
 import time
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from helpers import report
 
 
-def milliseconds(work, repeat=20):
-    """The median time of `work`, the GPU's part included."""
+def prefetched(batches):
+    """Each batch on the GPU; the next one is copied on a stream of its own, beside the step."""
+    side, batches = torch.cuda.Stream(), iter(batches)
+
+    def fetch():
+        with torch.cuda.stream(side):
+            batch = next(batches, None)
+            return None if batch is None else batch.to("cuda", non_blocking=True)
+
+    coming = fetch()
+    while (batch := coming) is not None:
+        here = torch.cuda.current_stream()
+        here.wait_stream(side)  # the step comes after its own copy,
+        batch.record_stream(here)  # and the batch's memory is not used anew before the step has ended
+        coming = fetch()
+        yield batch
+
+
+def copied(batches):
+    """Each batch on the GPU; copy and step in the same stream: one after the other."""
+    for batch in batches:
+        yield batch.to("cuda", non_blocking=True)
+
+
+def copy_ms(batch, pin=False):
+    """(until `.to` returns, until the batch is there), in milliseconds; the median of 10."""
     times = []
-    for _ in range(repeat):
+    for _ in range(12):
         torch.cuda.synchronize()
         began = time.perf_counter()
-        work()
+        there = (batch.pin_memory() if pin else batch).to("cuda", non_blocking=True)
+        returned = time.perf_counter()
         torch.cuda.synchronize()
-        times.append((time.perf_counter() - began) * 1000)
-    return sorted(times)[repeat // 2]
+        times.append(((returned - began) * 1000, (time.perf_counter() - began) * 1000))
+        del there
+    return [round(statistics.median(column), 3) for column in zip(*times[2:], strict=True)]
 
 
-def epoch_ms(pin):
-    """One epoch in which a step on the GPU can hide the copy of the next batch."""
-    images = TensorDataset(torch.rand(256, 3, 224, 224))
-    loader = DataLoader(images, batch_size=32, num_workers=2, persistent_workers=True, pin_memory=pin,
-                        multiprocessing_context="forkserver")
-    weights = torch.rand(4096, 4096, device="cuda")
+def gpu_ms(work, repeat=3):
+    """The median time of `work` on the GPU, between two events."""
+    times = []
+    for _ in range(repeat + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return round(statistics.median(times[1:]), 3)
 
-    def epoch():
-        for (batch,) in loader:
-            batch.to("cuda", non_blocking=pin)
-            for _ in range(10):
+
+def all_right():
+    """Whether each batch arrives with the values that it was sent with."""
+    batches = [torch.rand(64, 1000).pin_memory() for _ in range(50)]
+    sums = [batch.sum() for batch in prefetched(batches)]  # a step, on the GPU
+    return all(torch.isclose(there.cpu(), here.sum()) for there, here in zip(sums, batches, strict=True))
+
+
+def batches_of(count, pin):
+    batches = [torch.rand(32, 3, 224, 224) for _ in range(4)]
+    return [batch.pin_memory() if pin else batch for batch in batches] * (count // 4)
+
+
+def copies():
+    """{how: [ms until .to() returns, ms until the batch is on the GPU]}; a batch of 32 photos, 19 MB."""
+    (ordinary, *_), (pinned, *_) = batches_of(4, False), batches_of(4, True)
+    return {"ordinary memory": copy_ms(ordinary), "pinned memory": copy_ms(pinned),
+            "pinned in the loop, then copied": copy_ms(ordinary, pin=True)}
+
+
+def overlap(count=12):
+    """{loop: ms per step}, where a step on the GPU takes about as long as the copy of a batch."""
+    ordinary, pinned = batches_of(count, False), batches_of(count, True)
+    weights = torch.rand(4096, 4096, device="cuda", dtype=torch.half)
+    copy = gpu_ms(lambda: [None for _ in copied(pinned)]) / count
+    repeats = max(1, round(copy / (gpu_ms(lambda: [weights @ weights for _ in range(10)]) / 10)))
+
+    def epoch(batches):
+        for _ in batches:
+            for _ in range(repeats):
                 weights @ weights
 
-    epoch()  # starts the workers
-    return milliseconds(epoch, repeat=3)
+    loops = {"steps alone": lambda: epoch(range(count)), "copies alone": lambda: [None for _ in copied(pinned)],
+             "ordinary memory": lambda: epoch(copied(ordinary)), "pinned memory": lambda: epoch(copied(pinned)),
+             "ordinary memory, side stream": lambda: epoch(prefetched(ordinary)),
+             "pinned memory, side stream": lambda: epoch(prefetched(pinned))}
+    return {name: round(gpu_ms(loop) / count, 3) for name, loop in loops.items()}
 
 
 if __name__ == "__main__":
-    ordinary = torch.rand(64, 3, 224, 224)
-    pinned = ordinary.pin_memory()
-    report(what="copy from ordinary memory", ms=milliseconds(lambda: ordinary.to("cuda")))
-    report(what="copy from pinned memory", ms=milliseconds(lambda: pinned.to("cuda", non_blocking=True)))
-    report(what="pin it yourself, then copy", ms=milliseconds(lambda: ordinary.pin_memory().to("cuda")))
-    report(what="epoch, pin_memory=False", ms=epoch_ms(False))
-    report(what="epoch, pin_memory=True", ms=epoch_ms(True))
+    for how, (returned, there) in copies().items():
+        report(what=f"copy: {how}", returned=returned, there=there)
+    for loop, ms in overlap().items():
+        report(what=loop, step=ms)
+    report(what="all batches arrived whole", right=all_right())
