@@ -117,14 +117,13 @@ def test_lesson_00_runs_and_its_panel_launches_ranks(page, lab):
     assert not unexpected
 
     button = scroll_to(page, "button:has-text('Run'):has(i.fa-play)")
-    slider = page.locator("[role=slider]").first
-    slider.focus()
-    page.keyboard.press("ArrowRight")  # from 2 ranks to 3
+    page.get_by_label("Ranks").press("ArrowUp")  # from 2 ranks to 3
     button.click()
     page.wait_for_selector("text=3 ranks finished", timeout=60_000)
     boxes = page.locator("[role=status] + div pre").all_inner_texts()
     assert [re.search(r"rank (\d) trained on 479", box)[1] for box in boxes] == ["0", "1", "2"]
     assert page.locator(".jp-OutputArea img[alt*='loss of 3 ranks']").count() == 1
+    assert page.evaluate("document.activeElement.innerText").strip() == "Run", "the focus stays"
     assert not page.errors
 
 

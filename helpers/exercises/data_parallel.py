@@ -1,4 +1,4 @@
-"""The exercises of lesson 04: what nn.DataParallel does with a batch, a model and a checkpoint; two real bugs."""
+"""The exercises of DataParallel: what nn.DataParallel does with a batch, a model and a checkpoint; two real bugs."""
 
 import contextlib
 import copy
@@ -8,8 +8,6 @@ from collections import OrderedDict
 from pprint import pformat
 
 from helpers.exercises.engine import Exercise, not_yet
-
-LESSON = "04_data_parallel"
 
 
 class InOneRank(Exercise):
@@ -299,7 +297,7 @@ class DeviceMemory(InOneRank):
                    "the output, are the activations.")
     why = ("the batch has to be as small as device 0 needs it; the others' memory stays unused. With a large output, a "
            "vocabulary for example, that is most of it: compute the loss inside the replicas, per sample or as a sum, "
-           "or use lesson 05's DDP.")
+           "or use DistributedDataParallel.")
     cases = {f"{batch} samples on {devices} devices, {states} tensor{'s' * (states != 1)} per weight in the optimizer":
              (batch, devices, states)
              for batch, devices, states in ((8, 4, 0), (8, 4, 2), (5, 4, 1), (9, 4, 2), (2, 3, 1), (20, 8, 2))}

@@ -1,4 +1,4 @@
-"""The exercises of lesson 00: one that is solved together, and two first ones of the learner's own."""
+"""The exercises of the first lesson: one that is solved together, and two first ones of the learner's own."""
 
 import os
 from collections import Counter
@@ -7,8 +7,6 @@ from itertools import chain, islice
 
 from helpers.exercises.engine import Exercise, not_yet
 from helpers.exercises.group import InGroup
-
-LESSON = "00_start_here"
 
 
 class MyShare(Exercise):
@@ -85,7 +83,7 @@ class MeanOfRanks(InGroup):
     explanation = ("`all_reduce` changes its tensor in place, in every rank. The sum divided by the number of ranks is "
                    "the mean, whatever that number is.")
     why = ("this one step is data-parallel training in small: put gradients in the place of `value`, and N ranks "
-           "train one model. Lesson 05 builds DistributedDataParallel out of it.")
+           "train one model. DistributedDataParallel is built out of it.")
     world_sizes = (2, 3)
     cases = {"whole numbers": (1, 12, 28), "fractions": (0.3, -7.25, 1000.125)}
 

@@ -1,6 +1,7 @@
 """The launch panel: choose a script and a number of ranks, run it, watch its ranks live, stop it."""
 
 import html
+import shlex
 import threading
 import time
 from itertools import groupby
@@ -75,18 +76,19 @@ class LaunchPanel(widgets.VBox):
         """
         Args:
             scripts: Names of scripts in helpers/workers/, or paths.
-            args: The command line that each of them gets.
+            args: The command line that each of them gets at first; there is a field to change it.
             nprocs: Ranks at first.
             most: Ranks at most.
             timeout: Seconds after which a run is ended.
             shown: A `Run` that the panel shows until its first own.
         """
-        self.args, self.timeout, self.stop_event, self.thread = list(args), timeout, threading.Event(), None
+        self.timeout, self.stop_event, self.thread = timeout, threading.Event(), None
         self.script = widgets.Dropdown(options=list(scripts), description="Script")
-        self.nprocs = widgets.IntSlider(nprocs, 1, most, description="Ranks")
+        self.args = widgets.Text(shlex.join(args), description="Arguments")
+        self.nprocs = widgets.BoundedIntText(nprocs, 1, most, description="Ranks", layout={"width": "150px"})
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", icon="stop")
-        self.output, self.curve = widgets.HTML(), widgets.HTML()
+        self.output, self.curve = widgets.HTML(), widgets.HTML(layout={"min_height": "310px"})  # also while it changes
         self.figure, self.drawing = Figure(figsize=(9, 3)), threading.Lock()  # one thread at a time can draw a figure
         self.figure.set_layout_engine("none")
         self.axes = self.figure.add_axes((0.08, 0.2, 0.9, 0.68))
@@ -97,8 +99,8 @@ class LaunchPanel(widgets.VBox):
             self.reports = shown.reports
             self.finish(shown.logs)
         self._draw("Choose a script and press Run.")
-        super().__init__([widgets.HBox([self.script, self.nprocs, self.run_button, self.stop_button]),
-                          self.output, self.curve])
+        controls = [self.script, self.args, self.nprocs, self.run_button, self.stop_button]
+        super().__init__([widgets.HBox(controls, layout={"flex_flow": "row wrap"}), self.output, self.curve])
 
     def run(self):
         """Start the chosen script in the background, unless one is running. (A button that is disabled while it has the
@@ -107,19 +109,20 @@ class LaunchPanel(widgets.VBox):
             return
         self.stop_event.clear()
         self._clear(self.nprocs.value)
-        self.thread = threading.Thread(target=self._launch, args=(self.script.value, self.nprocs.value), daemon=True)
+        chosen = self.script.value, self.nprocs.value, self.args.value
+        self.thread = threading.Thread(target=self._launch, args=chosen, daemon=True)
         self.thread.start()
 
     def stop(self):
         """End the ranks that are running."""
         self.stop_event.set()
 
-    def _launch(self, script, nprocs):
+    def _launch(self, script, nprocs, args):
         ranks = f"{nprocs} rank{'s' * (nprocs != 1)}"
         self.running = f"{script} is running on {ranks} …"
         self._draw(self.running)
         try:
-            run = launch(script, nprocs, self.args, timeout=self.timeout, show=self, on_report=self._report,
+            run = launch(script, nprocs, shlex.split(args), timeout=self.timeout, show=self, on_report=self._report,
                          stop=self.stop_event)
             self._draw(f"{script}: {ranks} finished after {run.seconds:.1f} s.")
         except KeyboardInterrupt:

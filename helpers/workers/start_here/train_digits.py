@@ -19,6 +19,7 @@ def main(epochs, batch_size):
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
+    torch.set_num_threads(1)  # one core a rank, be they one or many: their times can be compared
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -28,20 +29,21 @@ def main(epochs, batch_size):
     loader = DataLoader(data, batch_size=batch_size // world_size, sampler=sampler)
 
     for epoch in range(epochs):
-        sampler.set_epoch(epoch)
+        sampler.set_epoch(epoch)  # in each epoch another order
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()  # and here the ranks average their gradients
             optimizer.step()
         report(epoch=epoch, loss=loss.item())
-    print(f"rank {rank} trained on {len(sampler)} of {len(data)} images")
+    print(f"rank {rank} trained on {len(sampler)} of {len(data)} images, {len(loader)} steps an epoch")
 
     if rank == 0:
         images, labels = Digits(train=False).tensors()
         with torch.no_grad():  # the plain network inside: a forward of `model` itself is for all ranks together
             accuracy = (model.module(images).argmax(1) == labels).float().mean()
         print(f"test accuracy after {epochs} epochs on {world_size} rank(s): {accuracy:.2f}")
+    dist.barrier()  # no rank leaves while another still needs the group
     dist.destroy_process_group()
 
 
