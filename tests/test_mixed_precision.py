@@ -1,4 +1,4 @@
-"""Lesson 06: formats bit by bit, its two explorers, what its worker shows, and the models behind its exercises."""
+"""Mixed precision: formats bit by bit, its explorers, what its worker shows, and the models behind its exercises."""
 
 import itertools
 import math

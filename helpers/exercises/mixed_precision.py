@@ -1,4 +1,4 @@
-"""The exercises of lesson 06: the loop in the right order, a dtype for a job, the largest batch, and a hunt for inf."""
+"""The exercises of mixed precision: the right order, a dtype for a job, the largest batch, a hunt for inf."""
 
 import math
 import operator
@@ -8,8 +8,6 @@ from torch import nn
 
 from helpers.exercises.engine import Exercise, not_yet
 from helpers.instruments.memory import held_bytes
-
-LESSON = "06_mixed_precision"
 
 
 def _first(*rows, case=""):
@@ -295,7 +293,7 @@ class LargestBatch(Exercise):
             if type(error) is not BaseException and not bug:
                 raise
             got = str(error)
-        return got if isinstance(got, int) else f"{got}", next(filter(None, earlier), 0), tried
+        return got if type(got) is int else f"{got}", next(filter(None, earlier), 0), tried
 
     def judge(self, seen, case):
         (largest, most, bug), (got, held, tried), again = case, seen[0], len(seen[0][2]) - len(set(seen[0][2]))

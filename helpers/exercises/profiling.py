@@ -1,4 +1,4 @@
-"""The exercises of lesson 07: record the right steps, find who is to blame, and make a slow training quick."""
+"""The exercises of profiling: record the right steps, find who is to blame, and make a slow training quick."""
 
 import inspect
 import os
@@ -16,8 +16,6 @@ from helpers.instruments.calls import counted_calls
 from helpers.instruments.collectives import counted_traffic
 from helpers.instruments.traces import COMMUNICATION, OTHER, Event, Trace, TraceError, read, together
 from helpers.instruments.waits import meet
-
-LESSON = "07_profiling"
 
 
 class ProfileTheLoop(Exercise):
@@ -62,7 +60,11 @@ class ProfileTheLoop(Exercise):
         # Ended while it warms up, torch 2.11 dies of SIGSEGV; nothing would be written anyway.
         prof.stop = lambda: None if prof.current_action is ProfilerAction.WARMUP else stop()
         with counted_calls(prof, "start", "step") as calls:
-            profile_the_loop(prof, list(batches), train_step)
+            try:
+                profile_the_loop(prof, list(batches), train_step)
+            except RuntimeError:  # torch 2.11 raises where a profiler is started once more
+                if len(calls["start"]) < 2:
+                    raise
         return {"trained": trained, "held": held[0] if held else None, **{name: len(calls[name]) for name in calls}}
 
     @staticmethod
@@ -71,13 +73,13 @@ class ProfileTheLoop(Exercise):
 
     def judge(self, seen, count):
         trained, steps, starts, held = (seen[0][name] for name in ("trained", "step", "start", "held"))
+        if starts > 1:
+            return not_yet(f"the profiler was started {starts} times", "once, for all batches",
+                           "where `with prof:` stands: around the loop, or inside it?")
         if trained != list(range(count)):
             return not_yet(f"trained on: batch {', '.join(map(str, trained)) or 'none'}",
                            f"batch 0 to {count - 1}, each once, in order, whatever the profiler has already",
                            "what ends the loop, and how often `train_step` is called")
-        if starts > 1:
-            return not_yet(f"the profiler was started {starts} times", "once, for all batches",
-                           "where `with prof:` stands: around the loop, or inside it?")
         wrong = [number for number in range(2, min(count, 5)) if (held or {}).get(number) != [number]]
         if not wrong:
             return None
@@ -117,7 +119,7 @@ class FindTheCulprit(Exercise):
     task = ("`traces` are those of all ranks, by rank, on one clock. In one rank one part of the work takes longer "
             "than in the others, so these wait for it in the all-reduce. Return `(rank, label)`: that rank, and the "
             f"label of that part. The parts are labelled with `record_function`: {', '.join(LABELS)}. You are given "
-            "traces of two, three and four ranks, made up so that one alone is to blame, another one each time.")
+            "many traces of two, three and four ranks, made up so that one rank and one part alone are to blame.")
     hints = (
         "Who waits is not to blame. `waited_for(traces)`, from above, is a dict {(who waits, for whom): seconds}.",
         "The label with the most time need not be the one: it may take as long in every rank. Compare the ranks.",
@@ -128,9 +130,7 @@ class FindTheCulprit(Exercise):
     why = ("with real training the slow rank is the one with a slow disk, a hot GPU, or more to log. Its own trace "
            "looks innocent: it never waits. Only beside the others' does it show.")
     world_sizes = (1,)
-    cases = {"2 ranks": (2, 1, "augment", "forward"), "2 other ranks": (2, 0, "write log", "read files"),
-             "3 ranks": (3, 2, "read files", "write log"), "3 other ranks": (3, 0, "forward", "augment"),
-             "4 ranks": (4, 1, "read files", "forward"), "4 other ranks": (4, 3, "augment", "read files")}
+    cases = {"2 ranks": 2, "3 ranks": 3, "4 ranks": 4}
 
     def answer(traces):
         from helpers.instruments.traces import waited_for
@@ -140,29 +140,36 @@ class FindTheCulprit(Exercise):
         late, other = traces[rank].self_seconds(), traces[rank - 1].self_seconds()
         return rank, max(late, key=lambda name: late[name] - other.get(name, 0))
 
-    def probe(find_the_culprit, case):
-        found = find_the_culprit(_traces(*case))
-        if not isinstance(found, tuple | list):
-            return f"your function returned: {type(found).__name__.replace('NoneType', 'None')}"
-        if len(found) == 2 and hasattr(found[0], "__index__") and isinstance(found[1], str):
-            return int(found[0]), str(found[1])
-        return f"your function returned: ({', '.join(type(one).__name__ for one in found)})"
+    def probe(find_the_culprit, size):
+        """What was answered to each culprit, part to blame, and part that is long everywhere."""
+        return [(culprit, part, _answered(find_the_culprit(_traces(size, culprit, part, long))))
+                for culprit, part, long in product(range(size), LABELS, LABELS) if part != long]
 
-    def judge(self, seen, case):
-        size, culprit, part, _ = case
-        if isinstance(seen[0], str):
-            return not_yet(seen[0], "`(rank, label)`, a number and a text", "the `return`")
-        rank, label = seen[0]
-        truth = f"rank {culprit} keeps the others waiting, with {part!r}"
-        if rank != culprit:
-            waits = ", which waits for another one" if rank in range(size) else ", and there is none"
-            return not_yet(f"you named rank {rank}{waits}", truth, "who waits, and for whom? `waited_for(traces)`")
-        if label not in LABELS:
-            return not_yet(f"{label!r} is none of the labels", f"one of {', '.join(LABELS)}",
-                           "the all-reduce is where the waiting shows; what came before it?")
-        if label != part:
+    def judge(self, seen, size):
+        for culprit, part, found in seen[0]:
+            if found == (culprit, part):
+                continue
+            if isinstance(found, str):
+                return not_yet(found, "`(rank, label)`, a number and a text", "the `return`")
+            rank, label = found
+            truth = f"rank {culprit} keeps the others waiting, with {part!r}"
+            if rank != culprit:
+                waits = ", which waits for another one" if rank in range(size) else ", and there is none"
+                return not_yet(f"you named rank {rank}{waits}", truth, "who waits, and for whom? `waited_for(traces)`")
+            if label not in LABELS:
+                return not_yet(f"{label!r} is none of the labels", f"one of {', '.join(LABELS)}",
+                               "the all-reduce is where the waiting shows; what came before it?")
             return not_yet(f"rank {rank} is right, but you named {label!r}, which takes as long in the other ranks",
                            truth, "compare the rank with one that waits, name by name")
+
+
+def _answered(found):
+    """An answer as (rank, label), whatever the types of its numbers; or what it is instead, in words."""
+    if not isinstance(found, tuple | list):
+        return f"your function returned: {type(found).__name__.replace('NoneType', 'None')}"
+    if len(found) == 2 and hasattr(found[0], "__index__") and isinstance(found[1], str):
+        return int(found[0]), str(found[1])
+    return f"your function returned: ({', '.join(type(one).__name__ for one in found)})"
 
 
 def _traces(size, culprit, label, long):

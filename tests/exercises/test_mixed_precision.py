@@ -1,4 +1,4 @@
-"""Lesson 06: answers, wrong and right.
+"""Mixed precision: answers, wrong and right.
 
 How each could be cheated, or a right answer refused, and what stands against it:
 train_step      one limit, one parameter, one dtype (a limit known by heart; each parameter clipped by itself); steps
@@ -173,6 +173,7 @@ test_largest_batch = edits(
      "it returned 100, and never tried [100, 101]"),
     ("    return good", "    return good if good < most else most + 1", "it returned 65"),
     ("return good", "return float(good)", "it returned"),
+    ("return good", "return good == 1 or good", "it returned True"),
     ("        except torch.OutOfMemoryError:\n", "        except torch.OutOfMemoryError as error:\n"
      "            fits.errors = [*getattr(fits, 'errors', []), error]\n", "was still held"),
     ("return good", "", "it returned None"),

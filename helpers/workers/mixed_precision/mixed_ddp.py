@@ -50,6 +50,7 @@ def main():
     dist.all_gather(others, net[1].weight.detach())
     equal = all(torch.equal(others[0], other) for other in others)
     print(f"weights equal in all ranks: {equal}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Two ranks learn to read digits, far too slowly: five things in this script waste their time. Lesson 07 hunts them.
+"""Two ranks learn to read digits, far too slowly: five things in this script waste their time. Profiling hunts them.
 
     launch("slow_training.py", nprocs=2), or torchrun --nproc-per-node=2 slow_training.py
 """
@@ -78,4 +78,5 @@ if __name__ == "__main__":
         train(model, *data, options.epochs, Log())
     if options.trace:
         prof.export_chrome_trace(f"{options.trace}/rank{rank}.json")
+    dist.barrier()
     dist.destroy_process_group()
