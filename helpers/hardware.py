@@ -129,6 +129,12 @@ class Hardware:
         return _visible(by_uuid, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     @cached_property
+    def driver(self) -> str | None:
+        """The version of NVIDIA's driver; None where nvidia-smi is absent or fails."""
+        query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        return next(iter(_output(*query, seconds=NVIDIA_SMI_SECONDS).splitlines()), None)
+
+    @cached_property
     def cuda(self) -> str | None:
         """The CUDA version that this torch was built with; None for a build that cannot use NVIDIA GPUs."""
         import torch
@@ -225,8 +231,9 @@ class Hardware:
     def _repr_html_(self) -> str:
         row = '<tr><th scope="row" style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>'
         body = "".join(row.format(html.escape(what), html.escape(answer)) for what, answer in self.rows())
-        head = '<tr><th scope="col">What</th><th scope="col">Here</th></tr>'
-        return f"<table><caption>What this machine has</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
+        head = "".join(f'<th scope="col" style="text-align:left">{name}</th>' for name in ("What", "Here"))
+        caption = "<caption>What this machine has</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _output(*command: str, seconds: float = 5) -> str:

@@ -1,0 +1,260 @@
+"""What lessons do on a machine with GPUs, tested without: their cells run under stand-in GPUs (tests/stand_in_gpus).
+
+Each lesson is cut down to the cells that ask about GPUs, start a script that does, or are needed by these. nbval runs
+them: no cell may raise, and all must print what is stored, so that nbval passes on a machine with GPUs, too.
+That is done under eight GPUs. COURSE_WHOLE_LESSONS=1 runs the lessons uncut, under one GPU and under eight, which takes
+some ten minutes.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import nbformat
+import pytest
+
+from tests.conftest import ROOT
+from tests.stand_in_gpus import environment
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in nvidia-smi is a shell script")
+LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+WHOLE = bool(os.environ.get("COURSE_WHOLE_LESSONS"))
+# What says how much of a lesson is real (`hardware.sentence`, `hardware.tier`) is tested in test_hardware.
+ASKS = re.compile(r"hardware\.(usable_gpus|gpus|backends)|\bcuda\b|nccl")
+SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "helpers" / "workers").glob("*/*.py")}
+
+
+FIRST = {"Assign": ("value",), "AnnAssign": ("value",), "For": ("iter", "target"), "ListComp": ("generators",),
+         "SetComp": ("generators",), "DictComp": ("generators",), "GeneratorExp": ("generators",),
+         "comprehension": ("iter", "target")}
+SCOPES = ast.FunctionDef | ast.Lambda
+
+
+def events(node):
+    """(name, "use" | "bind" | "change") in the order in which running the code would do so."""
+    if isinstance(node, SCOPES):
+        yield from ((name, "use") for name in looked_up(node))
+    elif isinstance(node, ast.Name):
+        yield node.id, "use" if isinstance(node.ctx, ast.Load) else "bind"
+    elif isinstance(node, ast.alias):
+        yield (node.asname or node.name).partition(".")[0], "bind"
+    elif isinstance(node, ast.AugAssign):
+        yield from events(node.value)
+        yield from ((name, "change") for name, _ in events(node.target))
+    else:
+        first = FIRST.get(type(node).__name__, ())
+        for field in (*first, *(name for name in node._fields if name not in first)):
+            children = getattr(node, field, None)
+            for child in children if isinstance(children, list) else [children]:
+                if isinstance(child, ast.AST):
+                    yield from events(child)
+    if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+        yield from ((name, "change") for name, _ in events(node.value))
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name, "bind"
+
+
+def looked_up(function):
+    """The names that a function looks up outside of itself."""
+    inside = list(ast.walk(function))
+    own = {node.arg for node in inside if isinstance(node, ast.arg)}
+    own |= {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.name for node in inside if isinstance(node, ast.FunctionDef) and node is not function}
+    return {node.id for node in inside if isinstance(node, ast.Name)} - own
+
+
+class Cell:
+    """What a code cell needs from others, binds, and gives a new value whatever the old one was."""
+
+    def __init__(self, source):
+        tree = ast.parse(re.sub(r"^[%!].*$", "", source, flags=re.MULTILINE))
+        self.needs, self.binds, self.replaces = set(), set(), set()
+        for name, what in events(tree):
+            if what == "bind":
+                self.replaces |= {name} - self.needs
+            elif name not in self.replaces:
+                self.needs.add(name)
+            if what != "use":
+                self.binds.add(name)
+        self.inside = {node.name: {name for name, what in events(node) if what == "use"}
+                       for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def asks(source):
+    """Whether a cell asks about GPUs, itself or in a script that it starts."""
+    scripts = re.findall(r'launch\(\s*(?:workers / )?"(\w+\.py)"', source)
+    return bool(ASKS.search(source) or any("cuda" in SCRIPTS.get(name, "") for name in scripts))
+
+
+def cut(book):
+    """The lesson with those code cells that ask about GPUs, and those that these need."""
+    cells = [(cell, Cell(cell.source)) for cell in book.cells if cell.cell_type == "code"]
+    inside = {}  # function or class -> what it looks up when it is called, which may be bound after it
+    for _, code in cells:
+        for name, names in code.inside.items():
+            inside.setdefault(name, set()).update(names)
+    kept, needed = [], set()
+    for cell, code in reversed(cells):
+        if asks(cell.source) or code.binds & needed:
+            kept.insert(0, cell)
+            needs = set(code.needs)
+            while more := set().union(*(inside.get(name, ()) for name in needs)) - needs:
+                needs |= more
+            needed = needed - code.replaces | needs
+    book.cells = kept
+    return book
+
+
+def run(path, gpus, folder):
+    """nbval's report on a lesson under so many stand-in GPUs."""
+    book = nbformat.read(path, as_version=4)
+    nbformat.write(book if WHOLE else cut(book), folder / path.name)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c", os.devnull,
+               "--rootdir", folder, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=240",
+               f"--nbval-sanitize-with={ROOT / 'tests' / 'sanitize.cfg'}", folder / path.name]
+    done = subprocess.run(command, env=environment(gpus), cwd=ROOT / "notebooks", capture_output=True, text=True,
+                          timeout=900)
+    return done.returncode, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("path", LESSONS, ids=[path.stem for path in LESSONS])
+def test_a_lesson_runs_and_prints_what_is_stored(path, gpus, tmp_path):
+    if not WHOLE and gpus == 1:
+        pytest.skip("COURSE_WHOLE_LESSONS=1 was not set")
+    if not WHOLE and not cut(nbformat.read(path, as_version=4)).cells:
+        pytest.skip("nothing in this lesson asks about GPUs")
+    code, said = run(path, gpus, tmp_path)
+    assert code == 0, said
+
+
+def stand_in(code, gpus=8):
+    """What Python prints under stand-in GPUs."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment(gpus), cwd=ROOT,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_hardware_and_torch_see_the_same_gpus():
+    code = """
+        from helpers.hardware import hardware
+        import torch
+        print(hardware.usable_gpus, torch.cuda.device_count(), hardware.gpus[0].name == torch.cuda.get_device_name())
+        print(hardware.gpus[0].capability == torch.cuda.get_device_capability(), hardware.driver)
+        print(hardware.gpus[0].memory_gib * 2**30 == torch.cuda.get_device_properties(0).total_memory)
+        print(hardware.sentence, hardware.tier(gpus=2), hardware.tier(gpus=9))
+        """
+    said = stand_in(code)
+    assert said[:3] == ["8 8 True", "True 000.00", "True"] and "Several GPUs" in said[3] and "recorded: " in said[3]
+    assert stand_in(code, 1)[0] == "1 1 True"
+
+
+APART = "Expected all tensors to be on the same device"
+SNIPPETS = {
+    "x = torch.ones(2, device='cuda:3'); print(x.device, (x + 1).device, x.cpu().device, x.sum().is_cuda)":
+        "cuda:3 cuda:3 cpu True",
+    "print(torch.ones(2, device='cuda'))": "tensor([1., 1.], device='cuda:0')",
+    "print(nn.Linear(2, 1).to('cuda:1').weight.device, nn.Linear(2, 1, device='cuda:2').bias.device)": "cuda:1 cuda:2",
+    "nn.Linear(2, 1).cuda()(torch.rand(3, 2))": APART,
+    "torch.ones(1, 2, device='cuda:1') @ torch.ones(2, 1, device='cuda:2')": APART,
+    "torch.ones(1, device='cuda').numpy()": "can't convert cuda:0 device type tensor to numpy",
+    "torch.cuda.set_device(8)": "invalid device ordinal",
+    "torch.cuda.set_device(torch.device('cuda', 5)); print(torch.ones(1, device='cuda').device)": "cuda:5",
+    "layer = nn.Linear(2, 1).cuda(); layer(torch.rand(3, 2).cuda()).sum().backward(); print(layer.weight.grad.device)":
+        "cuda:0",
+    "torch.manual_seed(0); a = torch.rand(1); b = torch.rand(1, device='cuda'); torch.manual_seed(0); "
+    "print(torch.equal(a, torch.rand(1)), torch.equal(b, torch.rand(1, device='cuda')), a.item() == b.item())":
+        "True True False",
+    "with torch.autocast('cuda'): print((torch.ones(2, 2).cuda() @ torch.ones(2, 2).cuda()).dtype)": "torch.float16",
+    "x = [torch.zeros(2**20, device='cuda')]; y = torch.cuda.memory_allocated(); x.clear(); "
+    "print(y, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())": f"{2**22} 0 {2**22}",
+    "torch.cuda.set_per_process_memory_fraction(0.001); torch.zeros(2**21, device='cuda')": "CUDA out of memory",
+    "a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2)); a.record(); b.record(); "
+    "print(0 <= a.elapsed_time(b) < 1000)": "True",
+    "layer = nn.DataParallel(nn.Linear(4, 2).cuda()); y = layer(torch.rand(20, 4)); y.sum().backward(); "
+    "print(y.device, list(y.shape), len(layer.device_ids), layer.module.bias.grad.tolist())":
+        "cuda:0 [20, 2] 8 [20.0, 20.0]",
+    "torch.ones(1, device='cuda'); pid = os.fork()\nif not pid: torch.ones(1, device='cuda')\nos.wait()":
+        "Cannot re-initialize CUDA in forked subprocess",
+    "t = threading.Thread(target=lambda: print(torch.ones(1, device='cuda:4').device)); t.start(); t.join()": "cuda:4",
+    "print(next(iter(torch.utils.data.DataLoader(torch.zeros(4), pin_memory=True))).is_pinned())": "True",
+    "torch.save({'a': torch.ones(1).cuda()}, 'x'); print(torch.load('x', map_location='cuda:1')['a'].device)":
+        "cuda:1",
+    "from torch._subclasses import FakeTensorMode\nwith FakeTensorMode(): print(torch.ones(1, device='cuda').device)":
+        "cuda:0",
+    "layer = nn.Linear(2, 1).cuda(); layer.weight.register_hook(lambda grad: print(torch.ones(1, device='cuda:1'))); "
+    "layer(torch.ones(1, 2, device='cuda')).sum().backward()": "device='cuda:1'",
+}
+EACH_IN_A_FORK = """
+    import os, sys, threading, traceback
+    import torch
+    from torch import nn
+    for snippet in sys.stdin.read().split(chr(0)):
+        if not os.fork():
+            sys.stderr = sys.stdout
+            try:
+                exec(snippet)
+            except Exception:
+                traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(0)
+        os.wait()
+        print(end=chr(0), flush=True)
+    """
+
+
+def test_stand_in_gpus_do_what_gpus_do(tmp_path):
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(EACH_IN_A_FORK)], input="\0".join(SNIPPETS),
+                          env=environment(8), cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = dict(zip(SNIPPETS, done.stdout.split("\0"), strict=False))
+    wrong = {snippet: said for snippet, said in found.items() if SNIPPETS[snippet] not in said}
+    assert len(found) == len(SNIPPETS) and not wrong
+
+
+DDP = """
+    import os
+    import torch
+    import torch.distributed as dist
+    from helpers import RankError, launch
+
+    def work(device_of, backend):
+        rank = int(os.environ["LOCAL_RANK"])
+        device = torch.device("cuda", device_of[rank])
+        torch.cuda.set_device(device)
+        dist.init_process_group(backend, device_id=device)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).to(device), device_ids=[device.index])
+        model(torch.full((1, 2), rank + 1., device=device)).sum().backward()
+        try:
+            dist.all_reduce(torch.ones(1))
+            cpu = "sent"
+        except RuntimeError as error:
+            cpu = "refused"
+        found = dist.get_backend(), model.module.weight.grad.tolist(), str(model.module.weight.grad.device), cpu
+        dist.destroy_process_group()
+        return found
+
+    if __name__ == "__main__":
+        for row in launch(work, nprocs=2, gpus=2, args=([0, 1], "nccl"), show=False).results:
+            print(*row)
+        try:
+            launch(work, nprocs=2, gpus=2, args=([0, 0], "nccl"), show=False)
+        except RankError as error:
+            print(error)
+    """
+
+
+def test_ranks_of_launch_and_ddp():
+    said = stand_in(DDP)
+    assert said[:2] == [f"nccl [[1.5, 1.5]] cuda:{rank} refused" for rank in range(2)]
+    assert "Duplicate GPU detected" in said[2]
+
+
+def test_without_stand_in_gpus_there_are_none():
+    done = subprocess.run([ROOT / "tests" / "stand_in_gpus" / "nvidia-smi"], capture_output=True, text=True,
+                          env={name: value for name, value in os.environ.items() if name != "COURSE_STAND_IN_GPUS"})
+    assert done.returncode == 9 and "driver" in done.stdout

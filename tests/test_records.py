@@ -1,0 +1,247 @@
+"""helpers.records and tools/record.py: what is run, what is skipped and why, what is stored, what a lesson shows."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from helpers import records
+from tests.conftest import ROOT, eventually, running
+from tests.stand_in_gpus import environment
+
+RECORDED = '''
+"""Experiments of a lesson that is made for a test."""
+
+import os
+
+from helpers.records import experiment
+
+
+@experiment(gpus=0)
+def adds():
+    """One and one."""
+    print("noise")
+    return {"sum": 2, "halves": [0.5, 1 / 3], "of": {"deep": True}}
+
+
+@experiment(gpus=1)
+def on_a_gpu():
+    """The device of a tensor."""
+    import torch
+    return str(torch.ones(1, device="cuda").device)
+
+
+@experiment(gpus=2)
+def ranks():
+    """What two ranks sum on two GPUs."""
+    import torch.multiprocessing as mp
+    queue = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(rank, args=(queue,), nprocs=2)
+    return [queue.get(), queue.get()]
+
+
+def rank(index, queue):
+    import torch
+    import torch.distributed as dist
+    torch.cuda.set_device(index)
+    device = torch.device("cuda", index)
+    dist.init_process_group("nccl", init_method=f"file://{__file__}.meet", rank=index, world_size=2, device_id=device)
+    total = torch.ones(1, device=device)
+    dist.all_reduce(total)
+    dist.barrier()
+    dist.destroy_process_group()
+    queue.put(total.item())
+
+
+@experiment(gpus=0)
+def launched():
+    """What two ranks of `launch` return."""
+    from helpers import launch
+    return launch(int, nprocs=2, show=False).results
+
+
+@experiment(gpus=1)
+def raises():
+    """Nothing."""
+    raise RuntimeError("no such luck")
+
+
+@experiment(gpus=0)
+def dies():
+    """Nothing."""
+    os.abort()
+
+
+@experiment(gpus=0)
+def cannot_be_stored():
+    """Nothing."""
+    return {1, 2}
+
+
+@experiment(gpus=8)
+def eight():
+    """What eight GPUs find."""
+    return 8
+'''
+HANGING = '''
+from helpers.records import experiment
+
+
+@experiment(gpus=0)
+def hangs():
+    """Nothing."""
+    import subprocess
+    import time
+    subprocess.Popen(["sleep", "987"])
+    time.sleep(100)
+'''
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A copy of the course, not installed, whose only lessons with experiments are `made_up` and `hanging`."""
+    root = tmp_path_factory.mktemp("course") / "copy"
+    for folder in ("helpers", "tools"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for other in (root / "helpers" / "workers").glob("*/recorded.py"):
+        other.unlink()
+    for lesson, code in (("made_up", RECORDED), ("hanging", HANGING)):
+        (root / "helpers" / "workers" / lesson).mkdir()
+        (root / "helpers" / "workers" / lesson / "recorded.py").write_text(code, encoding="utf-8")
+    return root
+
+
+def record(course, gpus, *args):
+    """What tools/record.py prints on a machine with so many GPUs, and what it stores of the lesson."""
+    environ = environment(gpus) if gpus else dict(os.environ)
+    done = subprocess.run([sys.executable, course / "tools" / "record.py", *args], env=environ, cwd=course.parent,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    stored = course / "data" / "records" / "made_up.json"
+    return done.stdout, json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else None
+
+
+@pytest.fixture(scope="module")
+def one_gpu(course):
+    """The record of a machine with one GPU, made where there was a result of a larger machine already."""
+    older = {"result": 88, "seconds": 1.0, "gpus": "8 × Larger", "driver": "1", "cuda": "13.0", "torch": "2.11.0",
+             "python": "3.10.0", "date": "2026-01-01"}
+    folder = course / "data" / "records"
+    folder.mkdir(parents=True)
+    (folder / "made_up.json").write_text(json.dumps({"results": {"eight": older, "gone": older}, "skipped": {}}))
+    (folder / "launch.json").write_text("a benchmark's own")
+    return *record(course, 1, "made_up"), older
+
+
+def test_one_gpu_runs_what_it_can(one_gpu):
+    said, stored, _ = one_gpu
+    assert stored["results"]["adds"]["result"] == {"sum": 2, "halves": [0.5, 1 / 3], "of": {"deep": True}}
+    assert stored["results"]["on_a_gpu"]["result"] == "cuda:0"
+    assert stored["results"]["launched"]["result"] == [0, 0]
+    machine = stored["results"]["adds"]
+    assert machine["gpus"] == "1 × Stand-in GPU" and machine["driver"] == "000.00" and machine["cuda"]
+    assert machine["python"].split(".")[0] == "3" and machine["torch"][0].isdigit() and machine["date"] > "2026"
+    assert "made_up.adds: " in said and " s in all, 5 skipped" in said
+
+
+def test_each_skipped_experiment_has_its_reason(one_gpu):
+    said, stored, _ = one_gpu
+    assert stored["skipped"] == {
+        "ranks": "needs 2 GPUs, this machine has 1", "raises": "raised RuntimeError: no such luck",
+        "dies": "ended by SIGABRT",
+        "cannot_be_stored": "raised TypeError: Object of type set is not JSON serializable",
+        "eight": "needs 8 GPUs, this machine has 1"}
+    assert all(why in said for why in stored["skipped"].values())
+
+
+def test_a_hang_costs_its_limit_and_leaves_no_process(course):
+    said, _ = record(course, 1, "--limit", "4", "hanging")
+    assert "skipped after 4." in said and "not finished after 4 s" in said and "1 skipped" in said
+    assert eventually(lambda: not running("sleep 987"))
+
+
+def test_an_earlier_result_stays_with_its_machine(one_gpu, course):
+    said, stored, older = one_gpu
+    assert stored["results"]["eight"] == older and "the earlier result stays" in said
+    assert "gone" not in stored["results"], "an experiment that the lesson no longer has"
+    assert (course / "data" / "records" / "launch.json").read_text() == "a benchmark's own"
+    assert not [path for path in (course / "data" / "records").iterdir() if path.suffix != ".json"]
+
+
+def test_several_gpus_in_processes_of_their_own(one_gpu, course):
+    (course / "helpers" / "workers" / "made_up" / "recorded.py").write_text(
+        RECORDED.partition("@experiment(gpus=0)\ndef launched")[0], encoding="utf-8")
+    said, stored = record(course, 8, "made_up")
+    assert stored["results"]["ranks"]["result"] == [2, 2] and stored["skipped"] == {}
+    assert stored["results"]["ranks"]["gpus"] == "8 × Stand-in GPU" and "0 skipped" in said
+
+
+def test_without_a_gpu_nothing_changes(one_gpu, course):
+    before = (course / "data" / "records" / "made_up.json").read_bytes()
+    said, _ = record(course, 0)
+    assert "no GPU here" in said and (course / "data" / "records" / "made_up.json").read_bytes() == before
+
+
+def test_an_unknown_lesson_is_refused(course):
+    done = subprocess.run([sys.executable, course / "tools" / "record.py", "nonsense"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no experiments in nonsense" in done.stderr and "made_up" in done.stderr
+
+
+@pytest.fixture
+def lesson(monkeypatch, tmp_path):
+    """A lesson of two experiments, one of them recorded."""
+    @records.experiment(gpus=1)
+    def speed():
+        """Seconds, by format: median of 5.
+
+        More about it.
+        """
+
+    @records.experiment(gpus=2)
+    def scaling():
+        """Images a second."""
+
+    monkeypatch.setattr(records, "experiments", lambda lesson: {"speed": speed, "scaling": scaling})
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    machine = {"gpus": "1 × NVIDIA H100 80GB HBM3", "driver": "580.1", "cuda": "13.0", "torch": "2.11.0",
+               "python": "3.12.3", "date": "2026-11-21", "seconds": 3.0}
+    result = {"fp32": 0.123456, "rows": [1.0, 2], "deep": {"a": 3}}
+    stored = {"results": {"speed": {"result": result, **machine}}, "skipped": {}}
+    (tmp_path / "lesson.json").write_text(json.dumps(stored))
+
+
+def test_a_lesson_shows_the_numbers_and_their_machine(lesson):
+    shown = records.recorded("lesson", "speed")
+    assert shown.result["fp32"] == 0.123456
+    assert repr(shown).splitlines() == [
+        "Seconds, by format: median of 5.",
+        "recorded: 1 × NVIDIA H100 80GB HBM3, driver 580.1, CUDA 13.0, torch 2.11.0, Python 3.12.3, 2026-11-21",
+        "  fp32: 0.1235", "  rows: 1, 2", "  deep:", "    a: 3"]
+
+
+@pytest.mark.parametrize("name", ["lesson", "another"])
+def test_a_lesson_without_a_result_says_what_would_be_measured(lesson, name):
+    shown = records.recorded(name, "scaling")
+    assert shown.result is None
+    assert repr(shown) == "Recorded on a machine with 2 GPUs by tools/record.py: Images a second."
+
+
+def test_an_experiment_that_does_not_exist(lesson):
+    with pytest.raises(KeyError):
+        records.recorded("lesson", "nonsense")
+
+
+NOTEBOOKS = {path.stem.partition("_")[2]: path for path in (ROOT / "notebooks").glob("*.ipynb")}
+LESSONS = [path.parent.name for path in sorted((ROOT / "helpers" / "workers").glob("*/recorded.py"))]
+EXPERIMENTS = [(lesson, name) for lesson in LESSONS if lesson in NOTEBOOKS for name in records.experiments(lesson)]
+
+
+@pytest.mark.parametrize("lesson, name", EXPERIMENTS)
+def test_each_experiment_says_what_it_measures_and_is_shown(lesson, name):
+    function = records.experiments(lesson)[name]
+    assert function.gpus >= 1 and (function.__doc__ or "").strip().splitlines()[0].endswith(".")
+    code = [cell["source"] for cell in json.loads(NOTEBOOKS[lesson].read_text(encoding="utf-8"))["cells"]]
+    assert any("recorded(" in "".join(lines) and f'"{name}"' in "".join(lines) for lines in code)
