@@ -1,8 +1,9 @@
-"""The bytes of tensors that are alive: what a rank holds, and the most that it ever held at once."""
+"""The bytes of tensors that are alive: what a rank holds, the most that it ever held at once, and what for."""
 
 import contextlib
 import weakref
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass
@@ -23,32 +24,88 @@ def held_bytes():
     Yields:
         `Held`, which goes on counting what is freed after the block.
     """
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     held, known = Held(), set()
 
     def freed(pointer, size):
         known.discard(pointer)
         held.now -= size
 
+    def after(before, result):
+        for storage in _storages(result):
+            pointer = storage._cdata
+            if pointer not in known and pointer not in before:
+                known.add(pointer)
+                size = storage.nbytes()
+                weakref.finalize(storage, freed, pointer, size)
+                held.now += size
+                held.peak = max(held.peak, held.now)
+
+    with _after_each_operator(after):
+        yield held
+
+
+class Memory(NamedTuple):
+    """What a rank held at one moment of a step, in bytes, each byte counted once."""
+
+    parameters: int
+    """What the optimizer changes: all parameters, or this rank's shard of them."""
+    gathered: int
+    """Parameters that stand in the model and are not this rank's to change."""
+    gradients: int
+    optimizer: int
+    """The optimizer's state, without its step counters."""
+    activations: int
+    """All else that operators have returned since the block began: what backward needs, and what passes by."""
+
+
+@contextlib.contextmanager
+def memory_by_kind(model, optimizer):
+    """Within the block, write down after each operator, and at the block's end, what the memory is held for.
+
+    Sharded tensors (DTensors) count as this rank's shard. What backward allocates inside one operator is not seen.
+
+    Yields:
+        A list, of a `Memory` per operator.
+    """
+    moments, live = [], {}
+    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def after(_before, result):
+        for storage in _storages(result):
+            live.setdefault(storage._cdata, weakref.ref(storage, lambda _, key=storage._cdata: live.pop(key, None)))
+        state = [value for values in optimizer.state.values() for value in values.values() if getattr(value, "ndim", 0)]
+        inside = list(model.parameters())
+        kinds = own, inside, [one.grad for one in (*own, *inside)], state
+        counted, sizes = set(), []
+        for storages in (*map(_storages, kinds), filter(None, (storage() for storage in list(live.values())))):
+            fresh = {storage._cdata: storage.nbytes() for storage in storages if storage._cdata not in counted}
+            counted |= fresh.keys()
+            sizes.append(sum(fresh.values()))
+        moments.append(Memory(*sizes))
+
+    with _after_each_operator(after):
+        yield moments
+    after(None, None)
+
+
+def _after_each_operator(after):
+    """A mode that calls `after(before, result)`: the keys of the storages that went in, and what came out."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             before = {storage._cdata for storage in _storages((args, kwargs))}
             result = operator(*args, **(kwargs or {}))
-            for storage in _storages(result):
-                pointer = storage._cdata
-                if pointer not in known and pointer not in before:
-                    known.add(pointer)
-                    size = storage.nbytes()
-                    weakref.finalize(storage, freed, pointer, size)
-                    held.now += size
-                    held.peak = max(held.peak, held.now)
+            after(before, result)
             return result
 
-    def _storages(tree):
-        leaves = torch.utils._pytree.tree_leaves(tree)
-        return [leaf.untyped_storage() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return Watch()
 
-    with Watch():
-        yield held
+
+def _storages(tree):
+    """The memory behind all tensors in nested lists and dicts; of a sharded one, this rank's."""
+    import torch
+
+    leaves = torch.utils._pytree.tree_leaves(tree)
+    return [(leaf.to_local() if hasattr(leaf, "to_local") else leaf).untyped_storage()
+            for leaf in leaves if isinstance(leaf, torch.Tensor)]

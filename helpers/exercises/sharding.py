@@ -1,0 +1,311 @@
+"""The exercises of sharding: an optimizer in shards, its bytes predicted, a checkpoint cut anew, FSDP in units."""
+
+import tempfile
+from pathlib import Path
+
+from helpers.exercises.alone import Alone
+from helpers.exercises.engine import not_yet
+from helpers.exercises.group import InGroup
+
+
+class ShardedAdamw(InGroup):
+    title = "An AdamW that holds its share"
+    task = ("Every rank holds the whole `model`. `steps` is an iterator: each time that it gives you its next item, "
+            "the parameters have new gradients, averaged already, and equal in all ranks. After each, do what "
+            "`torch.optim.AdamW(model.parameters(), lr=lr).step()` would do, so that all ranks have the new weights "
+            "before you ask for the next item. At the end return the optimizer, or whatever holds its state. Beside "
+            "the parameters and their gradients keep no more than **half** of the bytes that a plain AdamW keeps. "
+            "(There are four ranks: a fair share is a quarter.)")
+    hints = (
+        "Who steps what? Give each parameter to one rank, or cut all of them into pieces, as ZeRO-1 does.",
+        "An AdamW of this rank's own parameters steps them. Then everybody needs everybody's: `dist.broadcast` each "
+        "parameter from its owner, with `src=` the owner's rank. All ranks must broadcast in the same order.",
+        "`torch.distributed.optim.ZeroRedundancyOptimizer` is torch's own. By hand it takes about ten lines.",
+    )
+    explanation = ("Each parameter goes to the rank that has least so far. The optimizer knows only its own, so its "
+                   "state is that of about a quarter. A broadcast from the owner makes the weights equal again.")
+    why = ("the weights are those of a plain AdamW, bit for bit: only the bytes tell whether an optimizer is sharded. "
+           "Whole parameters are simple, and uneven; ZeRO cuts one flat tensor, so that all hold equally much.")
+    world_sizes = (4,)
+    cases = {"float32": "float32", "float64": "float64"}
+
+    def answer(model, steps, lr):
+        import torch
+        import torch.distributed as dist
+
+        owners, load = {}, [0] * dist.get_world_size()
+        for parameter in model.parameters():
+            owners[parameter] = load.index(min(load))
+            load[owners[parameter]] += parameter.numel()
+        mine = [parameter for parameter, owner in owners.items() if owner == dist.get_rank()]
+        optimizer = torch.optim.AdamW(mine, lr=lr)
+        for _ in steps:
+            optimizer.step()
+            for parameter, owner in owners.items():
+                dist.broadcast(parameter.data, src=owner)
+        return optimizer
+
+    def probe(sharded_adamw, dtype):
+        import copy
+        import gc
+
+        import torch
+        from torch import nn
+
+        from helpers.instruments.memory import held_bytes
+
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(24, 24) for _ in range(8))).to(getattr(torch, dtype))
+        plain, parameters, seen = copy.deepcopy(model), list(model.parameters()), {"steps": 0, "differ": 0.0}
+        gradients = [[torch.randn_like(one) for one in parameters] for _ in range(3)]
+        originals = [one.untyped_storage() for one in parameters]  # kept: no new one can have the address of an old one
+        reference = torch.optim.AdamW(plain.parameters(), lr=0.01)
+        after = []
+        for given in gradients:
+            for one, gradient in zip(plain.parameters(), given, strict=True):
+                one.grad = gradient.clone()
+            reference.step()
+            after.append([one.detach().clone() for one in plain.parameters()])
+
+        def steps():
+            for given, wanted in zip(gradients, after, strict=True):
+                for one, gradient in zip(parameters, given, strict=True):
+                    one.grad = gradient.clone()
+                yield
+                seen["steps"] += 1
+                pairs = zip(parameters, wanted, strict=True)
+                seen["differ"] = max(seen["differ"], *((one - other).abs().max().item() for one, other in pairs))
+
+        with held_bytes() as held:
+            kept = sharded_adamw(model, steps(), 0.01)
+            model.zero_grad()
+        gc.collect()
+        now = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in parameters}
+        for original in originals:
+            now.pop(original._cdata, None)
+        state = held.now - sum(now.values())
+        return {**seen, "kept": state, "type": type(kept).__name__, "plain": 2 * sum(one.nbytes for one in parameters)}
+
+    def judge(self, seen, case):
+        for rank, one in enumerate(seen):
+            if one["steps"] < 3:
+                return not_yet(f"rank {rank} returned after {one['steps']} of 3 steps",
+                               "a step for each item of `steps`", "`for _ in steps:` goes on until there are no more")
+            if not one["differ"] < 1e-5:
+                return not_yet(f"rank {rank}'s weights are up to {one['differ']:.2g} away from a plain AdamW's",
+                               "the same weights in every rank, after each step",
+                               "does every parameter get its owner's new value, after each step?")
+        together, plain = sum(one["kept"] for one in seen), seen[0]["plain"]
+        if together < 0.9 * plain:
+            return not_yet(f"the weights are right, but what the ranks returned (rank 0: {_a(seen[0]['type'])}) holds "
+                           f"{together:,} bytes together", f"{plain:,}: all of the state is somewhere",
+                           "`return` the optimizer, or whatever holds the state: its bytes are counted")
+        for rank, one in enumerate(seen):
+            if one["kept"] > 0.5 * one["plain"] + 1024:  # the step counters are small, and everybody's own
+                return not_yet(f"the weights are right, but rank {rank} keeps {one['kept']:,} bytes beside parameters "
+                               f"and gradients; a plain AdamW keeps {one['plain']:,}", "at most half of that",
+                               "which parameters does this rank's optimizer know? Is there a second copy of them?")
+        return None
+
+
+class MemoryPerRank(Alone):
+    title = "Predict: the states of one rank"
+    task = ("A model has so many `parameters`, in float32, and is trained with AdamW by `ranks` ranks. `stage` is 0 "
+            "for DDP, or ZeRO's 1, 2 or 3. Return the bytes that one rank holds for parameters, gradients and the "
+            "optimizer's state, in a dict with the keys `\"parameters\"`, `\"gradients\"` and `\"optimizer\"`. What is"
+            " shared out is cut into equal pieces, of whole parameters, padded if need be.")
+    hints = ("Stage 1 shares out the optimizer's state, stage 2 the gradients as well, stage 3 all three.",
+             "A piece has `ceil(parameters / ranks)` parameters: `-(-parameters // ranks)` in whole numbers.")
+    explanation = ("The later the stage, the more is cut; each number has 4 bytes, and AdamW keeps two for each "
+                   "parameter.")
+    why = ("this is the first thing to compute before you rent GPUs: 175 billion parameters are 2,800 GB of states, "
+           "and no GPU has that; 64 of them hold 44 GB each. Activations come on top, and are not shared out.")
+    cases = {f"{parameters:,} parameters, {ranks} ranks, stage {stage}": (parameters, ranks, stage)
+             for parameters, ranks in ((1000, 4), (1003, 4), (7, 8)) for stage in range(4)}
+
+    def answer(parameters, ranks, stage):
+        piece = -(-parameters // ranks)
+        return {"parameters": 4 * (piece if stage >= 3 else parameters),
+                "gradients": 4 * (piece if stage >= 2 else parameters),
+                "optimizer": 8 * (piece if stage >= 1 else parameters)}
+
+    def probe(memory_per_rank, case):
+        returned = memory_per_rank(*case)
+        return {key: float(value) for key, value in returned.items()} if isinstance(returned, dict) else repr(returned)
+
+    def judge(self, seen, case):
+        (got,), wanted = seen, MemoryPerRank.answer(*case)
+        if not isinstance(got, dict) or set(got) != set(wanted):
+            return not_yet(f"it returned {got}", "a dict with these keys: `parameters`, `gradients`, `optimizer`", "")
+        for kind, right in wanted.items():
+            if got[kind] != right:
+                piece = -(-case[0] // case[1])
+                half = kind == "optimizer" and 2 * got[kind] == right
+                look = ("AdamW keeps two numbers for each parameter" if half else
+                        "pieces are of whole parameters, and equal: round up" if abs(got[kind] - right) < 16 else
+                        f"is this kind cut at stage {case[2]}? A piece has {piece:,} parameters, of 4 bytes for each "
+                        "number")
+                return not_yet(f"{kind}: {got[kind]:,.0f} bytes", f"{right:,}", look)
+        return None
+
+
+class MyPiece(InGroup):
+    title = "Saved on four, resumed on fewer"
+    task = ("Four ranks have saved a flat tensor of `total` numbers: it was padded with zeros to a multiple of four, "
+            "and rank *i* wrote its quarter to `files[i]` with `torch.save`. Now there are N ranks. Return this rank's"
+            " piece of the same tensor for N ranks: padded with zeros to a multiple of **N**, cut into N equal pieces,"
+            " the piece with this rank's number. Load only files that hold some of its `total` numbers: the whole may "
+            "not fit.")
+    hints = (
+        "This rank's piece begins at `rank * size` and ends at `(rank + 1) * size`, with `size = -(-total // N)`; but "
+        "the tensor ends at `total`, and zeros follow.",
+        "File *i* holds the numbers from `i * saved` to `(i + 1) * saved`, with `saved = -(-total // 4)`. Which of "
+        "them overlap with yours? A file that holds nothing but padding is not needed either.",
+    )
+    explanation = ("For each file, the part of it that lies in this rank's piece, and before `total`, is copied to "
+                   "where it belongs. Files without such a part are not opened.")
+    why = ("this is what a distributed checkpoint does for every tensor of a model, and why its `.metadata` says which"
+           " file holds which part. Whoever first puts the whole together needs a machine that holds the whole.")
+    world_sizes = (2, 3, 5)
+    cases = {"16 numbers": (16, "float32"), "13 numbers": (13, "float64"), "9 numbers": (9, "float32")}
+
+    def answer(files, total):
+        import torch
+        import torch.distributed as dist
+
+        rank, n = dist.get_rank(), dist.get_world_size()
+        size, saved = -(-total // n), -(-total // len(files))
+        piece = None
+        for index, file in enumerate(files):
+            start, end = max(index * saved, rank * size), min((index + 1) * saved, (rank + 1) * size, total)
+            if start < end:
+                part = torch.load(file)[start - index * saved:end - index * saved]
+                piece = part.new_zeros(size) if piece is None else piece
+                piece[start - rank * size:end - rank * size] = part
+        return torch.zeros(size) if piece is None else piece
+
+    def probe(my_piece, case):
+        import torch
+        import torch.distributed as dist
+
+        from helpers.instruments.calls import counted_calls
+
+        total, dtype = case
+        flat = torch.zeros(-(-total // 4) * 4, dtype=getattr(torch, dtype))
+        flat[:total] = torch.arange(1, total + 1)
+        with tempfile.TemporaryDirectory() as folder:
+            files = [str(Path(folder, f"rank{rank}.pt")) for rank in range(4)]
+            for file, piece in zip(files, flat.chunk(4), strict=True):
+                torch.save(piece.clone(), file)
+            with counted_calls(torch, "load") as calls:
+                returned = my_piece(files, total)
+        given = [args[0] if args else kwargs.get("f") for args, kwargs in calls["load"]]
+        names = {str(getattr(one, "name", one)) for one in given}  # a path, or a file that is open
+        loaded = [index for index, file in enumerate(files) if file in names]
+        return {"loaded": loaded, "rank": dist.get_rank(),
+                "piece": returned.tolist() if isinstance(returned, torch.Tensor) else repr(returned),
+                "dtype": str(getattr(returned, "dtype", "")).removeprefix("torch.")}
+
+    def judge(self, seen, case):
+        n, (total, dtype) = len(seen), case
+        size, saved = -(-total // n), -(-total // 4)
+        for rank, one in enumerate(seen):
+            numbers = range(rank * size, (rank + 1) * size)
+            wanted = [float(number + 1) if number < total else 0.0 for number in numbers]
+            if one["piece"] != wanted:
+                return not_yet(f"rank {rank} returned {one['piece']}", f"{wanted}", "where does this rank's piece "
+                                                                                    "begin and "
+                               f"end, and where does the tensor end? (The numbers are 1 to {total}.)")
+            if any(wanted) and one["dtype"] != dtype:
+                return not_yet(f"rank {rank}'s piece is {one['dtype']}", dtype, "make the piece in the dtype of what "
+                                                                                "is loaded")
+            needed = sorted({number // saved for number in numbers if number < total})
+            if set(one["loaded"]) - set(needed):
+                return not_yet(f"the piece is right, but rank {rank} loaded the files {one['loaded']}", "only "
+                                                                                                        f"{needed}",
+                               "which files hold numbers of this rank's piece? Zeros of the padding can be made")
+        return None
+
+
+class ShardIt(InGroup):
+    title = "Hunt: FSDP saves nothing"
+    task = ("`model` is a `GPT` of `helpers.models`: embeddings, a list `model.blocks`, a norm and a head. Make it an "
+            "FSDP2 model with `fully_shard`, in place, so that no more than **one** block is whole at a time while it "
+            "computes forward, and the blocks are dropped again before backward. (What lies outside the blocks may "
+            "stay whole.)")
+    hints = ("Each call of `fully_shard` makes one unit of the parameters that are not yet in another one. What is in "
+             "the one unit of this line?",
+             "The inner ones first, then the whole: what a block's call has taken, the last call leaves alone.")
+    explanation = ("One unit for each block, and one for the rest. A unit is gathered before its module's forward and "
+                   "dropped after it. The outermost stays whole until backward, unless told otherwise.")
+    why = ("the loss is right either way, and so is the memory between two steps: only the peak tells. With one unit "
+           "around everything, FSDP gathers the whole model before the first layer computes.")
+    timeout = 40
+    patience = 10
+    cases = {"4 blocks": 4, "6 blocks": 6}
+
+    def answer(model):
+        from torch.distributed.fsdp import fully_shard
+
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+
+    def probe(shard_it, layers):
+        import warnings
+
+        import torch
+        from torch.distributed.tensor import DTensor
+
+        from helpers.instruments.memory import memory_by_kind
+        from helpers.models import GPT
+
+        warnings.simplefilter("ignore")  # of what FSDP says to models whose output is a view
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        model, plain = GPT(32, layers, length=8, vocabulary=32), GPT(32, layers, length=8, vocabulary=32)
+        plain.load_state_dict(model.state_dict())
+        block = sum(one.nbytes for one in plain.blocks[0].parameters())
+        total = sum(one.nbytes for one in plain.parameters())
+        tokens = torch.arange(16).view(2, 8)
+        wanted = plain(tokens).square().mean()
+        wanted.backward()
+        returned = shard_it(model)
+        model = returned if isinstance(returned, torch.nn.Module) else model
+        sharded = [isinstance(one, DTensor) for one in model.parameters()]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with memory_by_kind(model, optimizer) as forward:
+            loss = model(tokens).square().mean()
+        between = forward[-1].gathered
+        loss.backward()
+        grads = [one.grad for one in model.parameters()]
+        whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in grads]
+        same = all(torch.allclose(one, other.grad, atol=1e-6)
+                   for one, other in zip(whole, plain.parameters(), strict=True))
+        rest = total - layers * block
+        return {"sharded": all(sharded), "same": same and torch.allclose(loss, wanted),
+                "peak": (max(moment.gathered for moment in forward) - rest) / block,
+                "between": (between - rest) / block}
+
+    def judge(self, seen, layers):
+        for rank, one in enumerate(seen):
+            if not one["sharded"]:
+                return not_yet(f"some of rank {rank}'s parameters are not sharded", "every one is a DTensor",
+                               "the last call is for the whole model")
+            if not one["same"]:
+                return not_yet("the loss or the gradients are not those of the plain model", "the same numbers", "what "
+                               "else was changed?")
+            if one["peak"] > 1.1:
+                return not_yet(f"in forward up to {one['peak']:.0f} blocks were whole at the same time", "one",
+                               "what does one call of `fully_shard` gather together, and when is it dropped again?")
+            if one["between"] > 0.1:
+                return not_yet(f"after forward {one['between']:.0f} blocks were still whole", "none",
+                               "`reshard_after_forward`")
+        return None
+
+
+def _a(name):
+    return "nothing" if name == "NoneType" else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+sharded_adamw, memory_per_rank, my_piece, shard_it = ShardedAdamw(), MemoryPerRank(), MyPiece(), ShardIt()

@@ -1,0 +1,85 @@
+"""The nets that several lessons use."""
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward net, each with a norm before it and a way around it: (batch, length, width), as it
+    comes, so it goes. Source: https://arxiv.org/abs/2002.04745, figure 1b."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        parts = self.qkv(self.norm1(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """A decoder as large language models are, only small: tokens (batch, length) to scores (batch, length, vocabulary).
+
+    checkpointing: keep only what enters each block, and compute the rest again in backward.
+    """
+
+    def __init__(self, width=64, layers=4, heads=4, vocabulary=256, length=64, checkpointing=False):
+        super().__init__()
+        self.checkpointing = checkpointing
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1), device=tokens.device))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else block(x)
+        return self.head(self.norm(x))
+
+
+class LlamaBlock(nn.Module):
+    """A block of Llama 3: heads share keys and values in groups; the feed-forward net has a gate; no biases."""
+
+    def __init__(self, width, hidden, heads, groups):
+        super().__init__()
+        self.head = width // heads
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, groups * self.head, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x):
+        y = self.norm1(x)
+        q, k, v = (part(y).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        k, v = (part.repeat_interleave(q.size(1) // k.size(1), 1) for part in (k, v))
+        x = x + self.o(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        y = self.norm2(x)
+        return x + self.down(silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    """Llama 3 70B, with as many of its 80 layers as asked for: tokens (batch, length) to scores. Without positions.
+
+    Source: https://arxiv.org/abs/2407.21783, table 3.
+    """
+
+    def __init__(self, layers=80, width=8192, hidden=28672, heads=64, groups=8, vocabulary=128256):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, hidden, heads, groups) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))

@@ -1,0 +1,110 @@
+"""The memory calculator: what each rank holds while it trains a GPT, by stage of ZeRO.
+
+`states` and `activations` are the model; tests compare them with what `helpers.instruments.memory` counts in real
+ranks. They leave out the allocator's gaps, the CUDA context and the buffers of collectives.
+"""
+
+import ipywidgets as widgets
+from matplotlib.figure import Figure
+
+from helpers.widgets.explorer import Explorer
+
+GIB = 2**30
+STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+GPU_GIB = 80
+
+#: Shapes of published models, built as `helpers.models.GPT`: width, layers, heads, vocabulary, length.
+MODELS = {
+    "GPT-2, 0.1 billion": (768, 12, 12, 50257, 1024),
+    "GPT-2 XL, 1.6 billion": (1600, 48, 25, 50257, 1024),
+    "GPT-3's shape, 6.7 billion": (4096, 32, 32, 50257, 2048),
+    "GPT-3's shape, 175 billion": (12288, 96, 96, 50257, 2048),
+}
+
+
+def block_parameters(width):
+    """Parameters of one block: four projections of attention, two layers of 4 · width, two norms; with biases."""
+    return 12 * width**2 + 13 * width
+
+
+def parameters(width, layers, vocabulary, length):
+    """Parameters of a `GPT`."""
+    return (vocabulary + length) * width + layers * block_parameters(width) + 2 * width + (width + 1) * vocabulary
+
+
+def states(parameters, ranks, stage):
+    """Bytes that one rank holds of a model in float32 under AdamW, by kind; pieces are rounded up.
+
+    Raises:
+        ValueError: `stage` is not one of STAGES.
+    Source: Rajbhandari et al., 2019, https://arxiv.org/abs/1910.02054, section 5.
+    """
+    number, piece = STAGES.index(stage), -(-parameters // ranks)
+    shared = [piece if number >= since else parameters for since in (3, 2, 1)]
+    return dict(zip(("parameters", "gradients", "optimizer"), (4 * shared[0], 4 * shared[1], 8 * shared[2]),
+                    strict=True))
+
+
+def activations(width, layers, heads, vocabulary, length, batch, checkpointing=False):
+    """Bytes that forward keeps for backward: with checkpointing, each block's input, and one block whole."""
+    block = 16 * width + 4 + heads
+    kept = layers * width + block if checkpointing else layers * block
+    return 4 * batch * length * (kept + 2 * width + 2 + vocabulary)
+
+
+def held(model, ranks, batch, checkpointing):
+    """Bytes by stage and kind of one of MODELS; `batch` is one rank's."""
+    width, layers, heads, vocabulary, length = MODELS[model]
+    total = parameters(width, layers, vocabulary, length)
+    kept = activations(width, layers, heads, vocabulary, length, batch, checkpointing)
+    gathered = 4 * max(block_parameters(width), vocabulary * (width + 1))
+    return {stage: {**states(total, ranks, stage), "gathered": gathered * (stage == "ZeRO-3"), "activations": kept}
+            for stage in STAGES}
+
+
+class _Chart:
+    """One figure, whose bars are moved."""
+
+    def __init__(self):
+        self.figure = Figure(figsize=(9, 2.9))
+        self.ax = self.figure.add_subplot()
+        self.bars = {kind: self.ax.barh(STAGES, [0] * 4, label=kind)
+                     for kind in ("parameters", "gathered", "gradients", "optimizer", "activations")}
+        self.ax.invert_yaxis()
+        self.ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
+        self.ax.set(title="What each rank holds at most", xlabel="GiB")
+        self.ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        self.totals = [self.ax.text(0, row, "", va="center") for row in range(4)]
+        self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")  # laid out once, for that is slow
+
+    def draw(self, **values):
+        found, lefts = held(**values), [0.0] * 4
+        for kind, bars in self.bars.items():
+            for row, (bar, stage) in enumerate(zip(bars, STAGES, strict=True)):
+                bar.set_x(lefts[row])
+                bar.set_width(found[stage][kind] / GIB)
+                lefts[row] += bar.get_width()
+        self.ax.set_xlim(0, 1.2 * max(*lefts, GPU_GIB))
+        for text, total in zip(self.totals, lefts, strict=True):
+            text.set_x(total)
+            text.set_text(f" {total:,.1f}" + ("" if total <= GPU_GIB else ": too much"))
+        said = ", ".join(f"{stage} {total:,.1f}" for stage, total in zip(STAGES, lefts, strict=True))
+        self.figure.set_label(f"What each rank holds at most, in GiB, of {values['model']} on {values['ranks']} ranks: "
+                              f"{said}; a GPU has {GPU_GIB}.")
+        return self.figure
+
+
+def memory_explorer():
+    """Choose a model, ranks, batch and checkpointing: the bars show what a rank holds at each stage of ZeRO."""
+    wide = {"style": {"description_width": "8em"}, "layout": {"width": "30em"}, "continuous_update": True}
+    controls = {
+        "model": widgets.Dropdown(options=list(MODELS), value="GPT-2 XL, 1.6 billion", description="Model",
+                                  style={"description_width": "8em"}),
+        "ranks": widgets.SelectionSlider(options=[2**power for power in range(11)], value=8, description="Ranks",
+                                         **wide),
+        "batch": widgets.IntSlider(4, 1, 32, description="Batch of a rank", **wide),
+        "checkpointing": widgets.Checkbox(False, description="Activation checkpointing", indent=False),
+    }
+    return Explorer(controls, _Chart().draw, "Memory calculator: choose a model, the ranks, the batch and "
+                    "checkpointing; the bars show what each rank holds under DDP and under each stage of ZeRO.")

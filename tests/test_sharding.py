@@ -1,0 +1,122 @@
+"""Sharding: the calculator against what real ranks hold, the instruments against what is known, the explorer."""
+
+import sys
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from helpers import launch
+from helpers.instruments.memory import memory_by_kind
+from helpers.models import GPT
+from helpers.widgets import memory
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+SHAPES = [{"width": 32, "layers": 3, "heads": 2, "vocabulary": 100, "length": 20},
+          {"width": 96, "layers": 2, "heads": 6, "vocabulary": 300, "length": 16}]
+
+
+def watched(shape, batch, checkpointing=False):
+    """What one process holds after the forward of a GPT's second step, and after that step."""
+    model = GPT(**shape, checkpointing=checkpointing)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for _ in range(2):
+        optimizer.zero_grad()
+        tokens = torch.randint(shape["vocabulary"], (batch, shape["length"] + 1))
+        with memory_by_kind(model, optimizer) as moments:
+            loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        forward = moments[-1]
+        loss.backward()
+        with memory_by_kind(model, optimizer) as moments:
+            optimizer.step()
+    return forward, moments[-1], sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_calculator_says_what_is_counted(shape, checkpointing):
+    forward, step, total = watched(shape, 3, checkpointing)
+    assert memory.parameters(shape["width"], shape["layers"], shape["vocabulary"], shape["length"]) == total
+    wanted = memory.states(total, 1, "DDP")
+    assert (step.parameters, step.gradients, step.optimizer) == tuple(wanted.values()) and step.gathered == 0
+    kept = memory.activations(**shape, batch=3, checkpointing=checkpointing)
+    block = 4 * 3 * shape["length"] * (16 * shape["width"] + 4 + shape["heads"])  # whole only in backward
+    assert forward.activations == pytest.approx(kept - block * checkpointing, rel=0.1)
+
+
+def shares(stage):
+    """What a rank holds after a step of FSDP2, or of DDP."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = GPT(**SHAPES[0])
+    total = sum(parameter.numel() for parameter in model.parameters())
+    if stage == "ZeRO-3":
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    model(torch.ones(2, 20, dtype=torch.long)).square().mean().backward()
+    with memory_by_kind(model, optimizer) as moments:
+        optimizer.step()
+    dist.barrier()
+    return moments[-1], total
+
+
+@pytest.mark.parametrize("stage", ["DDP", "ZeRO-3"])
+def test_calculator_says_what_a_rank_holds(stage):
+    run = launch(shares, 2, args=(stage,), show=False, timeout=60)
+    for held, total in run.results:
+        wanted = memory.states(total, 2, stage)
+        for kind, size in wanted.items():
+            assert getattr(held, kind) == pytest.approx(size, rel=0.01), kind
+
+
+def test_states_of_zero_are_cut_in_order_and_rounded_up():
+    held = {stage: tuple(memory.states(1003, 4, stage).values()) for stage in memory.STAGES}
+    assert held == {"DDP": (4012, 4012, 8024), "ZeRO-1": (4012, 4012, 2008), "ZeRO-2": (4012, 1004, 2008),
+                    "ZeRO-3": (1004, 1004, 2008)}
+    with pytest.raises(ValueError):
+        memory.states(10, 2, "ZeRO-4")
+
+
+def sent():
+    import torch.distributed as dist
+
+    from helpers.instruments.wire import wire_bytes
+
+    dist.init_process_group("gloo")
+    x, found = torch.ones(2**18), []
+    for call in (lambda: dist.all_reduce(x), lambda: dist.broadcast(x, 0), lambda: None):
+        dist.barrier()
+        before = wire_bytes()
+        call()
+        dist.barrier()
+        found.append(round((wire_bytes() - before) / x.nbytes, 2))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of each connection")
+def test_wire_bytes_are_those_of_the_algorithm():
+    reduced, broadcast, nothing = zip(*launch(sent, 4, show=False, timeout=60).results, strict=True)
+    assert set(reduced) == {1.5}, "2(N - 1)/N of the tensor, in every rank"
+    assert sum(broadcast) == 3 and set(nothing) == {0}, "three ranks have received it, whoever sent it on"
+
+
+def test_explorer_shows_the_models_numbers():
+    explorer = memory.memory_explorer()
+    controls = {name: control.value for name, control in explorer.controls.items()}
+    for name, value in (("ranks", 64), ("batch", 1), ("checkpointing", True), ("model", list(memory.MODELS)[-1])):
+        before = explorer.picture.value
+        explorer.controls[name].value = controls[name] = value
+        assert explorer.picture.value != before, name
+    figure, wanted = explorer.figure(), memory.held(**controls)
+    for row, stage in enumerate(memory.STAGES):
+        widths = [bars.patches[row].get_width() for bars in figure.axes[0].containers]
+        assert sum(widths) == pytest.approx(sum(wanted[stage].values()) / 2**30)
+    assert f"ZeRO-3 {sum(wanted['ZeRO-3'].values()) / 2**30:,.1f}" in figure.get_label()
