@@ -1,0 +1,318 @@
+"""The exercises of model parallelism: a schedule, a layer split by columns, a mesh, and a division forgotten."""
+
+from helpers.exercises.alone import Alone
+from helpers.exercises.engine import not_yet
+from helpers.exercises.group import InGroup
+
+
+class OneFOneB(Alone):
+    title = "A schedule without waste"
+    task = ("Return the list of what `rank` does in a pipeline of `ranks` stages with `micro_batches` micro-batches: "
+            "pairs `(\"F\", i)` and `(\"B\", i)`, each micro-batch once forward and once backward. Run by the lesson's"
+            " loop with all other ranks' lists, the pipeline must end as early as it can, after 3(m + p − 1) units, "
+            "and rank `r` may never hold more than p − r micro-batches between their forward and their backward.")
+    hints = ("The last rank can do the backward of a micro-batch right after its forward. How long must the rank "
+             "before it wait for the first gradient, and how many forwards fit in?",
+             "First p − 1 − r forwards (or all, if there are fewer), then by turns one forward and one backward, then "
+             "the backwards that are left.")
+    explanation = ("The warm-up fills the stages behind this one. From then on each backward makes room for one "
+                   "forward, so what is held stays the same.")
+    why = ("GPipe's order has the same bubble, and holds the activations of the whole batch. With 1F1B the smaller the"
+           " micro-batches are, the less is held, and the smaller is the bubble. Large trainings begin with it.")
+    cases = {f"{p} stages, {m} micro-batches": (p, m) for p, m in ((2, 2), (4, 8), (4, 2), (3, 7), (1, 3), (5, 5))}
+
+    def answer(rank, ranks, micro_batches):
+        warm = min(micro_batches, ranks - 1 - rank)
+        todo = [("F", i) for i in range(warm)]
+        for i in range(micro_batches - warm):
+            todo += [("F", warm + i), ("B", i)]
+        return todo + [("B", i) for i in range(micro_batches - warm, micro_batches)]
+
+    def probe(one_f_one_b, case):
+        p, m = case
+        return [[tuple(step) for step in one_f_one_b(rank, p, m)] for rank in range(p)]
+
+    def judge(self, seen, case):
+        from helpers.instruments.schedules import simulate
+
+        (orders,), (p, m) = seen, case
+        wanted = {(what, i) for what in "FB" for i in range(m)}
+        for rank, order in enumerate(orders):
+            odd = [step for step in order if step not in wanted]
+            missing = sorted(wanted - set(order))
+            if odd or missing:
+                return not_yet(f"rank {rank}'s list " + (f"holds {odd[0]}" if odd else f"lacks {missing[0]}"),
+                               f'("F", i) and ("B", i) for each i from 0 to {m - 1}', "")
+        try:
+            timeline = simulate(orders)
+        except ValueError as error:
+            return not_yet(str(error), "every instruction is done once, after those that it needs",
+                           "a backward needs the rank's own forward, and the backward of the rank behind")
+        for rank, held in enumerate(timeline.held):
+            if held > p - rank:
+                return not_yet(f"rank {rank} held {held} micro-batches", f"at most {p - rank}",
+                               "when is the first backward possible, and what can be done by turns from then on?")
+        if timeline.end > 3 * (m + p - 1):
+            return not_yet(f"it takes {timeline.end} units", f"{3 * (m + p - 1)}",
+                           "is a rank waiting for a gradient while it could do a forward?")
+        return None
+
+
+class ColumnParallel(InGroup):
+    title = "A linear layer, split by its outputs"
+    task = ("Every rank has the same input `x`, of shape [batch, inputs], and **its own rows** of a linear layer: "
+            "`weight`, [outputs of this rank, inputs], and `bias`; all ranks have equally many. Compute the **whole** "
+            "output, [batch, all outputs], in the order of the ranks; then call `loss_of(output).backward()`, which "
+            "computes the same loss in every rank. Leave in `x.grad` the gradient of the whole layer's input, in every"
+            " rank, and in `weight.grad` and `bias.grad` those of this rank's rows. Return the output. No rank sends "
+            "more than its part of the output, and the gradient of `x`.")
+    hints = ("Two `torch.autograd.Function`s: one that does nothing in forward and all-reduces in backward, for `x`; "
+             "one that gathers in forward and, in backward, gives each rank the gradient of its own part.",
+             "In forward: `parts = [torch.empty_like(mine) for _ in range(n)]`, `dist.all_gather(parts, mine)`, "
+             "`torch.cat(parts, 1)`. In backward: `gradient.chunk(n, 1)[rank]`.")
+    explanation = ("Gathering hands out what each rank has computed; since all ranks have the same loss, the gradient "
+                   "of one's own part is whole already. That of `x` is not: each rank has only what came through its "
+                   "rows.")
+    why = ("this is the first half of every tensor-parallel block, with a gather that one usually saves: the next "
+           "layer, split by inputs, wants exactly the part that its rank has.")
+    world_sizes = (2, 3)
+    cases = {"float32": ("float32", 4, 30), "float64, a batch of 1": ("float64", 1, 20)}
+
+    def answer(x, weight, bias, loss_of):
+        import torch
+        import torch.distributed as dist
+
+        n, rank = dist.get_world_size(), dist.get_rank()
+
+        class Copy(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.view_as(x)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                gradient = gradient.contiguous()
+                dist.all_reduce(gradient)
+                return gradient
+
+        class Gather(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, mine):
+                parts = [torch.empty_like(mine) for _ in range(n)]
+                dist.all_gather(parts, mine)
+                return torch.cat(parts, 1)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient.chunk(n, 1)[rank]
+
+        output = Gather.apply(torch.nn.functional.linear(Copy.apply(x), weight, bias))
+        loss_of(output).backward()
+        return output
+
+    def probe(column_parallel, case):
+        import torch
+        import torch.distributed as dist
+
+        (dtype, batch, rows), n, rank, inputs = case, dist.get_world_size(), dist.get_rank(), 40
+        torch.manual_seed(0)
+        whole = torch.nn.Linear(inputs, rows * n, dtype=getattr(torch, dtype))
+        x = torch.randn(batch, inputs, dtype=whole.weight.dtype, requires_grad=True)
+        target = torch.randn(batch, rows * n, dtype=whole.weight.dtype)
+
+        def loss_of(output):
+            return (output - target).pow(3).sum()
+
+        output = whole(x)
+        loss_of(output).backward()
+        slope = 3 * (output - target).detach() ** 2
+        mine = [one.detach().clone().requires_grad_()
+                for one in (x, whole.weight.chunk(n)[rank], whole.bias.chunk(n)[rank])]
+        returned = column_parallel(*mine, loss_of)
+        wanted = x.grad, whole.weight.grad.chunk(n)[rank], whole.bias.grad.chunk(n)[rank]
+        own = slope.chunk(n, 1)[rank] @ mine[1].detach()
+
+        def near(one, other):
+            same = isinstance(one, torch.Tensor) and one.shape == other.shape
+            return same and torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+
+        grads = {name: near(one.grad, other)
+                 for name, one, other in zip(("x", "weight", "bias"), mine, wanted, strict=True)}
+        return {"output": near(returned, output), "shape": list(getattr(returned, "shape", ())), "grads": grads,
+                "own": near(mine[0].grad, own), "times": near(mine[1].grad, n * wanted[1]),
+                "none": [name for name, one in zip(grads, mine, strict=True) if one.grad is None],
+                "sent": ColumnParallel.traffic.bytes() / x.element_size() + sum(ColumnParallel.traffic.sent)}
+
+    def judge(self, seen, case):
+        n, (_, batch, rows) = len(seen), case
+        for rank, one in enumerate(seen):
+            if not one["output"]:
+                return not_yet(f"rank {rank}'s output, of shape {one['shape']}, is not that of the whole layer",
+                               f"[{batch}, {rows * n}], the ranks' parts side by side", "in which order, and along "
+                                                                                        "which "
+                               "dimension, are the parts put together? And the bias?")
+            if one["none"]:
+                return not_yet(f"the output is right, but rank {rank}'s `{one['none'][0]}` has no gradient",
+                               "gradients of all three", "a collective on tensors leaves no trace for `backward`: what "
+                               "stands for it in an `autograd.Function`?")
+            if one["own"] and not one["grads"]["x"]:
+                return not_yet(f"rank {rank}'s `x.grad` holds only what came through its own rows", "the sum over "
+                                                                                                    "ranks",
+                               "all ranks used `x`: what must happen to its gradient in backward?")
+            if one["times"] and n > 1:
+                return not_yet(f"rank {rank}'s `weight.grad` is {n} times too large", "that of its rows", "all ranks "
+                                                                                                          "have "
+                               "the same loss: is the gradient of the output added up over ranks?")
+            for name, right in one["grads"].items():
+                if not right:
+                    return not_yet(f"rank {rank}'s `{name}.grad` is not that of the whole layer", "the same numbers",
+                                   "what does backward do where forward gathers?")
+        for rank, one in enumerate(seen):
+            if one["sent"] > 1.2 * (40 + rows) * batch:
+                return not_yet(f"all is right, but rank {rank} put {one['sent']:g} numbers into collectives",
+                               f"its part of the output and the gradient of `x`: {rows * batch + 40 * batch}",
+                               "weights stay where they are, and each rank gives what only it has")
+        return None
+
+
+class ChooseMesh(Alone):
+    title = "The mesh that fits and sends least"
+    task = ("`costs(copies, shards, tensor)` says what one rank of such a mesh would hold and send in a step: a pair "
+            "(GiB held, GiB sent). Among all meshes of `gpus` ranks (`copies * shards * tensor == gpus`, each a whole "
+            "number), with at most 8 tensor-parallel ranks, as many as a machine has, return as a tuple the one that "
+            "holds at most `limit` GiB and sends least. If none fits, return `None`.")
+    hints = ("For each `tensor` from 1 to 8"
+             " that divides `gpus`, and "
+             "each `shards` that divides "
+             "the rest: what is left are "
+             "the copies.", "`min` with a `key` finds the one that sends least among those that fit.")
+    explanation = "There are few enough divisors to ask for all of them; a dry run of each is what `costs` stands for."
+    why = ("nobody knows the best mesh from a rule of thumb: it depends on the model, the batch and the memory. Asking"
+           " a model of the costs for every mesh takes seconds; asking the cluster takes weeks.")
+    cases = {f"{gpus} GPUs of {limit} GiB": (gpus, limit, seed) for gpus, limit, seed in
+             ((64, 80, 0), (64, 24, 1), (96, 40, 2), (7, 80, 3), (16, 1, 4), (64, 60, 5))}
+
+    def answer(gpus, costs, limit):
+        fitting = {}
+        for tensor in range(1, 9):
+            for shards in range(1, gpus + 1):
+                if gpus % (tensor * shards) == 0:
+                    mesh = gpus // (tensor * shards), shards, tensor
+                    held, sent = costs(*mesh)
+                    if held <= limit:
+                        fitting[mesh] = sent
+        return min(fitting, key=fitting.get, default=None)
+
+    def probe(choose_mesh, case):
+        gpus, limit, seed = case
+        asked = []
+
+        def costs(copies, shards, tensor):
+            asked.append((copies, shards, tensor))
+            return _costs(copies, shards, tensor, seed)
+
+        found = choose_mesh(gpus, costs, limit)
+        return {"found": tuple(found) if isinstance(found, (tuple, list)) else found, "type": type(found).__name__}
+
+    def judge(self, seen, case):
+        (one,), (gpus, limit, seed) = seen, case
+        found, best = one["found"], ChooseMesh.answer(gpus, lambda *mesh: _costs(*mesh, seed), limit)
+        if found == best or (best and found in _meshes(gpus) and _costs(*found, seed)[0] <= limit
+                             and _costs(*found, seed)[1] <= _costs(*best, seed)[1] + 1e-6):  # as good as ours
+            return None
+        if best is None:
+            return not_yet(f"it returned {found}", "`None`: no mesh fits", "what is compared with `limit`?")
+        held, sent = _costs(*best, seed)
+        expected = f"{best}, which holds {held:.1f} GiB and sends {sent:.1f}"
+        if not isinstance(found, tuple) or len(found) != 3:
+            return not_yet(f"it returned {'`None`' if found is None else one['type']}", expected, "a tuple of three "
+                                                                                                  "numbers")
+        if found not in _meshes(gpus):
+            return not_yet(f"{found} is no mesh of {gpus} ranks with at most 8 tensor-parallel", expected,
+                           "the product of the three, and the last of them")
+        held, sent = _costs(*found, seed)
+        return not_yet(f"{found} holds {held:.1f} GiB and sends {sent:.1f}", expected,
+                       f"it does not fit in {limit} GiB" if held > limit else "is every mesh asked for, copies "
+                                                                              "included?")
+
+
+def _meshes(gpus):
+    """All meshes of so many ranks with at most 8 tensor-parallel ones."""
+    return {(gpus // (tensor * shards), shards, tensor) for tensor in range(1, 9) for shards in range(1, gpus + 1)
+            if gpus % (tensor * shards) == 0}
+
+
+def _costs(copies, shards, tensor, seed):
+    """GiB held and sent by a rank of a model like those of the lesson; which way is cheap depends on the seed."""
+    states, kept, gathered = (60, 200, 90, 30, 400, 90)[seed], (12, 40, 20, 8, 60, 400)[seed], (8, 6, 14, 3, 9, 5)[seed]
+    held = states / (shards * tensor) + kept / tensor + 1
+    sent = (1.5 * gathered * (shards > 1) + gathered * (copies > 1)) / tensor + kept * 0.7 * (1 - 1 / tensor)
+    return held, sent + 0.001 * shards
+
+
+class MeanGradient(Alone):
+    title = "Hunt: eight times too large"
+    task = ("`xs` and `ys` are the micro-batches of one batch, not all of the same size; `loss_fn(model(x), y)` is the"
+            " mean loss of a micro-batch. Leave in the parameters the gradient of the mean loss over **all samples** "
+            "of the batch. The gradients are `None` when you are called. Never hold the activations of two micro-"
+            "batches.")
+    hints = ("`backward` adds to the gradients that are there. What is the sum of means, and what is the mean of all?",
+             "A micro-batch's share of the samples is `len(x) / sum(map(len, xs))`.")
+    explanation = ("Each loss counts by its share of the samples; with equal micro-batches that is one divided by "
+                   "their number.")
+    why = ("AdamW divides each gradient by its own running size, so a factor that is always there disappears, and the "
+           "loss falls as ever. SGD takes steps that are too long; clipping, and every log of the norm, see another "
+           "training.")
+    cases = {"8 equal ones": (4,) * 8, "sizes 5, 2 and 1": (5, 2, 1), "a single one": (6,)}
+
+    def answer(model, loss_fn, xs, ys):
+        samples = sum(map(len, xs))
+        for x, y in zip(xs, ys, strict=True):
+            (loss_fn(model(x), y) * len(x) / samples).backward()
+
+    def probe(mean_gradient, sizes):
+        import torch
+        from torch import nn
+        from torch.nn.utils import parameters_to_vector
+
+        from helpers.instruments.memory import held_bytes
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4)).double()
+        xs = [torch.randn(40 * size, 16).double() for size in sizes]
+        ys = [torch.randn(40 * size, 4).double() for size in sizes]
+
+        def gradient(x, y):
+            return parameters_to_vector(torch.autograd.grad(nn.functional.mse_loss(model(x), y), model.parameters()))
+
+        parts = [gradient(x, y) for x, y in zip(xs, ys, strict=True)]
+        wanted = gradient(torch.cat(xs), torch.cat(ys))
+        with held_bytes() as one:
+            gradient(max(xs, key=len), max(ys, key=len))
+        with held_bytes() as held:
+            mean_gradient(model, nn.functional.mse_loss, xs, ys)
+        grads = [parameter.grad for parameter in model.parameters()]
+        if any(grad is None for grad in grads):
+            return {"near": "none"}
+        got = parameters_to_vector(grads)
+        guesses = {"right": wanted, "sum": sum(parts), "equal": sum(parts) / len(parts), "last": parts[-1]}
+        near = [name for name, guess in guesses.items() if torch.allclose(got, guess, rtol=1e-6, atol=1e-9)]
+        return {"near": near[0] if near else "other", "ratio": (got.norm() / wanted.norm()).item(),
+                "held": held.peak / one.peak}
+
+    def judge(self, seen, sizes):
+        (one,) = seen
+        if one["near"] == "right" and one["held"] > 1.4 and len(sizes) > 1:
+            return not_yet(f"the gradient is right, but {one['held']:.1f} times the memory of the largest micro-batch "
+                           "was "
+                           "held", "one at a time", "a `backward` before the next forward")
+        if one["near"] != "right":
+            look = {"none": "`backward`", "sum": "gradients add up: what makes a mean of them?",
+                    "equal": "the micro-batches are not equally large", "last": "is a gradient overwritten?",
+                    "other": "what each micro-batch's loss counts"}[one["near"]]
+            told = f"its norm is {one['ratio']:.3g} times that" if "ratio" in one else "some parameter has none"
+            return not_yet(f"the gradient is not that of the whole batch: {told}", "the mean over all samples", look)
+        return None
+
+
+one_f_one_b, column_parallel, choose_mesh, mean_gradient = OneFOneB(), ColumnParallel(), ChooseMesh(), MeanGradient()

@@ -1,0 +1,89 @@
+"""The logical clock of a pipeline's schedule: when each instruction would start, if sending cost nothing."""
+
+from dataclasses import dataclass
+
+COST = {"F": 1, "B": 2}
+"""Of a forward and of a backward of one micro-batch in one stage, in units of a forward."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each rank does what, and what follows from it."""
+
+    starts: tuple
+    """By rank: {("F" or "B", micro-batch): when it starts}, in the rank's order."""
+
+    @property
+    def end(self):
+        """When the last instruction ends."""
+        return max((start + COST[what] for rank in self.starts for (what, _), start in rank.items()), default=0)
+
+    @property
+    def bubble(self):
+        """The share of the time, from 0 to 1, for which the ranks stand idle, on average."""
+        busy = sum(COST[what] for rank in self.starts for what, _ in rank)
+        return 1 - busy / (len(self.starts) * self.end)
+
+    @property
+    def held(self):
+        """By rank: how many micro-batches have gone forward and not yet backward, at most."""
+        most = []
+        for rank in self.starts:
+            now = [0]
+            for what, _ in rank:
+                now.append(now[-1] + (1 if what == "F" else -1))
+            most.append(max(now))
+        return most
+
+
+def simulate(orders):
+    """Run the ranks' lists of ("F" or "B", micro-batch) by a logical clock; return a `Timeline`.
+
+    A forward needs that of the rank before, a backward that of the rank behind, and the rank's own forward.
+
+    Raises:
+        ValueError: ranks wait for each other for ever, or an instruction is there twice; says who waits for what.
+    """
+    starts, clocks, at = [{} for _ in orders], [0] * len(orders), [0] * len(orders)
+
+    def needs(rank, what, i):
+        if what == "F":
+            return [(rank - 1, ("F", i))] if rank > 0 else []
+        return [(rank, ("F", i))] + ([(rank + 1, ("B", i))] if rank + 1 < len(orders) else [])
+
+    while any(at[rank] < len(order) for rank, order in enumerate(orders)):
+        moved = False
+        for rank, order in enumerate(orders):
+            while at[rank] < len(order):
+                step = tuple(order[at[rank]])
+                if step in starts[rank]:
+                    raise ValueError(f"rank {rank} does {step} twice")
+                waits = needs(rank, *step)
+                if any(one not in starts[other] for other, one in waits):
+                    break
+                ready = [starts[other][one] + COST[one[0]] for other, one in waits]
+                starts[rank][step] = max([clocks[rank], *ready])
+                clocks[rank] = starts[rank][step] + COST[step[0]]
+                at[rank] += 1
+                moved = True
+        if not moved:
+            rank = next(rank for rank, order in enumerate(orders) if at[rank] < len(order))
+            step = tuple(orders[rank][at[rank]])
+            other, one = next((other, one) for other, one in needs(rank, *step) if one not in starts[other])
+            raise ValueError(f"rank {rank} is at {step} and waits for ever for rank {other}'s {one}")
+    return Timeline(tuple(starts))
+
+
+def gpipe(rank, ranks, micro_batches):
+    """All forwards, then all backwards. Source: Huang et al., 2018, https://arxiv.org/abs/1811.06965."""
+    return [(what, i) for what in "FB" for i in range(micro_batches)]
+
+
+def one_f_one_b(rank, ranks, micro_batches):
+    """As many forwards as there are ranks behind, then one backward after each forward.
+
+    Source: Narayanan et al., 2021, https://arxiv.org/abs/2104.04473, figure 4.
+    """
+    warm = min(micro_batches, ranks - 1 - rank)
+    steady = [step for i in range(micro_batches - warm) for step in (("F", warm + i), ("B", i))]
+    return [("F", i) for i in range(warm)] + steady + [("B", i) for i in range(micro_batches - warm, micro_batches)]

@@ -1,0 +1,106 @@
+"""One process acts as rank 0 of thousands: a step of Llama 3 70B, with nothing allocated and nothing sent.
+
+    launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "1", "2", "4"])
+
+The mesh is (copies, shards, tensor): FSDP2 shards among `shards` ranks, and copies; tensor-parallel in the last.
+Reports, for each number of layers, what rank 0 would hold, send and compute.
+"""
+
+import argparse
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.functional import cross_entropy
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers import report
+from helpers.models import Llama
+
+COLUMNS, ROWS = ColwiseParallel, RowwiseParallel
+
+
+class Sent(TorchDispatchMode):
+    """Bytes given to collectives, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes, self.calls = {}, 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        space, name = operator.name().split("::")
+        if space in ("c10d", "_c10d_functional") and "wait" not in name:
+            tensors = [one for one in torch.utils._pytree.tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+            name = name.partition(".")[0].strip("_")
+            self.bytes[name] = self.bytes.get(name, 0) + max(one.nbytes for one in tensors)
+            self.calls += 1
+        return result
+
+
+def cut(model, mesh):
+    """Split every linear layer among the tensor ranks, and shard what is left to each among the others."""
+    for block in model.blocks:
+        columns = {name: COLUMNS() for name in ("q", "k", "v", "gate", "up")}
+        parallelize_module(block, mesh["tensor"], {**columns, "o": ROWS(), "down": ROWS()})
+    ends = {"tokens": ROWS(input_layouts=Replicate()), "head": COLUMNS(output_layouts=Replicate())}
+    parallelize_module(model, mesh["tensor"], ends)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh["copies", "shards"], mp_policy=policy)
+
+
+def step(layers, mesh, length):
+    """What rank 0 holds and sends (GiB), and computes (TFLOP, without attention), on one text of `length` tokens."""
+    with torch.device("meta"):
+        model = Llama(layers)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    cut(model, mesh)
+    with FakeTensorMode(allow_non_fake_inputs=True):  # tensors with a shape and no memory
+        model.to_empty(device="cpu")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        tokens = torch.zeros(1, length, dtype=torch.long)
+
+        def train():
+            cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        train()  # makes the optimizer's state; the next step is counted
+        memory = FSDPMemTracker(model, optimizer)
+        memory.track_inputs((tokens,))
+        with memory, Sent() as sent, FlopCounterMode(display=False) as counter:
+            train()
+        (peak,) = memory.get_tracker_snapshot("peak").values()
+        tensor = mesh["tensor"].size()  # the counter sees whole layers, of which each tensor rank computes its part
+        shards = [one.to_local().nbytes for one in model.parameters()]
+    return {"layers": layers, "parameters": total, "states": 4 * sum(shards) / 2**30, "peak": peak["Total"] / 2**30,
+            "sent": sum(sent.bytes.values()) / 2**30, "calls": sent.calls,
+            "tflop": counter.get_total_flops() / tensor / 1e12}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mesh", type=int, nargs=3, default=(16, 128, 8), metavar=("COPIES", "SHARDS", "TENSOR"))
+    parser.add_argument("--layers", type=int, nargs="+", default=(1, 2))
+    parser.add_argument("--length", type=int, default=4096)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    world_size = torch.tensor(options.mesh).prod().item()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    mesh = init_device_mesh("cpu", tuple(options.mesh), mesh_dim_names=("copies", "shards", "tensor"))
+    for layers in options.layers:
+        report(**step(layers, mesh, options.length))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Model parallelism: answers, wrong and right.
+
+How each could be cheated, or a right answer refused, and what stands against it:
+one_f_one_b      GPipe's order; a warm-up too short or too long; lists that wait for ever; lists of lists are right
+column_parallel  x's gradient of own rows only; summed twice; weights gathered; torch's own collectives are right
+choose_mesh      copies forgotten; the first that fits; too many tensor ranks; asked in another order is right
+mean_gradient    sum, mean of means; everything at once; right with one backward per micro-batch, scaled afterwards
+"""
+
+import torch
+import torch.distributed as dist
+
+from helpers.exercises import model_parallel as ex
+from tests.answers import edits, right, wrong
+
+test_one_f_one_b = edits(
+    ex.one_f_one_b,
+    ("ranks - 1 - rank", "ranks - rank", "held"),
+    ("min(micro_batches, ranks - 1 - rank)", "max(0, min(micro_batches, ranks - 2 - rank))", "it takes"),
+    ("ranks - 1 - rank", "micro_batches", "rank 1 held 2 micro-batches"),
+    ("min(micro_batches, ranks - 1 - rank)", "ranks - 1 - rank", "4 stages, 2 micro-batches: rank 0's list holds"),
+    ('("F", warm + i), ("B", i)]', '("B", i), ("F", warm + i)]', "waits for ever"),
+    ("for i in range(micro_batches - warm, micro_batches)]", "for i in range(micro_batches - warm, micro_batches - 1)]",
+     "lacks ('B', 1)"),
+    ("for i in range(micro_batches - warm, micro_batches)]",
+     "for i in reversed(range(micro_batches - warm, micro_batches))]", "4 stages, 8 micro-batches: it takes 37 units"),
+)
+
+
+@right(ex.one_f_one_b)
+def test_by_asking_what_is_held(rank, ranks, micro_batches):
+    todo, forward = [], 0
+    for backward in range(micro_batches):
+        while forward < micro_batches and forward - backward < ranks - rank:
+            todo.append(["F", forward])
+            forward += 1
+        todo.append(["B", backward])
+    return todo
+
+
+test_column_parallel = edits(
+    ex.column_parallel,
+    ("            dist.all_reduce(gradient)\n            return gradient", "            return gradient",
+     "`x.grad` holds only what came through its own rows"),
+    ("return gradient.chunk(n, 1)[rank]", "return gradient.chunk(n, 1)[0]",
+     "`x.grad` is not that of the whole layer"),
+    ("torch.cat(parts, 1)", "torch.cat(parts, 0)", "`loss_of(output).backward()`"),
+    ("Copy.apply(x), weight, bias", "Copy.apply(x), weight", "is not that of the whole layer"),
+    ("return gradient.chunk(n, 1)[rank]",
+     "gradient = gradient.clone(); dist.all_reduce(gradient); return gradient.chunk(n, 1)[rank]", "times too large"),
+    ("    loss_of(output).backward()\n", "", "has no gradient"),
+)
+
+
+@wrong(ex.column_parallel, "numbers into collectives")
+def test_gathers_the_weights(x, weight, bias, loss_of):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    weights, biases = ([torch.empty_like(one) for _ in range(n)] for one in (weight, bias))
+    dist.all_gather(weights, weight.detach())
+    dist.all_gather(biases, bias.detach())
+    whole, all_bias = torch.cat(weights).requires_grad_(), torch.cat(biases).requires_grad_()
+    output = torch.nn.functional.linear(x, whole, all_bias)
+    loss_of(output).backward()
+    weight.grad, bias.grad = whole.grad.chunk(n)[rank], all_bias.grad.chunk(n)[rank]
+    return output
+
+
+@wrong(ex.column_parallel, "has no gradient")
+def test_gathers_without_autograd(x, weight, bias, loss_of):
+    mine = torch.nn.functional.linear(x, weight, bias)
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine.detach())
+    output = torch.cat(parts, 1).requires_grad_()
+    loss_of(output).backward()
+    return output
+
+
+@wrong(ex.column_parallel, "numbers into collectives")
+def test_sums_the_gradient_of_the_whole_output(x, weight, bias, loss_of):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    mine = torch.nn.functional.linear(x, weight, bias).detach()
+    parts = [torch.empty_like(mine) for _ in range(n)]
+    dist.all_gather(parts, mine)
+    output = torch.cat(parts, 1).requires_grad_()
+    loss_of(output).backward()
+    dist.all_reduce(output.grad)
+    slope = (output.grad / n).chunk(n, 1)[rank]
+    weight.grad, bias.grad, x.grad = slope.T @ x.detach(), slope.sum(0), slope @ weight.detach()
+    dist.all_reduce(x.grad)
+    return output
+
+
+@right(ex.column_parallel)
+def test_all_by_hand(x, weight, bias, loss_of):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    with torch.no_grad():
+        mine = x @ weight.T + bias
+        parts = [torch.empty_like(mine) for _ in range(n)]
+        dist.all_gather(parts, mine)
+    output = torch.cat(parts, 1).requires_grad_()
+    loss_of(output).backward()
+    slope = output.grad.chunk(n, 1)[rank]
+    weight.grad, bias.grad, x.grad = slope.T @ x.detach(), slope.sum(0), slope @ weight.detach()
+    dist.all_reduce(x.grad)
+    return output
+
+
+test_choose_mesh = edits(
+    ex.choose_mesh,
+    ("range(1, 9)", "range(1, gpus + 1)", "is no mesh of"),
+    ("range(1, 9)", "range(1, 8)", "GiB and sends"),
+    ("if held <= limit:", "if True:", "does not fit in"),
+    ("fitting[mesh] = sent", "fitting[mesh] = held", "GiB and sends"),
+    ("min(fitting", "max(fitting", "GiB and sends"),
+    ("min(fitting, key=fitting.get, default=None)", "min(fitting, key=fitting.get)", "ValueError"),
+)
+
+
+@right(ex.choose_mesh)
+def test_in_another_order(gpus, costs, limit):
+    import itertools
+
+    best = None
+    for mesh in itertools.product(range(gpus, 0, -1), repeat=2):
+        if gpus % (mesh[0] * mesh[1]) == 0 and gpus // (mesh[0] * mesh[1]) <= 8:
+            whole = [*mesh, gpus // (mesh[0] * mesh[1])]
+            held, sent = costs(*whole)
+            if held <= limit and (best is None or sent < best[0]):
+                best = sent, whole
+    return best and best[1]
+
+
+test_mean_gradient = edits(
+    ex.mean_gradient,
+    (" * len(x) / samples)", ")", "8 equal ones: the gradient is not that of the whole batch: its norm is 8 times"),
+    ("len(x) / samples", "1 / len(xs)", "the micro-batches are not equally large"),
+    ("for x, y in zip(xs, ys, strict=True):", "for x, y in list(zip(xs, ys))[-1:]:", "is not that of the whole batch"),
+    (".backward()", "", "has none"),
+)
+
+
+@wrong(ex.mean_gradient, "times the memory of the largest micro-batch was held")
+def test_all_at_once(model, loss_fn, xs, ys):
+    loss_fn(model(torch.cat(xs)), torch.cat(ys)).backward()
+
+
+@right(ex.mean_gradient)
+def test_scaled_afterwards(model, loss_fn, xs, ys):
+    samples = 0
+    for x, y in zip(xs, ys, strict=True):
+        samples += len(x)
+        (loss_fn(model(x), y) * len(x)).backward()
+    for parameter in model.parameters():
+        parameter.grad /= samples

@@ -1,0 +1,59 @@
+"""Model parallelism: the clock of a schedule against the formula, the dry run against what is known, the explorer."""
+
+import pytest
+
+from helpers import launch
+from helpers.figures import title
+from helpers.instruments.schedules import gpipe, one_f_one_b, simulate
+from helpers.widgets.schedule import schedule_explorer
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.mark.parametrize("p, m", [(1, 1), (2, 2), (4, 8), (4, 2), (7, 3), (16, 32)])
+@pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
+def test_bubble_is_the_formulas(schedule, p, m):
+    timeline = simulate([schedule(rank, p, m) for rank in range(p)])
+    assert timeline.end == 3 * (m + p - 1)
+    assert timeline.bubble == pytest.approx((p - 1) / (m + p - 1))
+    held = [m] * p if schedule is gpipe else [min(m, p - rank) for rank in range(p)]
+    assert timeline.held == held
+
+
+@pytest.mark.parametrize("orders, said", [
+    ([[("B", 0), ("F", 0)]], r"rank 0 is at \('B', 0\) and waits for ever for rank 0's \('F', 0\)"),
+    ([[("F", 0), ("B", 0)], [("B", 0), ("F", 0)]], "rank 0 is at .* waits for ever for rank 1's"),
+    ([[("F", 0), ("F", 0)]], "twice"),
+    ([[("F", 0), ("B", 0)], []], "waits for ever"),
+])
+def test_a_schedule_that_cannot_be_run_is_refused(orders, said):
+    with pytest.raises(ValueError, match=said):
+        simulate(orders)
+
+
+def test_dry_run_counts_a_llama_of_70_billion():
+    """Without a step of real size anywhere: one and two blocks, and a straight line to 80."""
+    one, two = launch("dry_run.py", 1, args=["--mesh", "2", "4", "2", "--layers", "1", "2", "--length", "256"],
+                      show=False, timeout=200).results[0]
+    block = two["parameters"] - one["parameters"]
+    assert block == 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192
+    assert one["parameters"] + 79 * block == pytest.approx(70.6e9, rel=0.01)
+    # Shards of 4, and halves of all that is split: norms are not, and are next to nothing.
+    assert one["states"] * 2**30 == pytest.approx(16 * one["parameters"] / 8, rel=0.01)
+    # Forward and backward take 6 FLOPs for each parameter of a matrix, token and tensor half.
+    matrices = block - 2 * 8192
+    assert two["tflop"] - one["tflop"] == pytest.approx(6 * matrices * 256 / 2 / 1e12, rel=0.01)
+    assert two["calls"] > one["calls"] and two["peak"] > two["states"]
+
+
+def test_explorer_draws_the_simulated_timeline():
+    explorer = schedule_explorer()
+    seen = {explorer.picture.value}
+    for name, value in (("schedule", "1F1B"), ("stages", 8), ("micro_batches", 20)):
+        explorer.controls[name].value = value
+        seen.add(explorer.picture.value)
+    figure = explorer.figure()
+    assert len(seen) == 4 and "micro-batches held by rank: [8, 7, 6, 5, 4, 3, 2, 1]" in figure.get_label()
+    forward, backward = figure.axes[0].collections
+    assert len(forward.get_paths()) == len(backward.get_paths()) == 8 * 20
+    assert title(figure) == "Figure: 1F1B: idle 26%, rank 0 holds 8 micro-batches"
