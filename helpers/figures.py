@@ -39,7 +39,9 @@ def use_course_style():
 
 def png(figure):
     """The figure as PNG, as bytes. Quick rather than small: explorers draw while a slider moves."""
-    canvas, file = FigureCanvasAgg(figure), io.BytesIO()
+    # The canvas of the last time, where there is one: with it goes what matplotlib has worked out about the texts.
+    canvas = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
+    file = io.BytesIO()
     canvas.draw()
     Image.fromarray(numpy.asarray(canvas.buffer_rgba())[..., :3]).save(file, format="png", compress_level=1)
     return file.getvalue()
