@@ -120,15 +120,22 @@ def run(path, gpus, folder):
     return done.returncode, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("gpus", [1, 8])
-@pytest.mark.parametrize("path", LESSONS, ids=[path.stem for path in LESSONS])
-def test_a_lesson_runs_and_prints_what_is_stored(path, gpus, tmp_path):
-    if not WHOLE and gpus == 1:
-        pytest.skip("COURSE_WHOLE_LESSONS=1 was not set")
-    if not WHOLE and not cut(nbformat.read(path, as_version=4)).cells:
-        pytest.skip("nothing in this lesson asks about GPUs")
-    code, said = run(path, gpus, tmp_path)
-    assert code == 0, said
+def for_lesson(path):
+    class Lesson:
+        @pytest.mark.parametrize("gpus", [1, 8])
+        def test_runs_and_prints_what_is_stored(self, gpus, tmp_path):
+            if not WHOLE and gpus == 1:
+                pytest.skip("COURSE_WHOLE_LESSONS=1 was not set")
+            if not WHOLE and not cut(nbformat.read(path, as_version=4)).cells:
+                pytest.skip("nothing in this lesson asks about GPUs")
+            code, said = run(path, gpus, tmp_path)
+            assert code == 0, said
+
+    return Lesson
+
+
+# A class for each lesson: xdist gives all tests of a class, or of a module without classes, to one worker.
+globals().update({f"Test{path.stem}": for_lesson(path) for path in LESSONS})
 
 
 def stand_in(code, gpus=8):
