@@ -1,9 +1,7 @@
 """Fixtures and small tools that several test modules use."""
 
 import itertools
-import multiprocessing
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -18,8 +16,10 @@ ROOT = Path(__file__).parents[1]
 # No test, and no notebook that nbval executes, may read or write the progress of the person who runs the tests.
 os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
 
-# Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run beside.
-multiprocessing.current_process()._config["semprefix"] = f"/mp-{os.getpid()}"
+# Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run beside. A
+# kernel that a test starts runs this line, too.
+OWN_SEMAPHORES = f"import multiprocessing; multiprocessing.current_process()._config['semprefix'] = '/mp-{os.getpid()}'"
+exec(OWN_SEMAPHORES)
 _numbers = itertools.count()
 
 
@@ -93,7 +93,7 @@ def unless_torch_aborts(run, tries=5):
 def orphaned_memory(before):
     """Shared memory that is not among `before` and that no living process uses. (Tests running beside use some.)"""
     new = {name for name in set(os.listdir("/dev/shm")) - set(before)
-           if (found := re.match(r"sem\.mp-(\d+)-", name)) is None or int(found[1]) == os.getpid()}
+           if not name.startswith("sem.") or name.startswith(f"sem.mp-{os.getpid()}-")}
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             text = maps.read_text(errors="replace") if new else ""

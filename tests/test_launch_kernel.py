@@ -6,7 +6,7 @@ import time
 import pytest
 from jupyter_client.manager import KernelManager
 
-from tests.conftest import ROOT, eventually, orphaned_memory, running
+from tests.conftest import OWN_SEMAPHORES, ROOT, eventually, orphaned_memory, running
 
 ENDLESS = """
 def work():
@@ -69,6 +69,7 @@ class Kernel:
 def kernel(tmp_path):
     shared = set(os.listdir("/dev/shm"))
     kernel = Kernel(tmp_path)
+    kernel.run(OWN_SEMAPHORES)
     kernel.run("from helpers import launch, RankError")
     yield kernel
     if kernel.manager.is_alive():
