@@ -166,6 +166,8 @@ EXPLORERS = {
     "float": "from helpers.widgets.float_explorer import float_explorer\nfloat_explorer('0.1')",
     "loss scale": ("import torch\nfrom helpers.widgets.loss_scale import loss_scale_explorer\n"
                    "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),
+    "memory": "from helpers.widgets.memory import memory_explorer\nmemory_explorer()",
+    "schedule": "from helpers.widgets.schedule import schedule_explorer\nschedule_explorer()",
     "trace": ("import torch\nfrom torch.profiler import profile\nfrom helpers.instruments.traces import read\n"
               "from helpers.widgets.trace_viewer import trace_viewer\nwith profile() as prof:\n"
               "    for _ in range(50):\n        torch.randn(64, 64) @ torch.randn(64, 64)\n"
