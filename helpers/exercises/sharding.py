@@ -97,7 +97,7 @@ class ShardedAdamw(InGroup):
                                "does every parameter get its owner's new value, after each step?")
         together, plain = sum(one["kept"] for one in seen), seen[0]["plain"]
         if together < 0.9 * plain:
-            return not_yet(f"the weights are right, but what the ranks returned (rank 0: {_a(seen[0]['type'])}) holds "
+            return not_yet(f"the weights are right, but what the ranks returned (rank 0: {seen[0]['type']}) holds "
                            f"{together:,} bytes together", f"{plain:,}: all of the state is somewhere",
                            "`return` the optimizer, or whatever holds the state: its bytes are counted")
         for rank, one in enumerate(seen):
@@ -302,10 +302,6 @@ class ShardIt(InGroup):
                 return not_yet(f"after forward {one['between']:.0f} blocks were still whole", "none",
                                "`reshard_after_forward`")
         return None
-
-
-def _a(name):
-    return "nothing" if name == "NoneType" else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 sharded_adamw, memory_per_rank, my_piece, shard_it = ShardedAdamw(), MemoryPerRank(), MyPiece(), ShardIt()
