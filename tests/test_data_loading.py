@@ -278,4 +278,4 @@ def test_reading_a_list_grows_a_worker_and_reading_an_array_does_not():
 @pytest.mark.parametrize("signal, said", [("SIGBUS", "shared memory"), ("SIGKILL", "killed by signal: Killed")])
 def test_a_killed_worker_is_named(signal, said):
     _, logs = rows_of("worker_killed.py", signal)
-    assert "item 3" in logs[0] and "exited unexpectedly" in logs[0] and said in logs[0]
+    assert "item 3" in logs[0] and said in logs[0]

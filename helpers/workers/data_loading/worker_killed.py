@@ -44,6 +44,5 @@ if __name__ == "__main__":
             if number == 3:
                 loader.dataset.arrived.set()
     except RuntimeError as error:
-        for words in filter(None, (error, error.__cause__)):
-            said = re.sub(r"\d+", "…", str(words)).strip()  # process numbers differ each time
-            print("RuntimeError:", said)
+        # It comes at once, or as the cause of "exited unexpectedly", as the signal finds torch; process numbers differ.
+        print("RuntimeError:", re.sub(r"\d+", "…", str(error.__cause__ or error)).strip())
