@@ -233,10 +233,10 @@ def test_ten_thousand_events_are_read_and_counted_quickly(tmp_path):
     rows += [("gloo:all_reduce", "user_annotation", 9, 100 * i, 60) for i in range(1200)]
     path, times = written(tmp_path / "big.json", rows), []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()  # of this process alone: others may run
         trace = together([read(path)])[0]
         trace.seconds(), trace.overlap(), trace.self_seconds()
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     assert statistics.median(times) < 2 and len(trace.events) == 13_200
 
 
