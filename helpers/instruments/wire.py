@@ -5,14 +5,15 @@ import os
 import socket
 import struct
 
-_BYTES_SENT = 200  # where it stands in `struct tcp_info`, a number of 64 bits; since Linux 4.19
+_SENT_AND_REPEATED = 200  # where they stand in `struct tcp_info`, two numbers of 64 bits; since Linux 4.19
 
 
 def wire_bytes():
-    """Bytes that this process's TCP connections have sent since each was opened.
+    """Bytes that this process's TCP connections have sent since each was opened, repetitions apart.
 
-    Take the difference of two calls, with a barrier before each: what waits to be sent does not count. gloo sends over
-    TCP, also between ranks of one machine.
+    Take the difference of two calls, with a barrier before each: what waits to be sent does not count, nor what TCP
+    sends again because the receiver had no core to answer in time. gloo sends over TCP, also between ranks of one
+    machine.
 
     Raises:
         OSError: the system is not Linux.
@@ -26,5 +27,6 @@ def wire_bytes():
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(name))) as connection:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    total += struct.unpack_from("Q", info, _BYTES_SENT)[0]
+                    sent, repeated = struct.unpack_from("QQ", info, _SENT_AND_REPEATED)
+                    total += sent - repeated
     return total
