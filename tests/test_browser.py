@@ -59,7 +59,7 @@ def page(lab):
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER)
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page = browser.new_page(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce")
         page.errors = []
         page.on("pageerror", lambda error: page.errors.append(str(error)))
         yield page
@@ -85,6 +85,7 @@ def open_and_run_all(page, lab, name):
     open_and_start(page, lab, name)
 
     def finished():
+        time.sleep(0.5)  # each look costs the browser, and so the lesson, some of the two cores
         scroll_to_end(page)
         prompts = page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
         busy = page.evaluate("document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status")

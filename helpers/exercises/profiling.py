@@ -189,7 +189,7 @@ def _traces(size, culprit, label, long):
 
 
 #: Of the last exercise: images per rank, a multiple of BATCH; images per optimizer step and rank; epochs; and steps.
-IMAGES, BATCH, EPOCHS = 128, 32, 4
+IMAGES, BATCH, EPOCHS = 128, 32, 3
 STEPS = IMAGES // BATCH * EPOCHS
 #: How many times as fast as the slow training the repaired one must be; how far its weights may be off, by rounding.
 FASTER, TOLERANCE = 3, 2e-6
