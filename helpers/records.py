@@ -9,6 +9,7 @@
 
 import importlib
 import json
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,9 @@ class Record:
 
     def __repr__(self):
         if self.result is None:
-            return f"Recorded on a machine with {self.gpus} GPU{'s' * (self.gpus > 1)} by tools/record.py: {self.what}"
+            machine = f"a machine with {self.gpus} GPU{'s' * (self.gpus > 1)}"
+            return "\n  ".join([f"Not recorded yet: tools/record.py, on {machine}, would measure",
+                               *textwrap.wrap(self.what, 90)])
         return "\n".join([self.what, f"recorded: {self.where}", *_lines(self.result)])
 
 
