@@ -22,7 +22,6 @@ from tests.stand_in_gpus import environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in nvidia-smi is a shell script")
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-WHOLE = bool(os.environ.get("COURSE_WHOLE_LESSONS"))
 LONG = "01_processes", "03_data_loading"  # they start many processes, each of which imports torch
 # FakeTensorMode, once torch.cuda says that there is a GPU, asks the real driver in older versions of torch.
 ASKS_THE_DRIVER = tuple(map(int, version("torch").split(".")[:2])) < (2, 14)
@@ -93,6 +92,10 @@ def asks(source):
     return bool(ASKS.search(source) or any("cuda" in SCRIPTS.get(name, "") for name in scripts))
 
 
+def asks_the_driver(path):
+    return ASKS_THE_DRIVER and "FakeTensorMode" in path.read_text(encoding="utf-8")
+
+
 def cut(book):
     """The lesson with those code cells that ask about GPUs, and those that these need."""
     cells = [(cell, Cell(cell.source)) for cell in book.cells if cell.cell_type == "code"]
@@ -112,36 +115,32 @@ def cut(book):
     return book
 
 
-def run(path, gpus, folder):
-    """nbval's report on a lesson under so many stand-in GPUs."""
-    book = nbformat.read(path, as_version=4)
-    nbformat.write(book if WHOLE else cut(book), folder / path.name)
+def nbval(cells, gpus, folder):
+    """nbval's report on cells, executed in one kernel under so many stand-in GPUs."""
+    book = nbformat.read(LESSONS[0], as_version=4)
+    book.cells = [nbformat.from_dict({**cell, "id": str(number)}) for number, cell in enumerate(cells)]
+    nbformat.write(book, folder / "cells.ipynb")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c", os.devnull,
                "--rootdir", folder, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=240",
-               f"--nbval-sanitize-with={ROOT / 'tests' / 'sanitize.cfg'}", folder / path.name]
+               f"--nbval-sanitize-with={ROOT / 'tests' / 'sanitize.cfg'}", folder / "cells.ipynb"]
     done = subprocess.run(command, env=environment(gpus), cwd=ROOT / "notebooks", capture_output=True, text=True,
                           timeout=900)
-    return done.returncode, done.stdout[-8000:] + done.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-def for_lesson(path):
-    class Lesson:
-        @pytest.mark.parametrize("gpus", [1, 8])
-        def test_runs_and_prints_what_is_stored(self, gpus, tmp_path):
-            if not WHOLE and (gpus == 1 or path.stem in LONG):
-                pytest.skip("COURSE_WHOLE_LESSONS=1 was not set")
-            if not WHOLE and not cut(nbformat.read(path, as_version=4)).cells:
-                pytest.skip("nothing in this lesson asks about GPUs")
-            if ASKS_THE_DRIVER and "FakeTensorMode" in path.read_text(encoding="utf-8"):
-                pytest.skip("the FakeTensorMode of this torch asks the real driver")
-            code, said = run(path, gpus, tmp_path)
-            assert code == 0, said
-
-    return Lesson
+def test_lessons_cut_down_to_what_asks_about_gpus(tmp_path):
+    """One after the other in one kernel: starting one for each, with torch, takes longer than most of their cells."""
+    nbval([cell for path in LESSONS if path.stem not in LONG and not asks_the_driver(path)
+           for cell in cut(nbformat.read(path, as_version=4)).cells], 8, tmp_path)
 
 
-# A class for each lesson: xdist gives all tests of a class, or of a module without classes, to one worker.
-globals().update({f"Test{path.stem}": for_lesson(path) for path in LESSONS})
+@pytest.mark.skipif("COURSE_WHOLE_LESSONS" not in os.environ, reason="COURSE_WHOLE_LESSONS=1 was not set")
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_whole_lesson(path, gpus, tmp_path):
+    if asks_the_driver(path):
+        pytest.skip("the FakeTensorMode of this torch asks the real driver")
+    nbval(nbformat.read(path, as_version=4).cells, gpus, tmp_path)
 
 
 def stand_in(code, gpus=8):
