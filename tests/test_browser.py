@@ -1,4 +1,7 @@
-"""JupyterLab in a real browser: open a lesson, run all, use its widget by keyboard and mouse, see no error."""
+"""JupyterLab in a real browser: open a lesson, run all, use its widget by keyboard and mouse, see no error.
+
+COURSE_PICTURES=1 in the environment takes the README's pictures anew on the way.
+"""
 
 import os
 import re
@@ -33,6 +36,9 @@ def lab(tmp_path_factory):
     token, mark = secrets.token_hex(16), f"lab-{secrets.token_hex(4)}"
     command = [sys.executable, "-m", "jupyter", "lab", "notebooks/00_start_here.ipynb", "--no-browser",
                f"--port={port}", f"--IdentityProvider.token={token}"]
+    news = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    news.parent.mkdir(parents=True)
+    news.write_text('{"fetchNews": "false"}')  # or a box asks for it, in front of everything
     log = open(folder / "log", "w")
     environment = {**os.environ, "COURSE_TEST_MARK": mark, "JUPYTER_CONFIG_DIR": str(folder / "config"),
                    "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
@@ -126,6 +132,11 @@ def test_lesson_00_runs_and_its_panel_launches_ranks(page, lab):
     assert page.locator(".jp-OutputArea img[alt*='loss of 3 ranks']").count() == 1
     assert page.evaluate("document.activeElement.innerText").strip() == "Run", "the focus stays"
     assert not page.errors
+    if "COURSE_PICTURES" in os.environ:
+        page.set_viewport_size({"width": 1280, "height": 900})
+        button.evaluate("button => button.closest('.jp-Cell').scrollIntoView()")
+        time.sleep(1)
+        page.screenshot(path=ROOT / "docs" / "launch_panel.png")
 
 
 def test_a_running_panel_can_be_stopped(page, lab):
