@@ -180,6 +180,7 @@ EXPLORERS = {
                    "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),
     "memory": "from helpers.widgets.memory import memory_explorer\nmemory_explorer()",
     "schedule": "from helpers.widgets.schedule import schedule_explorer\nschedule_explorer()",
+    "scaling": "from helpers.widgets.scaling import scaling_explorer\nscaling_explorer()",
     "trace": ("import torch\nfrom torch.profiler import profile\nfrom helpers.instruments.traces import read\n"
               "from helpers.widgets.trace_viewer import trace_viewer\nwith profile() as prof:\n"
               "    for _ in range(50):\n        torch.randn(64, 64) @ torch.randn(64, 64)\n"

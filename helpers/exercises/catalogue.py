@@ -8,7 +8,8 @@ from helpers.exercises.journal import best_status
 
 # A lesson's number is its place.
 LESSONS = ("start_here", "processes", "parallel_sgd", "data_loading", "data_parallel", "distributed_data_parallel",
-           "ddp_in_practice", "mixed_precision", "profiling", "sharding", "model_parallel")
+           "ddp_in_practice", "mixed_precision", "profiling", "sharding", "model_parallel", "many_machines", "scaling",
+           "speed_ladder")
 
 
 def modules():

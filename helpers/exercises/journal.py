@@ -17,7 +17,7 @@ _warned = False
 def best_status():
     """{exercise: the best status so far}, whichever lesson it stood in at that time."""
     best = {}
-    for key, entry in _read(_path()).items():
+    for key, entry in _read(path()).items():
         name = key.rpartition(".")[2]
         best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
     return best
@@ -27,20 +27,20 @@ def record(exercise, status):
     """Keep `status` for "lesson.exercise" if it is the best so far. Never raises: a check matters more than this."""
     if status == STATUSES[0]:
         return
-    path = _path()
+    file = path()
     # Read again each time: another notebook may have written since. (Two writes within the same millisecond can lose
     # one; the next check brings it back.)
-    best = _read(path)
+    best = _read(file)
     if STATUSES.index(status) <= STATUSES.index(best.get(exercise, {}).get("status", STATUSES[0])):
         return
     best[exercise] = {"status": status, "date": datetime.date.today().isoformat()}
     try:
-        _write(path, json.dumps(best, indent=1, sort_keys=True))
+        write(file, json.dumps(best, indent=1, sort_keys=True))
     except OSError as error:
         _warn(error)
 
 
-def _path():
+def path():
     named = os.environ.get("COURSE_PROGRESS") or "~/.parallel-pytorch-course.json"
     return os.path.realpath(os.path.expanduser(named))  # a link stays a link: what it points to is replaced
 
@@ -68,7 +68,7 @@ def _read(path):
     return {}
 
 
-def _write(path, text):
+def write(path, text):
     """Replace the file at once, so that nobody ever reads half of one."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle, unfinished = tempfile.mkstemp(prefix=".progress-", dir=os.path.dirname(path))

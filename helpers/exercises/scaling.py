@@ -1,0 +1,230 @@
+"""The exercises of scaling: a curve from a few points, the quickest layout that fits, how often to save."""
+
+import math
+
+from helpers.exercises.alone import Alone
+from helpers.exercises.engine import not_yet
+
+
+def _curve(gpus, compute, alpha, beta, size, step_tokens):
+    """Tokens/s in all under strong scaling, as the lesson models it."""
+    ring = 2 * (gpus - 1) * alpha + 2 * (gpus - 1) / gpus * size / beta
+    return step_tokens / (compute / gpus + ring)
+
+
+class PredictCurve(Alone):
+    title = "Predict a curve"
+    task = ("Strong scaling: a step of `step_tokens` tokens takes compute/n seconds of computing on n GPUs, and then a "
+            "ring all-reduce of `size` bytes, of which nothing is hidden. Computing, latency and bandwidth are not "
+            "known; they are the same at all n. `gpus` is a list of numbers of GPUs, `tokens_per_second` what was "
+            "measured on them, **in all**. Return the list of tokens per second, in all, on each of `wanted`, within "
+            "1 %.")
+    hints = (
+        "Turn tokens per second into seconds of a step: a sum of three terms, each an unknown times something known.",
+        "seconds = compute · 1/n + latency · 2(n − 1) + (1/bandwidth) · 2(n − 1)/n · size: linear in the three.",
+        "`numpy.linalg.lstsq(A, seconds)` finds them, with a row of A for each measurement; scale the columns, or "
+        "divide each row by its seconds, where the numbers are of very different sizes.",
+    )
+    explanation = ("The model is linear in compute, latency and one over the bandwidth. Least squares find them; "
+                   "dividing each row by its seconds makes the errors relative.")
+    why = ("a few small runs have told you a thousand GPUs, while the network stays what it was. Where it does not, as "
+           "in table A, measure it at the size that you want.")
+    # GPUs measured; wanted; seconds of one GPU's computing, latency, bandwidth, bytes, tokens of a step
+    cases = {
+        "8 to 64 GPUs": ((8, 16, 32, 64), (128, 256, 512), 26.0, 2e-5, 9e10, 5.4e9, 1_048_576),
+        "no latency to speak of": ((2, 4, 8), (16, 64), 3.0, 0.0, 2e10, 1.2e9, 65_536),
+        "a tiny tensor, much latency": ((4, 8, 16, 32), (2, 128, 1024), 8.0, 1e-3, 5e10, 1e6, 262_144),
+        "one GPU among them": ((1, 2, 6), (1, 3, 24), 0.9, 3e-4, 1e9, 4e7, 10_000),
+    }
+
+    def answer(gpus, tokens_per_second, wanted, size, step_tokens):
+        import numpy as np
+
+        def terms(n):
+            n = np.array(n, dtype=float)
+            return np.stack([1 / n, 2 * (n - 1), 2 * (n - 1) / n * size / 1e9], 1)
+
+        seconds = step_tokens / np.array(tokens_per_second)
+        unknown = np.linalg.lstsq(terms(gpus) / seconds[:, None], np.ones(len(gpus)), rcond=None)[0]
+        return list(step_tokens / (terms(wanted) @ unknown))
+
+    def probe(predict_curve, case):
+        gpus, wanted, *unknown, size, step_tokens = case
+        measured = [_curve(n, *unknown, size, step_tokens) for n in gpus]
+        returned = predict_curve(list(gpus), measured, list(wanted), size, step_tokens)
+        try:
+            return [float(one) for one in returned]
+        except TypeError:
+            return repr(returned)
+
+    def judge(self, seen, case):
+        (got,), (_, wanted, compute, alpha, beta, size, step_tokens) = seen, case
+        right = [_curve(n, compute, alpha, beta, size, step_tokens) for n in wanted]
+        if not isinstance(got, list) or len(got) != len(wanted):
+            return not_yet(f"it returned {got}", f"a list of {len(wanted)} numbers, one for each of `wanted`", "")
+        if all(abs(one / real - 1) <= 0.01 for one, real in zip(got, right, strict=True)):
+            return None
+        for n, one, real in zip(wanted, got, right, strict=True):
+            if not abs(one / real - 1) <= 0.01:  # nan, too
+                return not_yet(f"on {n} GPUs: {one:,.0f} tokens/s", f"{real:,.0f}", self._why(one, n, case))
+        return None
+
+    @staticmethod
+    def _why(one, n, case):
+        gpus, _, *unknown = case
+        if abs(one * n / _curve(n, *unknown) - 1) < 0.01:
+            return "that is each GPU's; what all do together is asked for"
+        if abs(one / (_curve(gpus[0], *unknown) * n / gpus[0]) - 1) < 0.01:
+            return "that many times as many GPUs are not that many times as fast: the all-reduce does not shrink"
+        return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in it, and does each "
+                "grow with n as it should? Fit seconds, which add up; tokens per second do not")
+
+
+def _cluster(kind):
+    """(seconds, held) of a made-up model and cluster, functions of a layout, that reward different layouts."""
+    work, states, kept, wire, width = {"small": (60, 20, 6, 0.02, 1), "large": (900, 900, 40, 0.01, 2),
+                                       "slow network": (80, 120, 12, 0.5, 3), "huge": (5000, 90000, 500, 0.1, 1)}[kind]
+
+    def seconds(data, tensor, pipeline, micro_batches, micro_batch):
+        one = work * micro_batch / (tensor * pipeline) * (1 + 0.3 * width * tensor / micro_batch / 8)
+        one += 0.4 * wire * (tensor - 1) * micro_batch
+        return (micro_batches + pipeline - 1) * one + wire * 40 * (data - 1) / data * states / (tensor * pipeline) / 9
+
+    def held(data, tensor, pipeline, micro_batches, micro_batch):
+        return states / (tensor * pipeline) + kept * micro_batch * min(pipeline, micro_batches) / (tensor * pipeline)
+
+    return seconds, held
+
+
+def _allowed(layout, gpus, batch, node):
+    """What is wrong with a layout's numbers; None if nothing."""
+    data, tensor, pipeline, micro_batches, micro_batch = layout
+    if min(layout) < 1 or data * tensor * pipeline != gpus:
+        return f"its ranks are {data} · {tensor} · {pipeline} = {data * tensor * pipeline}, not {gpus}"
+    if data * micro_batches * micro_batch != batch:
+        return f"its batch is {data * micro_batches * micro_batch}, not {batch}"
+    if tensor > node or node % tensor:
+        return f"its {tensor} tensor-parallel ranks do not fill nodes of {node} evenly"
+    return None
+
+
+class ChooseLayout(Alone):
+    title = "The quickest layout that fits"
+    task = ("A layout is a tuple `(data, tensor, pipeline, micro_batches, micro_batch)`. `seconds(*layout)` says how "
+            "long a step takes, `held(*layout)` how many GiB a rank holds. Return the quickest layout with `data * "
+            "tensor * pipeline == gpus` and `data * micro_batches * micro_batch == batch` that holds at most `limit` "
+            "GiB. Tensor-parallel ranks sit in one node: `tensor` must divide `node`, the GPUs of a node. If no layout "
+            "fits, return `None`.")
+    hints = (
+        "For each `tensor` that divides `node` and `gpus`, each `pipeline` that divides what is left: `data` follows.",
+        "Then each `micro_batch` that divides `batch // data`, where `data` divides the batch; `micro_batches` "
+        "follows.",
+        "`min(fitting, key=lambda layout: seconds(*layout), default=None)`",
+    )
+    explanation = "Every layout is tried: there are some hundreds, and asking a model of the costs takes microseconds."
+    why = ("this is all that a planner is. What makes it good or bad is the model of the costs: hold it against runs "
+           "that were measured, as the lesson does with table B.")
+    # GPUs, batch, GiB, GPUs of a node, kind
+    cases = {f"{gpus} GPUs of {limit} GiB, batch {batch}, nodes of {node}": (gpus, batch, limit, node, kind)
+             for gpus, batch, limit, node, kind in ((16, 64, 80, 8, "small"), (64, 128, 80, 8, "large"),
+                                                    (32, 96, 40, 4, "slow network"), (12, 60, 60, 8, "small"),
+                                                    (64, 256, 80, 8, "huge"), (16, 4, 60, 8, "large"))}
+
+    def answer(gpus, batch, seconds, held, limit, node):
+        fitting = []
+        for tensor in (t for t in range(1, node + 1) if node % t == 0 and gpus % t == 0):
+            for pipeline in (p for p in range(1, gpus // tensor + 1) if gpus // tensor % p == 0):
+                data = gpus // tensor // pipeline
+                for micro_batch in (m for m in range(1, batch + 1) if batch % (data * m) == 0):
+                    layout = data, tensor, pipeline, batch // (data * micro_batch), micro_batch
+                    if held(*layout) <= limit:
+                        fitting.append(layout)
+        return min(fitting, key=lambda layout: seconds(*layout), default=None)
+
+    def probe(choose_layout, case):
+        gpus, batch, limit, node, kind = case
+        found = choose_layout(gpus, batch, *_cluster(kind), limit, node)
+        return [int(one) for one in found] if isinstance(found, (tuple, list)) else repr(found)
+
+    def judge(self, seen, case):
+        (found,), (gpus, batch, limit, node, kind) = seen, case
+        seconds, held = _cluster(kind)
+        best = ChooseLayout.answer(gpus, batch, seconds, held, limit, node)
+        if best is None:
+            return None if found == "None" else not_yet(f"it returned {found}", "`None`: no layout fits",
+                                                        "what is compared with `limit`?")
+        expected = f"{best}: {seconds(*best):.2f} s, {held(*best):.1f} GiB"
+        if not isinstance(found, list) or len(found) != 5:
+            return not_yet(f"it returned {found}", expected,
+                           "some layouts fit: are all tried?" if found == "None" else "a tuple of five numbers")
+        if wrong := _allowed(found, gpus, batch, node):
+            return not_yet(f"{tuple(found)}: {wrong}", expected, "what the task asks of the five numbers")
+        if held(*found) > limit:
+            return not_yet(f"{tuple(found)} holds {held(*found):.1f} GiB", expected, f"it does not fit in {limit} GiB")
+        if seconds(*found) > seconds(*best) * (1 + 1e-9):
+            return not_yet(f"{tuple(found)} takes {seconds(*found):.2f} s", expected,
+                           "is every allowed layout tried, and are they compared by `seconds`?")
+        return None
+
+
+class StepsBetweenSaves(Alone):
+    title = "How many steps between two saves?"
+    task = ("A training runs on `gpus` GPUs. One GPU alone would fail once in `hours_per_gpu` **hours**; if one fails, "
+            "all that was done since the last save is done again. A step takes `step_seconds`, saving `save_seconds`, "
+            "and training waits for it. Return after how many steps to save, a whole number of at least 1, so that "
+            "the least time is lost. (The minimum is flat: whoever loses at most 1 % more time than the best is "
+            "right.)")
+    hints = ("How many seconds, on average, between two failures of the whole training?",
+             "The lesson's √(2 · save · MTBF) gives seconds; divide by those of a step, round, and never save after 0 "
+             "steps.")
+    explanation = "Young's formula, in steps. All times are in seconds; N GPUs fail N times as often as one."
+    why = ("with ten times the GPUs you save about three times as often, not ten times. And where a step takes longer "
+           "than the best interval, there is no choice: save after each.")
+    # GPUs, hours of one GPU between failures, seconds of a step, seconds of a save
+    cases = {f"{gpus:,} GPUs": (gpus, hours, step, save) for gpus, hours, step, save in
+             ((16384, 50_000, 5.0, 60.0), (256, 50_000, 1.5, 20.0), (1024, 12_000, 12.0, 5.0), (8, 90_000, 0.25, 30.0),
+              (200_000, 20_000, 60.0, 1.0))}
+
+    def answer(gpus, hours_per_gpu, step_seconds, save_seconds):
+        mtbf = 3600 * hours_per_gpu / gpus
+        return max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))
+
+    def probe(steps_between_saves, case):
+        returned = steps_between_saves(*case)
+        returned = returned.item() if hasattr(returned, "item") else returned  # a number of numpy's or torch's
+        return float(returned) if isinstance(returned, (int, float)) else repr(returned)
+
+    def judge(self, seen, case):
+        (steps,), (gpus, hours, step, save) = seen, case
+        mtbf = 3600 * hours / gpus
+        best = StepsBetweenSaves.answer(*case)
+        if not isinstance(steps, float) or steps != steps or steps != int(steps) or steps < 1:
+            return not_yet(f"it returned {steps:g}" if isinstance(steps, float) else f"it returned {steps}",
+                           f"a whole number of at least 1, such as {best:,}", "`max(1, round(…))`")
+        lost = self._lost(steps, case)
+        if lost <= 1.01 * min(self._lost(near, case) for near in {max(1, best - 1), best, best + 1}):
+            return None
+        half_cost = "a failure costs half an interval, on average, not a whole one"
+        known = {"one GPU's time between failures; all of them fail that many times as often":
+                 (2 * save * 3600 * hours) ** 0.5 / step,
+                 "hours and seconds are mixed": (2 * save * hours / gpus) ** 0.5 / step,
+                 "that is in seconds; steps are asked for": (2 * save * mtbf) ** 0.5,
+                 half_cost: (save * mtbf) ** 0.5 / step,
+                 "that is the time between failures itself: half of it would be lost at each": mtbf / step}
+        look = next((why for why, wrong in known.items() if abs(steps - wrong) <= max(1, 0.02 * wrong)),
+                    "what does saving cost, for each second of training, and what does a failure?")
+        return not_yet(f"every {steps:,.0f} steps: on top of each hour of training {60 * lost:.2f} minutes are lost",
+                       f"{60 * self._lost(best, case):.2f} minutes, with {best:,} steps", look)
+
+    @staticmethod
+    def _lost(steps, case):
+        """Time lost for each second of training, exactly, for failures at random: also where an interval is long."""
+        gpus, hours, step, save = case
+        mtbf, useful = 3600 * hours / gpus, steps * step
+        spans = (useful + save) / mtbf
+        if spans > 700:  # it would never come to the next save
+            return math.inf
+        return mtbf * math.expm1(spans) / useful - 1
+
+
+predict_curve, choose_layout, steps_between_saves = PredictCurve(), ChooseLayout(), StepsBetweenSaves()

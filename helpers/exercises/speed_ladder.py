@@ -1,0 +1,357 @@
+"""The exercises of the speed ladder: a gain predicted, a rung that beats the course's loop, a rung repaired."""
+
+from itertools import pairwise
+
+from helpers.exercises.alone import Alone
+from helpers.exercises.engine import CORRECT, Feedback, not_yet
+
+INF = float("inf")
+
+
+class PredictedGain(Alone):
+    title = "Predict: what does the rung give?"
+    task = ("A training spends `once`, a dict {part: seconds}, at its beginning, and `each`, a dict {part: seconds}, "
+            "in every one of its `epochs`. A rung makes parts quicker: `faster` is a dict {part: how many times}, of "
+            "parts in either dict (a part may stand in both; infinite: `float(\"inf\")`, the part is gone; below 1: "
+            "slower). The rung itself takes `price` seconds once, as compiling does. Return how many times as fast the "
+            "whole training becomes.")
+    hints = ("How long does the training take without the rung? The beginning once, and the epochs.",
+             "With it, each part's seconds are divided by its number; parts that are not in `faster` stay as they are.",
+             "Python divides by infinity: `3 / float(\"inf\")` is 0.0. And the price comes once, not in each epoch.")
+    explanation = "The old time over the new one; the price belongs to the new one, and to no epoch."
+    why = ("that is Amdahl's law with a price tag. A part of a third, made infinitely fast, gives 1.5 times, and no "
+           "more. And a compiler that takes a minute needs a training that lasts.")
+    cases = {
+        "half of an epoch, twice as fast": ({}, {"load": 2.0, "compute": 2.0}, 10, {"load": 2.0}, 0.0),
+        "a part that is gone": ({}, {"load": 3.0, "compute": 1.0}, 5, {"load": INF}, 0.0),
+        "decoding at the beginning": ({"decode": 8.0}, {"compute": 1.0}, 10, {"decode": 4.0}, 0.0),
+        "a part in both": ({"decode": 4.0}, {"decode": 1.0, "compute": 1.0}, 4, {"decode": 2.0}, 0.0),
+        "a compiler's price": ({"decode": 1.0}, {"compute": 2.0}, 5, {"compute": 2.0}, 12.0),
+        "one part slower": ({}, {"load": 1.0, "compute": 4.0}, 3, {"load": 0.25, "compute": 4.0}, 0.0),
+        "nothing made faster": ({"decode": 2.0}, {"compute": 1.0}, 3, {}, 0.0),
+    }
+
+    def answer(once, each, epochs, faster, price):
+        def seconds(faster):
+            start = sum(took / faster.get(part, 1) for part, took in once.items())
+            return start + epochs * sum(took / faster.get(part, 1) for part, took in each.items())
+
+        return seconds({}) / (seconds(faster) + price)
+
+    def probe(predicted_gain, case):
+        import copy
+
+        returned = predicted_gain(*copy.deepcopy(case))
+        return float(returned) if isinstance(returned, int | float) else f"a {type(returned).__name__}"
+
+    def judge(self, seen, case):
+        (got,), (once, each, epochs, faster, price) = seen, case
+        if isinstance(got, str):
+            return not_yet(f"it returned {got}", "a number", "the `return`")
+        right = PredictedGain.answer(*case)
+        if abs(got - right) <= 1e-6 * right:
+            return None
+        def other(starts=1, prices=1, old_over_new=1, quicker=True):
+            new = sum(took / (faster.get(part, 1) if quicker else 1) for part, took in once.items())
+            new = starts * new + epochs * sum(took / faster.get(part, 1) for part, took in each.items())
+            old = starts * sum(once.values()) + epochs * sum(each.values())
+            return (old / max(new + prices * price, 1e-9)) ** old_over_new
+
+        known = {"the price comes once, and not in each epoch": other(prices=epochs),
+                 "the price is missing: the rung itself takes time": other(prices=0),
+                 "what the training spends at its beginning is spent once": other(starts=epochs),
+                 "what the training spends at its beginning is missing": other(starts=0),
+                 "how many times as fast: the old time over the new one": other(old_over_new=-1),
+                 "parts at the beginning can become quicker, too": other(quicker=False)}
+        look = next((words for words, value in known.items() if abs(got - value) <= 1e-6 * value),
+                    "write down both times: the beginning, and the epochs; then divide")
+        return not_yet(f"{got:.4g}", f"{right:.4g}", look)
+
+
+#: Of the two exercises below: images, epochs of the loop, and the part of the course's operators that may remain.
+IMAGES, EPOCHS, SHARE = 512, 10, 0.85
+
+
+#: How much less of the test may be right: more than luck makes of one training.
+LESS = 0.08
+
+
+def course_loop(net, images, labels, epochs, dice):
+    """The top rung's training, on decoded images."""
+    import torch
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.04, momentum=0.9, fused=True)
+    for _ in range(epochs):
+        for indices in torch.randperm(len(images), generator=dice).split(32):
+            batch = images[indices]
+            moves = torch.randint(-1, 2, (len(batch), 2, 1), generator=dice)
+            rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
+            batch = batch[torch.arange(len(batch))[:, None, None], rows[:, :, None], columns[:, None]]
+            loss = torch.nn.functional.cross_entropy(net(batch.unsqueeze(1) / 128 - 0.5), labels[indices])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+class BeatTheCourse(Alone):
+    title = "A rung of your own"
+    task = ("The top rung's loop trains `net` on `images` (uint8, [N, 16, 16]) and their `labels`: in every epoch each "
+            "image once, in another order, each moved by -1, 0 or 1 pixel up and left (rolled, as in `shifted`), "
+            "another way each time; as float32 [batch, 1, 16, 16], `pixels / 128 - 0.5`; `dice` is the generator for "
+            "what is random. Its source: `Code(inspect.getsource(ex.course_loop))`. Write a loop that does all this, "
+            f"leads to as good a network, and calls at most **{SHARE:.0%}** of its operators, forward, backward and "
+            "optimizer included.")
+    hints = (
+        "What is done for each batch, and could be done for all batches of an epoch at once? The order, the moves, the "
+        "conversion: then a batch is a slice.",
+        "Or make fewer steps: a larger batch, with a rate that grows along. Watch what it learns.",
+        "`pixels[order].split(32)` cuts an epoch into batches; with the labels in the same order, "
+        "`zip(pixels.split(32), labels.split(32))` gives both.",
+    )
+    explanation = ("Everything that is random is drawn for a whole epoch, and all images are moved and converted "
+                   "by the same few operators that a batch needed. Each step is left with a slice, and the network.")
+    why = ("each operator costs some microseconds before it does anything. With small batches that is much of the "
+           "time, so whoever calls fewer of them wins; on a GPU it is the same with kernels.")
+    timeout, computing = 120, 60
+    cases = {"": None}
+
+    def answer(net, images, labels, epochs, dice):
+        import torch
+
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.04, momentum=0.9, fused=True)
+        every = torch.arange(len(images))[:, None, None]
+        for _ in range(epochs):
+            order = torch.randperm(len(images), generator=dice)
+            moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)
+            rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
+            moved = images[order][every, rows[:, :, None], columns[:, None]]
+            pixels = moved.unsqueeze(1) / 128 - 0.5
+            for batch, wanted in zip(pixels.split(32), labels[order].split(32), strict=True):
+                loss = torch.nn.functional.cross_entropy(net(batch), wanted)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    def probe(beat_the_course, case):
+        from time import perf_counter
+
+        images, labels, test = digits()
+        own, best = trained(beat_the_course, images, labels, test), {}
+        if own["broken"]:
+            return own
+        course = trained(course_loop, images, labels, test)
+        if own["operators"] <= SHARE * course["operators"]:
+            for loop in 2 * (course_loop, beat_the_course):  # in turn: what disturbs one, disturbs the other
+                began = perf_counter()
+                trained(loop, images, labels, test, epochs=2, count=False)
+                best[loop] = min(best.get(loop, INF), perf_counter() - began)
+        return {**own, "course": course["operators"], "wanted": course["right"],
+                "faster": best[course_loop] / best[beat_the_course] if best else None}
+
+    def judge(self, seen, case):
+        (own,) = seen
+        if own["broken"]:
+            return not_yet(*own["broken"])
+        if own["right"] < own["wanted"] - LESS:
+            return not_yet(f"{own['right']:.1%} of the test digits are right",
+                           f"about {own['wanted']:.1%}, as with the course's loop",
+                           "a larger batch needs a larger rate; each label has to stay with its image; each step uses "
+                           "its own gradient")
+        count = f"{own['operators']:,} operators; the course's loop calls {own['course']:,}"
+        if own["operators"] > SHARE * own["course"]:
+            return not_yet(f"as good a network, with {count}", f"at most {SHARE:.0%} of them",
+                           "what is done for each batch, and could be done for all batches at once?")
+        return Feedback(CORRECT, f"{own['faster']:.1f}× as fast, with {count}", why_it_matters=self.why)
+
+
+def digits():
+    """Images of 16×16 pixels for training, uint8, their labels, and the test: prepared images and labels."""
+    from helpers.data import Digits
+
+    train, test = Digits(train=True), Digits(train=False)
+    larger = [one.data.repeat_interleave(2, 1).repeat_interleave(2, 2) for one in (train, test)]
+    return larger[0][:IMAGES], train.targets[:IMAGES], (larger[1].unsqueeze(1) / 128 - 0.5, test.targets)
+
+
+def trained(loop, images, labels, test, epochs=EPOCHS, count=True):
+    """Train a fresh network with a loop: {"operators", "right", "broken": what `not_yet` takes, or None}."""
+    from contextlib import nullcontext
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from helpers.workers.speed_ladder.slow import network
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net, seen, made = network(), [], []
+    watching = []
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            if not watching:
+                made.append(operator)
+            return operator(*args, **(kwargs or {}))
+
+    def enter(module, inputs):
+        watching.append(True)
+        if torch.is_grad_enabled():
+            seen.append(inputs[0].detach().clone())
+        watching.clear()
+
+    hook = net.register_forward_pre_hook(enter) if count else None
+    with Operators() if count else nullcontext():
+        loop(net, images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(0))
+    if not count:
+        return None
+    hook.remove()
+    with torch.no_grad():
+        right = (net(test[0]).argmax(1) == test[1]).float().mean().item()
+    return {"operators": len(made), "right": right, "broken": broken(seen, images, epochs)}
+
+
+def broken(seen, images, epochs):
+    """What is wrong with the batches that went through a network, as `not_yet` takes it; None if nothing is.
+
+    A roll moves pixels and changes none, so the sorted pixels of an image tell which one it was.
+    """
+    import torch
+
+    count = sum(len(batch) for batch in seen)
+    wanted = (len(images), 1, 16, 16)
+    bad = next((batch for batch in seen if batch.dtype != torch.float32 or batch.shape[1:] != wanted[1:]), None)
+    if bad is not None:
+        return (f"a batch is {str(bad.dtype).removeprefix('torch.')}, {list(bad.shape)}",
+                "float32, [batch, 1, 16, 16]", "how a batch is prepared: `unsqueeze(1) / 128 - 0.5`")
+    if count != epochs * len(images):
+        return (f"{count:,} images went through the network", f"{epochs * len(images):,}: {len(images)} in each of "
+                f"{epochs} epochs", "does every image have its turn in every epoch, in the last batch, too?")
+    prepared = images.unsqueeze(1) / 128 - 0.5
+    keys = {tuple(one.tolist()): n for n, one in enumerate(prepared.flatten(1).sort(1).values)}
+    given = torch.cat(seen)
+    numbers = [keys.get(tuple(one.tolist())) for one in given.flatten(1).sort(1).values]
+    if None in numbers:
+        return ("pixels went through the network that no image has", "each image rolled, and then `/ 128 - 0.5`",
+                "a roll keeps all pixels; and are they converted once, not twice or not at all?")
+    numbers = torch.tensor(numbers).view(epochs, -1)
+    several = len(keys) < len(images)  # two equal images: which of them it was cannot be told
+    if not several and any(len(set(epoch.tolist())) < len(images) for epoch in numbers):
+        return ("in some epoch an image came twice, and another not at all", "each image once in every epoch",
+                "a `randperm` for each epoch has every number once")
+    if any(torch.equal(one, other) for one, other in pairwise(numbers)):
+        return ("two epochs had the same order", "another order in each epoch", "where is the `randperm` drawn?")
+    moved, grid = {}, [(up, left) for up in (-1, 0, 1) for left in (-1, 0, 1)]
+    original = prepared[numbers.flatten(), 0]
+    kinds = torch.full((len(given),), -1)
+    for kind, (up, left) in enumerate(grid):
+        same = (original.roll((up, left), (1, 2)) == given[:, 0]).flatten(1).all(1)
+        kinds[same & (kinds < 0)] = kind
+    if (kinds < 0).any():
+        return ("an image was moved by more than a pixel, or in another way", "rolled by -1, 0 or 1 up and left",
+                "`randint(-1, 2, …)` draws -1, 0 and 1")
+    for kind, number in zip(kinds.tolist(), numbers.flatten().tolist(), strict=True):
+        moved.setdefault(number, []).append(kind)
+    if all(len(set(own)) == 1 for own in moved.values()):
+        return ("each image was moved in the same way in every epoch", "another way each time",
+                "what is drawn once is frozen: the moves have to be drawn in each epoch")
+    if any(len(set(batch.tolist())) == 1 for batch in kinds.split(len(seen[0])) if len(batch) > 16):
+        return ("all images of a batch were moved in the same way", "each image in a way of its own",
+                "how many moves are drawn? Two for each image")
+    if len(set(kinds.tolist())) < 9:
+        return (f"{len(set(kinds.tolist()))} of the 9 ways to move an image were seen", "all nine",
+                "up and left, each by -1, 0 or 1, and each drawn on its own")
+    return None
+
+
+class PreparedOnce(Alone):
+    title = "Hunt: the cache that froze the dice"
+    task = ("A generator that gives the batches of all `epochs`, as pairs (pixels, labels): float32 [64, 1, 16, 16], "
+            "`pixels / 128 - 0.5`, and int64 [64] (the last one of an epoch may be smaller). `images` is uint8 [N, 16, "
+            "16]. In every epoch each image comes once, in another order, rolled by -1, 0 or 1 pixel up and left, each "
+            "image in a way of its own, another one in every epoch; `dice` is the generator for what is random. Keep "
+            "what is good about the rung: all images are converted to float **once**, and no loop goes over images.")
+    hints = (
+        "What is drawn once is the same for ever. Which of the lines above the loop draw something?",
+        "One `roll` moves all images alike. `shifted` in the ladder's fifth rung moves each in its own way, with an "
+        "index for each image.",
+        "Conversion may stay above the loop: moving pixels and converting them can change places.",
+    )
+    explanation = ("Only the conversion is the same in every epoch, so only that may be done once. Order and moves "
+                   "are drawn anew, the moves two for each image.")
+    why = ("a cache is right for what is always the same, and wrong for what is meant to change. Nothing fails: the "
+           "loss even falls faster, for the network learns a few fixed pictures by heart. Look at what you cache: is "
+           "anything random above that line?")
+    cases = {"512 images, 4 epochs": (512, 4), "200 images, 6 epochs": (200, 6)}
+
+    def answer(images, labels, epochs, dice):
+        import torch
+
+        pixels = images / 128 - 0.5
+        every = torch.arange(len(images))[:, None, None]
+        for _ in range(epochs):
+            order = torch.randperm(len(images), generator=dice)
+            moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)
+            rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
+            moved = pixels[order][every, rows[:, :, None], columns[:, None]].unsqueeze(1)
+            yield from zip(moved.split(64), labels[order].split(64), strict=True)
+
+    def probe(prepared_once, case):
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        count, epochs = case
+        images, labels, _ = digits()
+        images = images[:count].clone()
+        images[:, 0, 0] = torch.arange(count) % 251  # no two are alike
+        images[:, 0, 1] = torch.arange(count) // 251
+        labels = torch.arange(count)
+        converted, calls = [], []
+
+        class Operators(TorchDispatchMode):
+            def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+                result = operator(*args, **(kwargs or {}))
+                tensors = [one for one in args if torch.is_tensor(one)]
+                if torch.is_tensor(result) and result.is_floating_point() and any(
+                        one.dtype == torch.uint8 for one in tensors):
+                    converted.append(result.numel() // 256)
+                calls.append(operator)
+                return result
+
+        with Operators():
+            found = list(prepared_once(images.clone(), labels, epochs, torch.Generator().manual_seed(3)))
+        if not all(isinstance(one, tuple | list) and len(one) == 2 for one in found):
+            return {"form": f"a {type(found[0]).__name__}" if found else "nothing"}
+        sizes = [len(pixels) for pixels, _ in found]
+        sound = broken([pixels.detach().clone() for pixels, _ in found], images, epochs)
+        apart = 0
+        if sound is None:
+            keys = {tuple(one.tolist()): n for n, one in enumerate((images / 128 - 0.5).flatten(1).sort(1).values)}
+            names = torch.cat([pixels for pixels, _ in found]).flatten(1).sort(1).values
+            own = torch.tensor([keys[tuple(one.tolist())] for one in names])
+            apart = int((own != torch.cat([given for _, given in found])).sum())
+        per_epoch = -(-count // 64)
+        return {"form": None, "broken": sound, "apart": apart, "converted": sum(converted), "calls": len(calls),
+                "sizes": sizes, "wanted": (per_epoch - 1) * [64] + [count - 64 * (per_epoch - 1)]}
+
+    def judge(self, seen, case):
+        (own,), (count, epochs) = seen, case
+        if own["form"]:
+            return not_yet(f"it gave {own['form']}", "pairs (pixels, labels)", "the `yield`")
+        if own["broken"]:
+            return not_yet(*own["broken"])
+        if own["apart"]:
+            return not_yet(f"{own['apart']:,} of {count * epochs:,} labels are those of another image",
+                           "each image comes with its own label", "are both put into the same order?")
+        if own["sizes"] != epochs * own["wanted"]:
+            return not_yet(f"batches of {', '.join(map(str, sorted(set(own['sizes']), reverse=True)))} images",
+                           "64, and what is left at the end of an epoch", "`split(64)`, on one epoch at a time")
+        if own["converted"] > count:
+            return not_yet(f"the batches are right, but {own['converted']:,} images were converted to float",
+                           f"{count}: each once, for all epochs", "what is the same in every epoch?")
+        if own["calls"] > count * epochs:
+            return not_yet(f"the batches are right, made by {own['calls']:,} operators",
+                           "a few for each epoch or batch", "is there a loop over images?")
+        return None
+
+
+predicted_gain, beat_the_course, prepared_once = PredictedGain(), BeatTheCourse(), PreparedOnce()

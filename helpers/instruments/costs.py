@@ -1,0 +1,118 @@
+"""What a training step costs on a cluster, before anyone rents it: a model of seconds, by layout.
+
+It is checked against published rows in lesson 12 and in tests, which say by how much it misses.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+PUBLISHED = Path(__file__).parents[2] / "data" / "records" / "published_scaling.json"
+
+
+def published():
+    """The published tables A to E and the failure counts, each with its source; see the file."""
+    return json.loads(PUBLISHED.read_text(encoding="utf-8"))
+
+
+class Shape(NamedTuple):
+    """A decoder whose feed-forward nets have a gate, such as Llama's: three matrices of width × hidden."""
+
+    layers: int
+    width: int
+    hidden: int
+    vocabulary: int
+    tied: bool
+    """Whether the last layer shares its weights with the embedding."""
+
+    @property
+    def parameters(self):
+        """All of them, norms aside."""
+        return self.layers * (4 * self.width**2 + 3 * self.width * self.hidden) + self.head * (2 - self.tied)
+
+    @property
+    def head(self):
+        """Parameters of the last layer."""
+        return self.vocabulary * self.width
+
+    def flops(self, length):
+        """FLOPs of one token, forward and backward: 6 for each weight of a matrix, and attention over `length`.
+
+        Source: https://arxiv.org/abs/2204.02311, appendix B. What checkpointing computes again does not count.
+        """
+        matrices = self.parameters - self.head * (not self.tied)  # looking up an embedding multiplies nothing
+        return 6 * matrices + 12 * self.layers * self.width * length
+
+
+class Layout(NamedTuple):
+    """How ranks share the work; their number is data × tensor × pipeline."""
+
+    data: int
+    tensor: int
+    pipeline: int
+    micro_batches: int
+    """That each pipeline does one after the other."""
+    micro_batch: int
+    """Sequences in each."""
+
+
+class Cluster(NamedTuple):
+    """What a cluster can do."""
+
+    peak: float
+    """FLOP/s of one GPU, by its data sheet, without sparsity."""
+    reached: float
+    """The share of the peak that a GPU reaches when it multiplies large matrices."""
+    half: float
+    """Numbers in a rank's part of an activation with which it reaches half of that."""
+    all_reduce: dict
+    """{GPUs in a group: bytes/s}, 2 (n − 1)/n of the tensor over seconds."""
+    all_gather: dict
+    """The same, (n − 1)/n of the tensor over seconds."""
+
+
+def bandwidth(table, gpus):
+    """Bytes/s between `gpus` GPUs, from {GPUs: bytes/s}: a straight line in logarithms; its ends go on level."""
+    known = sorted(table)
+    gpus = min(max(gpus, known[0]), known[-1])
+    above = next(size for size in known if size >= gpus)
+    below = max(size for size in known if size <= gpus)
+    if above == below:
+        return table[above]
+    share = math.log(gpus / below) / math.log(above / below)
+    return table[below] * (table[above] / table[below]) ** share
+
+
+def seconds(shape, layout, cluster, length):
+    """Seconds of one step, as a dict: "compute", "tensor", "bubble" and "data"; their sum is the step.
+
+    Weights and activations in bf16, gradients summed in float32; nothing overlaps; all stages are equal.
+    """
+    data, tensor, pipeline, micro_batches, micro_batch = layout
+    activation = micro_batch * length * shape.width  # numbers that go from one layer to the next
+    share = cluster.reached * (activation / tensor) / (activation / tensor + cluster.half)
+    flops = shape.flops(length) * micro_batch * length / (tensor * pipeline)
+    compute = flops / (cluster.peak * share)
+    # Forward and backward of a layer each gather and reduce-scatter twice.
+    gathered = 8 * shape.layers / pipeline * (tensor - 1) / tensor * 2 * activation
+    split = gathered / bandwidth(cluster.all_gather, tensor)
+    gradients = 2 * (data - 1) / data * 4 * shape.parameters / (tensor * pipeline)
+    return {"compute": micro_batches * compute, "tensor": micro_batches * split,
+            "bubble": (pipeline - 1) * (compute + split), "data": gradients / bandwidth(cluster.all_reduce, data)}
+
+
+def mfu(shape, layout, cluster, length):
+    """The share of the GPUs' peak that goes into the model's own FLOPs, by `seconds`."""
+    gpus, sequences = math.prod(layout[:3]), layout.data * layout.micro_batches * layout.micro_batch
+    return shape.flops(length) * sequences * length / sum(seconds(shape, layout, cluster, length).values()) / (
+        gpus * cluster.peak)
+
+
+def layouts(gpus, batch, layers):
+    """All layouts of `gpus` ranks for `batch` sequences: up to `layers` stages, 1, 2, 4, 8 or 16 tensor-parallel."""
+    for tensor in (1, 2, 4, 8, 16):
+        for pipeline in (stages for stages in range(1, layers + 1) if gpus % (tensor * stages) == 0):
+            data = gpus // (tensor * pipeline)
+            for micro_batch in (size for size in range(1, batch // data + 1) if batch % (data * size) == 0):
+                yield Layout(data, tensor, pipeline, batch // (data * micro_batch), micro_batch)

@@ -1,0 +1,487 @@
+"""Computers inside this one: each has a network of its own, and a cable of a chosen speed to a switch between them.
+
+    from helpers.nodes import Nodes
+
+    with Nodes(2, mbit=50) as lab:                   # up to 4; no root needed, where the system allows namespaces
+        print(lab.kind)                              # which of the two it is: see below
+        job = lab.torchrun("train.py", "--epochs", "3")       # one torchrun agent on each, as on real computers
+        job.outputs, job.exitcodes                   # by node: what it printed, and how it ended
+
+        lab.cable(200)                               # another speed, also while something runs
+        job = lab.start_torchrun("train.py", "--nnodes=1:2", script_args=[…])   # goes on in the background
+        job.ranks(1)[0].kill()                       # a rank killed with -9; `lab.kill(1)`: the whole node
+        job.wait(60)
+
+A node is a network and a PID namespace: it has an address of its own, nobody outside can talk to it, and who kills its
+first process kills all that runs on it. Linux lets every user make them, but containers and some distributions do not.
+There, or with COURSE_NODES=loopback in the environment, the agents run side by side on this computer's loopback, over
+no cable: `lab.shaped` is False. Everything a node runs ends with `close()`, and with the process that called `Nodes`,
+however that ends. (All nodes see the same files, as computers of a cluster see a shared disk.)
+"""
+
+import atexit
+import contextlib
+import ctypes
+import ipaddress
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import psutil
+
+MOST_NODES = 4
+_PR_SET_CHILD_SUBREAPER, _CLONE_NEWNET = 36, 0x40000000
+#: What a rank may say when it has done all its work, on a busy machine: torch's fault (pytorch/pytorch#190489).
+_ABORTED = "terminate called without an active exception"
+_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+
+
+class Nodes:
+    """`n` computers, from 0; see the module.
+
+    Attributes: `kind`, one sentence that says what they are; `addresses`, by node; `shaped`, whether the cable has a
+    speed; `folder`, a Path that all nodes see, and that goes with them.
+
+    Raises:
+        ValueError: n is not 1 to 4, or the speed is not positive.
+    """
+
+    def __init__(self, n=2, mbit=None, loopback=None):
+        if n not in range(1, MOST_NODES + 1):
+            raise ValueError(f"Nodes({n}): 1 to {MOST_NODES} nodes")
+        _checked(mbit)
+        self.n, self._started, self._inits, self._jobs, self._keeper = n, [[] for _ in range(n)], {}, 0, None
+        self.folder = Path(tempfile.mkdtemp(prefix="nodes-"))
+        atexit.register(self.close)
+        forced = os.environ.get("COURSE_NODES") == "loopback" if loopback is None else loopback
+        try:
+            why = "COURSE_NODES=loopback" if forced else self._make_namespaces()
+            self.shaped = why is None
+            if self.shaped:
+                self.addresses = [f"10.0.0.{node + 1}" for node in range(n)]
+                self.interface = "eth0"
+                self.kind = (f"real here: this system has made {n} computers inside this one, each with an address of "
+                             "its own, and a cable between them.")
+                self.cable(mbit)
+            else:
+                # Agents are numbered by address; only Linux has more than one on loopback.
+                self.addresses = [f"127.0.0.{1 + node * (sys.platform == 'linux')}" for node in range(n)]
+                self.interface = "lo0" if sys.platform == "darwin" else "lo"
+                self.kind = (f"scaled down here: this system makes no networks of our own ({why}); {n} agents side by "
+                             "side on loopback stand in, and no cable.")
+                self._keeper = _keeper([sys.executable, __file__, "keep", str(self.folder)])
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_namespaces(self):
+        """Start the switch and the nodes; return None, or why that does not work here."""
+        if sys.platform != "linux" or not all(map(shutil.which, ("unshare", "nsenter"))):
+            return "it takes Linux, with util-linux"
+        with contextlib.suppress(ImportError):
+            import pyroute2  # noqa: F401, here, because only Linux needs it
+
+            self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child",
+                                    "--mount-proc", sys.executable, __file__, "switch", str(self.folder)])
+            try:
+                self._ask(cable=1000)  # to find out whether that works here
+                for node in range(self.n):
+                    self.boot(node)
+                return None
+            except RuntimeError as error:
+                self._keeper.kill()
+                self._keeper.wait()
+                return str(error)
+        return "the package pyroute2 is missing"
+
+    def _ask(self, **what):
+        """Have the switch do something, and wait for its answer."""
+        limit = threading.Timer(20, self._keeper.kill)
+        limit.start()
+        with contextlib.suppress(BrokenPipeError):
+            self._keeper.stdin.write(json.dumps(what) + "\n")
+            self._keeper.stdin.flush()
+        said = self._keeper.stdout.readline().strip()
+        limit.cancel()
+        if said != "done":
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                said = said or self._keeper.communicate(timeout=5)[1].strip().splitlines()[-1:]
+            raise RuntimeError(str(said[0] if isinstance(said, list) and said else said or "it does not answer"))
+
+    def cable(self, mbit):
+        """Let every node send at most `mbit` Mbit/s (1,000,000 bits a second) from now on; None: as fast as it can.
+
+        On loopback there is no cable, and nothing happens.
+        """
+        _checked(mbit)
+        self.mbit = mbit if self.shaped else None
+        if self.shaped:
+            self._ask(cable=mbit)
+
+    def start(self, node, command, env=None, **popen):
+        """Start a command on a node; return its `Popen`. `env` comes on top of this process's environment.
+
+        End it by `kill(node)`: its Popen is only that of who waits for it.
+
+        Raises:
+            RuntimeError: the node was killed; `boot` it.
+        """
+        command, ours, theirs = [str(part) for part in command], None, None
+        if self.shaped:
+            init = self._inits.get(node)
+            if init is None:
+                raise RuntimeError(f"node {node} was killed; boot({node}) starts it again")
+            command = ["nsenter", f"--target={init}", "--user", "--preserve-credentials", "--net", "--pid", "--mount",
+                       "env", "-C", os.getcwd(), *command]
+        else:
+            theirs, ours = os.pipe()  # closed at our end, it tells the guard to end all
+            command = [sys.executable, __file__, "guard", str(theirs), *command]
+        own = {"GLOO_SOCKET_IFNAME": self.interface, "TMPDIR": str(self.folder), "PYTHONUNBUFFERED": "1",
+               "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",  # two nodes cannot share one GPU: they have none
+               "TORCH_CPP_LOG_LEVEL": "ERROR",  # or torch warns that addresses have no names
+               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or a restart may wait for ever (pytorch/pytorch#135712)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True,  # no Ctrl-C of ours
+                                   env={**os.environ, **own, **(env or {})}, pass_fds=[theirs] if theirs else [],
+                                   **popen)
+        process.lifeline = ours
+        self._started[node].append(process)
+        if theirs:
+            os.close(theirs)
+        return process
+
+    def processes(self, node):
+        """What runs on a node, as a list of `psutil.Process`, in the numbering of this process."""
+        found = []
+        for process in self._started[node]:
+            with contextlib.suppress(psutil.Error):
+                if process.poll() is None:
+                    found += psutil.Process(process.pid).children(recursive=True)
+        return found
+
+    def listening(self, node):
+        """Who can be connected to on a node: a sorted list of (address, port, command line).
+
+        The address is where it listens: 0.0.0.0 or :: stand for all that the node has. Linux only.
+        """
+        found = set()
+        for process in self.processes(node):
+            with contextlib.suppress(OSError, psutil.Error):
+                own = {os.readlink(file) for file in Path(f"/proc/{process.pid}/fd").iterdir()}
+                for table in ("tcp", "tcp6"):
+                    for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+                        fields = line.split()
+                        if fields[3] == _LISTENS and f"socket:[{fields[9]}]" in own:
+                            address, port = fields[1].split(":")
+                            found.add((_address(address), int(port, 16), " ".join(process.cmdline())))
+        return sorted(found)
+
+    def kill(self, node):
+        """Kill with -9 all that runs on a node, and the node."""
+        if self.shaped and self._inits.pop(node, None):
+            self._ask(kill=node)
+        for process in self._started[node]:
+            _let_go(process)
+            process.wait(20)
+        self._started[node] = []
+
+    def boot(self, node):
+        """Start a node that was killed; one that runs is left alone."""
+        if self._keeper.args[0] == "unshare" and node not in self._inits:
+            self._ask(boot=node)
+            switch = psutil.Process(self._keeper.pid).children()[0]
+            unshare = next(child for child in switch.children() if child.cmdline()[-1:] == [f"node-{node}"])
+            self._inits[node] = unshare.children()[0].pid
+
+    def start_torchrun(self, script, *options, script_args=(), nproc_per_node=1, nodes=None, env=None, rdzv_conf=""):
+        """Start a torchrun agent on each of `nodes` (all, if not said), which meet at the first; return a `Job`.
+
+        `options` are torchrun's own, and come after ours, all but `rdzv_conf`, "key=value,…", of which the last would
+        count alone. The script's arguments are `script_args`.
+        """
+        nodes = list(range(self.n)) if nodes is None else list(nodes)
+        self._jobs += 1
+        port = 29500 + self._jobs if self.shaped else _free_port()
+        endpoint = f"{self.addresses[nodes[0]]}:{port}"
+        job = Job(self)
+        for node in nodes:
+            job.add(node, [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(nodes)}",
+                           f"--nproc-per-node={nproc_per_node}", f"--rdzv-id=job-{self._jobs}", "--rdzv-backend=c10d",
+                           f"--rdzv-endpoint={endpoint}",
+                           f"--rdzv-conf=is_host={int(node == nodes[0])},{rdzv_conf}".rstrip(","),
+                           f"--local-addr={self.addresses[node]}", *options, script, *script_args], env)
+        return job
+
+    def torchrun(self, script, *script_args, timeout=120, **how):
+        """Run a script under one torchrun on each node, and wait; see `start_torchrun`. Returns the `Job`.
+
+        Raises:
+            TimeoutError: it had not ended after `timeout` seconds; the nodes were killed and booted anew.
+        """
+        for _ in range(3):
+            job = self.start_torchrun(script, script_args=script_args, **how).wait(timeout)
+            if not any(_ABORTED in text for text in job.outputs.values()):
+                break
+        return job
+
+    def close(self):
+        """End everything; what the nodes ran, the nodes, the folder."""
+        atexit.unregister(self.close)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            with contextlib.suppress(OSError):
+                keeper.stdin.close()
+        for process in itertools.chain(*self._started):
+            _let_go(process)
+        for process in filter(None, [*itertools.chain(*self._started), keeper]):
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        self._started = [[] for _ in range(self.n)]
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Job:
+    """Commands that run on several nodes, one on each.
+
+    Attributes: `processes`, by node; `rows`, all printed lines so far that are JSON objects, as dicts, in the order in
+    which they came, each with its "node".
+    """
+
+    def __init__(self, lab):
+        self.lab, self.processes, self.rows, self._lines, self._readers = lab, {}, [], {}, {}
+
+    def add(self, node, command, env=None):
+        """Start one more command, on a node that has none yet."""
+        process = self.processes[node] = self.lab.start(node, command, env, stdout=subprocess.PIPE, text=True,
+                                                        stderr=subprocess.STDOUT, errors="replace")
+        self._lines[node] = deque(maxlen=10_000)
+        self._readers[node] = threading.Thread(target=self._read, args=(node, process.stdout), daemon=True)
+        self._readers[node].start()
+
+    def _read(self, node, stdout):
+        for line in stdout:
+            self._lines[node].append(line)
+            if line.startswith("{"):
+                with contextlib.suppress(ValueError):
+                    self.rows.append({"node": node, **json.loads(line)})
+        stdout.close()
+
+    @property
+    def outputs(self):
+        """By node: what its command has printed so far, stdout and stderr together, as text."""
+        return {node: "".join(list(lines)) for node, lines in self._lines.items()}
+
+    @property
+    def exitcodes(self):
+        """By node: None while the command runs; negative for a signal."""
+        return {node: process.poll() for node, process in self.processes.items()}
+
+    def ranks(self, node):
+        """The ranks that a node's agent has started, as a list of `psutil.Process`, by local rank."""
+        found = {}
+        for process in self.lab.processes(node):
+            with contextlib.suppress(psutil.Error, ValueError):
+                found.setdefault(int(process.environ().get("LOCAL_RANK", "none")), process)
+        return [process for _, process in sorted(found.items())]
+
+    def until(self, holds, timeout=60):
+        """Wait until `holds(job)` is true, and return it; or, where all commands end before, whatever it is then.
+
+        Raises:
+            TimeoutError: it was not true within `timeout` seconds; the nodes were killed and booted anew.
+        """
+        end = time.monotonic() + timeout
+        try:
+            while True:
+                over = None not in self.exitcodes.values()
+                for reader in self._readers.values() if over else ():
+                    reader.join(5)
+                if (found := holds(self)) or over:
+                    return found
+                if time.monotonic() > end:
+                    raise TimeoutError(f"it had not come so far after {timeout:g} s; the nodes said:\n"
+                                       + "\n".join(f"[node {node}] {text[-1500:]}"
+                                                   for node, text in self.outputs.items()))
+                time.sleep(0.02)
+        except BaseException:  # an interrupted cell, too
+            self.stop()
+            raise
+
+    def wait(self, timeout=120):
+        """Wait until all commands have ended; return the job. Raises TimeoutError, as `until` does."""
+        self.until(lambda job: None not in job.exitcodes.values(), timeout)
+        return self
+
+    def stop(self):
+        """Kill the nodes on which a command still runs, and boot them anew."""
+        for node, code in self.exitcodes.items():
+            if code is None:
+                self.lab.kill(node)
+                self.lab.boot(node)
+
+
+def _checked(mbit):
+    if mbit is not None and not mbit > 0:
+        raise ValueError(f"a cable of {mbit} Mbit/s: give a number above 0, or None for as fast as it can")
+
+
+def _let_go(process):
+    if process.lifeline is not None:
+        os.close(process.lifeline)
+        process.lifeline = None
+
+
+def _keeper(command):
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            start_new_session=True)
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _address(text):
+    """An address of /proc/net/tcp, which writes its 32-bit words in this machine's order, as people write it."""
+    words = [int(text[i:i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(text), 8)]
+    address = ipaddress.ip_address(b"".join(words))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+# What follows runs in processes of its own. They end when a pipe does: with their starter, however that ends.
+
+def _switch(folder):
+    """The first process in the namespaces, and the switch: boots and kills nodes, sets the speed of their cables."""
+    from pyroute2 import IPRoute
+
+    libc, nodes, speed = ctypes.CDLL(None, use_errno=True), {}, [None]
+
+    def inside(node):  # netlink's sockets belong to the network in which they were made
+        return _Network(libc, f"/proc/{nodes[node].pid}/ns/net")
+
+    def boot(node):
+        nodes[node] = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
+                                        "sh", "-c", "echo up; exec cat", f"node-{node}"],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if nodes[node].stdout.readline() != b"up\n":
+            raise RuntimeError("no second namespace inside the first")
+        with IPRoute() as ip:
+            ip.link("add", ifname=f"port{node}", kind="veth", peer={"ifname": "eth0", "net_ns_pid": nodes[node].pid})
+            ip.link("set", index=ip.link_lookup(ifname=f"port{node}")[0], state="up",
+                    master=ip.link_lookup(ifname="switch")[0])
+        with inside(node), IPRoute() as ip:
+            cable = ip.link_lookup(ifname="eth0")[0]
+            ip.addr("add", index=cable, address=f"10.0.0.{node + 1}", prefixlen=24)
+            ip.link("set", index=cable, state="up")
+            ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
+        shape(node)
+
+    def shape(node):
+        with inside(node), IPRoute() as ip:
+            cable = ip.link_lookup(ifname="eth0")[0]
+            if speed[0]:  # a bucket of tokens: 64 KiB may pass at once, then so many bits a second
+                ip.tc("replace", "tbf", index=cable, rate=f"{round(speed[0] * 1000)}kbit", burst=65536, latency="400ms")
+            else:
+                ip.tc("replace", "pfifo", index=cable, limit=1000)
+
+    with IPRoute() as ip:
+        ip.link("add", ifname="switch", kind="bridge")
+        ip.link("set", index=ip.link_lookup(ifname="switch")[0], state="up")
+    for line in sys.stdin:
+        try:
+            match json.loads(line):
+                case {"boot": node}:
+                    boot(node)
+                case {"kill": node}:
+                    nodes.pop(node).communicate()  # closes its stdin: its first process ends, and with it all others
+                    with IPRoute() as ip:  # or the system does so, some time later
+                        for port in ip.link_lookup(ifname=f"port{node}"):
+                            ip.link("del", index=port)
+                case {"cable": mbit}:
+                    speed[0] = mbit
+                    for node in nodes:
+                        shape(node)
+            print("done", flush=True)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
+    for node in nodes.values():
+        node.communicate()
+    _keep(folder)
+
+
+class _Network(contextlib.AbstractContextManager):
+    """This process is in another network for a while."""
+
+    def __init__(self, libc, path):
+        self.libc, self.there, self.here = libc, os.open(path, os.O_RDONLY), os.open("/proc/self/ns/net", os.O_RDONLY)
+
+    def __enter__(self):
+        if self.libc.setns(self.there, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+
+    def __exit__(self, *_):
+        self.libc.setns(self.here, _CLONE_NEWNET)
+        os.close(self.there)
+        os.close(self.here)
+
+
+def _keep(folder):
+    """Remove the folder once nobody needs it any more; those who write there are about to end, too."""
+    sys.stdin.read()
+    for _ in range(100):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            break
+        time.sleep(0.05)
+
+
+def _guard(lifeline, *command):
+    """On loopback: run a command; when it ends, or the lifeline does, end all that it has started."""
+    if sys.platform == "linux":  # who loses its parent becomes our child: nobody escapes
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def kill_all():
+        left = psutil.Process().children(recursive=True)
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        return left
+
+    def watch():
+        os.read(int(lifeline), 1)
+        while True:  # until the child, too, has ended
+            kill_all()
+            time.sleep(0.02)
+
+    threading.Thread(target=watch, daemon=True).start()
+    code = child.wait()
+    while left := kill_all():
+        psutil.wait_procs(left, 0.1)
+    if code < 0:  # end as it did
+        with contextlib.suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    {"switch": _switch, "keep": _keep, "guard": _guard}[sys.argv[1]](*sys.argv[2:])

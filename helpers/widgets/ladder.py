@@ -1,0 +1,68 @@
+"""The ladder's chart, which grows while rungs are measured, and the reader's own best, kept beside their progress."""
+
+import contextlib
+import json
+
+from helpers.exercises import journal
+
+KEPT, TRIED = "#0072b2", "#d55e00"
+
+
+def draw_ladder(ax, rungs, speeds, ceilings=None, title="The ladder"):
+    """Draw what has been measured so far: a bar for each rung, a mark for each single measurement.
+
+    Args:
+        rungs: Objects with `title` and `kept`, from the bottom to the top.
+        speeds: {title: [images a second, one for each measurement]}; rungs without one stay empty.
+        ceilings: {what limits: images a second}, drawn as dashed lines.
+    Returns:
+        The axes.
+    """
+    ax.clear()
+    ax.set(title=title, xlabel="images a second, over a whole training", xscale="log")
+    best = {title: max(found) for title, found in speeds.items() if found}
+    slowest = min(best.values(), default=1)
+    for row, rung in enumerate(rungs):
+        if rung.title not in best:
+            continue
+        ax.barh(row, best[rung.title], color=KEPT if rung.kept else TRIED, hatch="" if rung.kept else "//",
+                edgecolor="white", height=0.72)
+        ax.plot(speeds[rung.title], [row] * len(speeds[rung.title]), "|", color="black", markersize=13)
+        ax.text(best[rung.title] * 1.1, row, f"{best[rung.title] / slowest:.1f}×", va="center")
+    styles = ((0, (4, 2)), (0, (1, 1.5)), "-.")
+    for (what, limit), style in zip((ceilings or {}).items(), styles, strict=False):
+        ax.axvline(limit, color="black", linestyle=style, label=f"ceiling: {what}")
+    if not all(rung.kept for rung in rungs):
+        ax.barh([0], [0], color=KEPT, label="kept")
+        ax.barh([0], [0], color=TRIED, hatch="//", edgecolor="white", label="tried, not kept")
+    ax.set_yticks(range(len(rungs)), [rung.title for rung in rungs])
+    ax.set_ylim(len(rungs) - 0.4, -0.6)
+    ax.set_xlim(slowest / 2, 2 * max([*best.values(), *(ceilings or {}).values(), 10 * slowest]))
+    ax.figure.legends.clear()
+    if ax.get_legend_handles_labels()[0]:
+        ax.figure.legend(loc="outside lower center", ncols=4)
+    said = ", ".join(f"{rung.title}{'' if rung.kept else ' (not kept)'} {best[rung.title] / slowest:.1f} times"
+                     for rung in rungs if rung.title in best)
+    limits = ", ".join(f"{what} {limit / slowest:,.0f} times" for what, limit in (ceilings or {}).items())
+    ax.figure.set_label(f"{title}: speed of each rung, as a multiple of the slowest: {said or 'none measured yet'}."
+                        + (f" Ceilings: {limits}." if limits else ""))
+    return ax
+
+
+def best_so_far(ladder, speed=None):
+    """The reader's best `speed` on the ladder of that name, as a multiple of its slow script; None if there is none.
+
+    A `speed` that is given is kept where it is the best. The file lies beside the progress, as NAME.ladders.json; one
+    that cannot be read or written is treated as empty: a measurement matters more than its record.
+    """
+    path, found = f"{journal.path().removesuffix('.json')}.ladders.json", {}
+    with contextlib.suppress(OSError, ValueError):
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    found = found if isinstance(found, dict) else {}
+    best = found.get(ladder) if isinstance(found.get(ladder), int | float) else None
+    if speed is not None and not (best or 0) >= speed:
+        best = found[ladder] = speed
+        with contextlib.suppress(OSError):
+            journal.write(path, json.dumps(found, indent=1, sort_keys=True))
+    return best

@@ -1,0 +1,75 @@
+"""A live map of a job on several nodes: which step each has come to, in how large a world, and who was killed when."""
+
+import time
+
+import matplotlib.pyplot as plt
+
+from helpers.figures import ACTIVITIES
+
+MARKERS = "ox+|"
+#: Seconds between two pictures while a job runs.
+INTERVAL = 0.7
+
+
+class NodesMap:
+    """Steps over seconds, a line for each node. The job's rows have "node", "time" (of day), "step" and "world".
+
+        live = NodesMap(job)
+        live.until(lambda job: …, 60)        # as `job.until`, and the picture moves
+        live.mark("node 1 killed")           # now, as a line in the picture
+        live.until(…)
+    """
+
+    def __init__(self, job):
+        self.job, self.began, self.marks, self.handle = job, time.time(), [], None
+        self.drawn, self.in_picture = 0, None
+
+    def mark(self, text):
+        """Something happened now; returns the time of day."""
+        self.marks.append((time.time(), text))
+        return self.marks[-1][0]
+
+    def until(self, holds, timeout=60):
+        """Wait as `Job.until` does, and show the picture while it waits; returns nothing, for the end of a cell."""
+        def look(job):
+            if time.monotonic() - self.drawn > INTERVAL and self.in_picture != len(job.rows):
+                self.show()
+            return holds(job)
+
+        self.job.until(look, timeout)
+        self.show()
+
+    def show(self):
+        """Draw it anew, in the same place."""
+        from IPython.display import display
+
+        self.in_picture = len(self.job.rows)
+        figure = self.figure()
+        if self.handle is None:
+            self.handle = display(figure, display_id=True)
+        else:
+            self.handle.update(figure)
+        plt.close(figure)
+        self.drawn = time.monotonic()
+
+    def figure(self):
+        """The picture as it is now."""
+        figure, ax = plt.subplots(figsize=(9, 4.2))
+        said, rows = [], list(self.job.rows)
+        for node, colour in zip(self.job.processes, (*ACTIVITIES.values(), "black"), strict=False):
+            own = [row for row in rows if row["node"] == node]
+            world = f"step {own[-1]['step']} in a world of {own[-1]['world']}" if own else "starting"
+            code = self.job.exitcodes[node]
+            said.append(f"node {node}: {world}" if code is None else
+                        f"node {node}: {'killed' if code < 0 else 'done'} after {world}")
+            ax.plot([row["time"] - self.began for row in own], [row["step"] for row in own], MARKERS[node],
+                    markersize=8, fillstyle="none", color=colour, label=said[-1])
+        for moment, text in self.marks:
+            ax.axvline(moment - self.began, color="black", linestyle="--")
+            ax.text(moment - self.began, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom")
+        ax.set_title("What each node has done", loc="left", pad=22)
+        ax.set(xlabel="seconds since the start", ylabel="steps made", ylim=(0, None), xlim=(0, None))
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+        figure.set_label("Steps made over seconds. " + "; ".join(said) + ". "
+                         + " ".join(f"{text} after {moment - self.began:.0f} seconds." for moment, text in self.marks))
+        return figure

@@ -1,0 +1,77 @@
+"""Train the digits in a world of any size, with the same bits in each: two data slots, shared out among the ranks.
+
+    torchrun --nnodes=1:2 --max-restarts=3 … elastic.py SNAPSHOT        goes on where SNAPSHOT is
+"""
+
+import argparse
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from helpers.data import Digits
+
+SLOTS, STEPS, EVERY = 2, 80, 10
+
+
+def save(state, path):
+    with open(f"{path}.unfinished", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.unfinished", path)
+
+
+def main(options):
+    began = time.time()
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    images, labels = Digits(train=True).tensors()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    random = {slot: torch.Generator().manual_seed(100 + slot).get_state() for slot in range(SLOTS)}
+    first = 0
+    if os.path.exists(options.snapshot):
+        snapshot = torch.load(options.snapshot)
+        if snapshot["run"] != options.run:
+            raise SystemExit(f"{options.snapshot} is of run {snapshot['run']}, not of {options.run}")
+        net.load_state_dict(snapshot["net"])
+        optimizer.load_state_dict(snapshot["optimizer"])
+        random, first = snapshot["random"], snapshot["step"]
+
+    for step in range(first, STEPS):
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(step))
+        shares = order[:64].chunk(SLOTS)
+        optimizer.zero_grad()
+        for slot in range(rank, SLOTS, world_size):  # two ranks: a slot each; one rank: both, one after the other
+            torch.set_rng_state(random[slot])
+            loss = nn.functional.cross_entropy(net(images[shares[slot]]), labels[shares[slot]]) / SLOTS
+            loss.backward()  # gradients add up
+            random[slot] = torch.get_rng_state()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        time.sleep(options.pause)
+        print(json.dumps({"began": began, "time": time.time(), "world": world_size, "step": step + 1}))
+        if (step + 1) % EVERY == 0:
+            parts = [None] * world_size
+            dist.all_gather_object(parts, {slot: random[slot] for slot in range(rank, SLOTS, world_size)})
+            random = {slot: state for part in parts for slot, state in part.items()}
+            if rank == 0:
+                save({"run": options.run, "step": step + 1, "net": net.state_dict(),
+                      "optimizer": optimizer.state_dict(), "random": random}, options.snapshot)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("snapshot")
+    parser.add_argument("--run", default=os.environ.get("TORCHELASTIC_RUN_ID"), help="whose snapshot it is")
+    parser.add_argument("--pause", type=float, default=0, help="seconds to wait in each step, to be watched")
+    main(parser.parse_args())

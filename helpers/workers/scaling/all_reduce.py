@@ -1,0 +1,44 @@
+"""Time all_reduce of several sizes, first between ranks 0 and 1 alone, then between all; rank 0 prints what it found.
+
+    torchrun … all_reduce.py 4 1024 2048        # sizes in KiB
+"""
+
+import json
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+REPEATS = 7
+
+
+def measured(kib, group):
+    """Seconds of the quickest all_reduce of some, and how many cores the group's ranks kept busy meanwhile."""
+    x, seconds = torch.zeros(kib * 256), []
+    dist.all_reduce(x, group=group)  # the first fills what the cable lets through at once
+    computed, began = time.process_time(), time.perf_counter()
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        dist.all_reduce(x, group=group)
+        seconds.append(time.perf_counter() - start)
+    cores = torch.tensor((time.process_time() - computed) / (time.perf_counter() - began))
+    dist.all_reduce(cores, group=group)
+    return min(seconds), cores.item()
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    pair = dist.new_group([0, 1])
+    for ranks, group in (2, pair), (dist.get_world_size(), dist.group.WORLD):
+        for kib in map(int, sys.argv[1:]) if dist.get_rank() < ranks else ():
+            seconds, cores = measured(kib, group)
+            if dist.get_rank() == 0:
+                print(json.dumps({"ranks": ranks, "bytes": 1024 * kib, "seconds": seconds, "cores": cores}), flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The speed ladder as data: `slow.py`, and in `rungs.diff` what each rung changes, in order.
+
+    for rung in rungs():
+        print(rung.number, rung.title)
+        print(rung.diff)
+
+`rungs.diff` is a diff without line numbers: "# Title | lesson", then hunks between lines of "@@", whose lines begin
+with "-", "+" or a space. What a hunk takes away has to stand exactly once in the script that the rungs before left.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+#: Tried on top of the ladder, and not kept: what comes after them builds on the rung before.
+SIDE_RUNGS = ("Two ranks", "Two workers again", "torch.compile")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder: a script of its own, and what it changes."""
+
+    number: int
+    """0 for the slow script."""
+    title: str
+    lesson: str
+    """The number of the lesson that its technique is from, as text; empty for the slow script."""
+    source: str
+    """The whole script."""
+    before: str = ""
+    """The script that it changes."""
+    kept: bool = True
+    """Whether the rungs above build on it."""
+
+    @property
+    def nprocs(self):
+        """The ranks that its script is written for."""
+        return 2 if "init_process_group" in self.source else 1
+
+    @property
+    def diff(self):
+        """The changed lines, as difflib finds them, each hunk with the line before it."""
+        lines = difflib.unified_diff(self.before.splitlines(), self.source.splitlines(), n=1, lineterm="")
+        return "\n".join("@@" if line.startswith("@@") else line for line in list(lines)[2:])
+
+    @property
+    def changed_lines(self):
+        """How many lines it takes away and adds."""
+        return sum(line[0] in "+-" for line in self.diff.splitlines())
+
+
+def changed(source, hunks):
+    """`source` with hunks applied: lines that begin with "-", "+" or a space, parted by lines of "@@".
+
+    Raises:
+        ValueError: what a hunk takes away does not stand in `source`, or more than once.
+    """
+    for hunk in re.split(r"^@@.*\n", hunks, flags=re.MULTILINE):
+        lines = [line for line in hunk.splitlines() if line]
+        if wrong := [line for line in lines if line[0] not in " +-"]:
+            raise ValueError(f"this line begins with none of `+`, `-` and a space: {wrong[0]}")
+        old, new = ("\n".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+        if not old.strip() or source.count(old) != 1:
+            raise ValueError(f"these lines stand {source.count(old) if old.strip() else 'how many'} times in the "
+                             f"script, and not once:\n{old}")
+        source = source.replace(old if new else f"{old}\n", new)
+    return source
+
+
+def rungs(fast_bf16):
+    """All rungs, from the slow script to the top, then those that are only tried.
+
+    Args:
+        fast_bf16: Whether the processor has units for bfloat16; without them that rung is tried, and not kept.
+    """
+    source = (FOLDER / "slow.py").read_text(encoding="utf-8")
+    found = [Rung(0, "The slow script", "", source)]
+    for block in re.split(r"^# ", (FOLDER / "rungs.diff").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        head, _, hunks = block.partition("\n")
+        title, _, lesson = head.partition(" | ")
+        kept = title not in SIDE_RUNGS and (fast_bf16 or title != "bfloat16")
+        found.append(Rung(len(found), title, lesson, changed(source, hunks), source, kept))
+        source = found[-1].source if kept else source
+    return found
+
+
+def own_rung(top, hunks, title="Your own"):
+    """A rung of the reader's own on top of `top`. ValueError as of `changed`."""
+    return Rung(top.number + 1, title, "", changed(top.source, hunks), top.source)

@@ -1,0 +1,164 @@
+"""Scaling: answers, wrong and right.
+
+How each could be cheated, or a right answer refused, and what stands against it:
+predict_curve        a straight line; a term left out; each GPU's rate; the shown sizes only; other solvers are right
+choose_layout        a limit forgotten; the first that fits; never None; in another order, as a list, is right
+steps_between_saves  a unit, the GPUs or the two forgotten; 0 steps; Daly's formula and a search are right
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from helpers.exercises import scaling as ex
+from tests.answers import edits, right, wrong
+
+test_predict_curve = edits(
+    ex.predict_curve,
+    ("2 * (n - 1), 2 * (n - 1) / n", "0 * n, 2 * (n - 1) / n", "8 to 64 GPUs: on 256 GPUs"),
+    ("2 * (n - 1), 2 * (n - 1) / n * size / 1e9", "2 * (n - 1), 0 * n", "rounds and bytes. Are all in it"),
+    ("1 / n, 2 * (n - 1),", "0 * n, 2 * (n - 1),", "tokens/s"),
+    ("1 / n, 2 * (n - 1),", "1 / n, np.log2(n),", "tokens/s"),
+    ("(terms(wanted) @ unknown)", "(terms(wanted) @ unknown) / wanted", "that is each GPU's"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))", "return list(terms(wanted) @ unknown)", "tokens/s"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))",
+     "return [n / gpus[0] * tokens_per_second[0] for n in wanted]", "the all-reduce does not shrink"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))",
+     "return list(np.interp(wanted, gpus, tokens_per_second))", "8 to 64 GPUs: on 128 GPUs"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))",
+     "return list(np.polyval(np.polyfit(gpus, tokens_per_second, 2), wanted))", "tokens per second do not"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))", "return step_tokens / (terms(wanted[:1]) @ unknown)",
+     "a list of 3 numbers"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))", "return 1.0", "a list of 3 numbers"),
+)
+
+
+@wrong(ex.predict_curve, "no latency to speak of")
+def test_knows_the_first_case(gpus, tokens_per_second, wanted, size, step_tokens):
+    return [step_tokens / (26.0 / n + 2 * (n - 1) * 2e-5 + 2 * (n - 1) / n * 5.4e9 / 9e10) for n in wanted]
+
+
+@right(ex.predict_curve)
+def test_by_elimination_in_torch(gpus, tokens_per_second, wanted, size, step_tokens):
+    def terms(n):
+        n = torch.tensor(n, dtype=torch.float64)
+        return torch.stack([1 / n, n - 1, (n - 1) / n], 1)
+
+    seconds = step_tokens / torch.tensor(tokens_per_second, dtype=torch.float64)
+    unknown = torch.linalg.solve(terms(gpus[:3]), seconds[:3])
+    return step_tokens / (terms(wanted) @ unknown)
+
+
+@right(ex.predict_curve)
+def test_as_a_polynomial_of_n_times_seconds(gpus, tokens_per_second, wanted, size, step_tokens):
+    n = np.array(gpus, float)  # n · seconds = compute + 2 α n (n − 1) + 2 (n − 1) size/β, of degree 2
+    curve = np.polynomial.Polynomial.fit(n, n * step_tokens / np.array(tokens_per_second), 2)
+    return [step_tokens * m / curve(m) for m in wanted]
+
+
+@right(ex.predict_curve)
+def test_numbers_of_another_type(gpus, tokens_per_second, wanted, size, step_tokens):
+    return np.array([np.float32(ex._curve(n, *_unknown(size), size, step_tokens)) for n in wanted])
+
+
+def _unknown(size):
+    return {5.4e9: (26.0, 2e-5, 9e10), 1.2e9: (3.0, 0.0, 2e10), 1e6: (8.0, 1e-3, 5e10), 4e7: (0.9, 3e-4, 1e9)}[size]
+
+
+test_choose_layout = edits(
+    ex.choose_layout,
+    ("if held(*layout) <= limit:", "if True:", "it does not fit in 80 GiB"),
+    ("if held(*layout) <= limit:", "if held(*layout) > limit:", "GiB"),
+    ("if node % t == 0 and gpus % t == 0", "if gpus % t == 0", "do not fill nodes"),
+    ("range(1, node + 1) if node", "range(1, 3) if node", "is every allowed layout tried"),
+    ("range(1, gpus // tensor + 1) if", "range(1, 2) if", "some layouts fit: are all tried?"),
+    ("for m in range(1, batch + 1) if batch % (data * m) == 0", "for m in (1,) if batch % data == 0",
+     "is every allowed layout tried"),
+    ("batch // (data * micro_batch), micro_batch", "2 * batch // (data * micro_batch), micro_batch", "its batch is"),
+    ("data = gpus // tensor // pipeline", "data = gpus // tensor", "its ranks are"),
+    ("min(fitting, key=lambda layout: seconds(*layout), default=None)", "fitting[0] if fitting else None", "takes"),
+    ("key=lambda layout: seconds(*layout)", "key=lambda layout: held(*layout)", "takes"),
+    ("min(fitting", "max(fitting", "takes"),
+    (", default=None)", ")", "ValueError"),
+    ("min(fitting, key=lambda layout: seconds(*layout), default=None)",
+     "min(fitting, key=lambda layout: seconds(*layout), default=(1, 1, 1, 1, 1))", "`None`: no layout fits"),
+    ("min(fitting, key=lambda layout: seconds(*layout), default=None)", "(4, 4, 1, 1, 16)", "its ranks are"),
+    ("min(fitting, key=lambda layout: seconds(*layout), default=None)", "None", "it returned None"),
+)
+
+
+@right(ex.choose_layout)
+def test_in_another_order_and_as_a_list(gpus, batch, seconds, held, limit, node):
+    best = None
+    for data in range(gpus, 0, -1):
+        for pipeline in range(gpus, 0, -1):
+            tensor, rest = divmod(gpus, data * pipeline)
+            if rest or not tensor or node % tensor or batch % data:
+                continue
+            for micro_batches in range(1, batch // data + 1):
+                layout = [data, tensor, pipeline, micro_batches, batch // data // micro_batches]
+                if batch // data % micro_batches == 0 and held(*layout) <= limit:
+                    best = layout if best is None or seconds(*layout) < seconds(*best) else best
+    return best
+
+
+@right(ex.choose_layout)
+def test_sorted_and_named(gpus, batch, seconds, held, limit, node):
+    from helpers.instruments.costs import Layout, layouts
+
+    fitting = [one for one in layouts(gpus, batch, gpus) if node % one.tensor == 0 and held(*one) <= limit]
+    return Layout(*sorted(fitting, key=lambda one: seconds(*one))[0]) if fitting else None
+
+
+@right(ex.choose_layout)
+def test_tries_every_number(gpus, batch, seconds, held, limit, node):
+    import itertools
+
+    divisors = [n for n in range(1, max(gpus, batch) + 1) if gpus % n == 0 or batch % n == 0]
+    fitting = {}
+    for data, tensor, pipeline in itertools.product(divisors, repeat=3):
+        if data * tensor * pipeline == gpus and node % tensor == 0 and batch % data == 0:
+            for micro_batch in divisors:
+                if batch // data % micro_batch == 0:
+                    one = data, tensor, pipeline, batch // data // micro_batch, micro_batch
+                    fitting.update({one: seconds(*one)} if held(*one) <= limit else {})
+    return min(fitting, key=fitting.get) if fitting else None
+
+
+test_steps_between_saves = edits(
+    ex.steps_between_saves,
+    ("3600 * hours_per_gpu / gpus", "3600 * hours_per_gpu", "all of them fail that many times as often"),
+    ("3600 * hours_per_gpu", "hours_per_gpu", "hours and seconds are mixed"),
+    (" / step_seconds", "", "that is in seconds"),
+    ("2 * save_seconds", "save_seconds", "costs half an interval"),
+    ("(2 * save_seconds * mtbf) ** 0.5", "mtbf", "that is the time between failures itself"),
+    ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))",
+     "round((2 * save_seconds * mtbf) ** 0.5 / step_seconds)", "200,000 GPUs: it returned 0"),
+    ("max(1, round(", "max(1, 0.3 + round(", "a whole number of at least 1"),
+    ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "230", "256 GPUs: every 230 steps"),
+    ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "1", "16,384 GPUs: every 1 steps"),
+    ("** 0.5", "** 1", "on top of each hour"),
+    ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "'often'", "it returned 'often'"),
+    ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "float('nan')", "a whole number"),
+    ("save_seconds * mtbf", "step_seconds * mtbf", "on top of each hour"),
+)
+
+
+@right(ex.steps_between_saves)
+def test_dalys_formula(gpus, hours_per_gpu, step_seconds, save_seconds):
+    mtbf = 3600 * hours_per_gpu / gpus
+    share = math.sqrt(save_seconds / (2 * mtbf))
+    return max(1, int((math.sqrt(2 * save_seconds * mtbf) * (1 + share / 3) - save_seconds) / step_seconds))
+
+
+@right(ex.steps_between_saves)
+def test_searched_with_the_formula_of_the_lesson(gpus, hours_per_gpu, step_seconds, save_seconds):
+    mtbf = 3600 * hours_per_gpu / gpus
+    tries = {int(1.01**power) for power in range(1500)}
+    return min(tries, key=lambda n: save_seconds / (n * step_seconds) + n * step_seconds / (2 * mtbf))
+
+
+@right(ex.steps_between_saves)
+def test_a_number_of_numpys(gpus, hours_per_gpu, step_seconds, save_seconds):
+    return np.float64(max(1, math.ceil(math.sqrt(7200 * save_seconds * hours_per_gpu / gpus) / step_seconds)))

@@ -1,0 +1,232 @@
+"""Many machines: nodes that end with their owner, cables that are as slow as they say, recipes that Slurm runs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers import RankError, launch
+from helpers.figures import title
+from helpers.launcher.arguments import WORKERS
+from helpers.nodes import Nodes
+from helpers.widgets.nodes_map import NodesMap
+from tests.conftest import ROOT, eventually, running
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+LAB = Nodes(1)
+NAMESPACES = LAB.shaped
+LAB.close()
+needs_namespaces = pytest.mark.skipif(not NAMESPACES, reason=LAB.kind)
+
+
+@pytest.fixture(params=["namespaces", "loopback"])
+def lab(request):
+    if request.param == "namespaces" and not NAMESPACES:
+        pytest.skip(LAB.kind)
+    with Nodes(2, loopback=request.param == "loopback") as lab:
+        yield lab
+    assert not lab.folder.exists()
+
+
+def said(lab, node, *command):
+    return lab.start(node, command, stdout=subprocess.PIPE, text=True).communicate(timeout=20)[0]
+
+
+def test_nodes_say_what_they_are(lab):
+    assert lab.kind.startswith("real here: this" if lab.shaped else "scaled down here: this")
+    assert lab.addresses == (["10.0.0.1", "10.0.0.2"] if lab.shaped else ["127.0.0.1", "127.0.0.2"])
+    assert said(lab, 1, "pwd").strip() == os.getcwd()
+    assert said(lab, 0, "sh", "-c", "echo $GLOO_SOCKET_IFNAME") == f"{lab.interface}\n"
+
+
+def test_exit_codes_signals_and_output_come_back(lab):
+    assert lab.start(0, ["sh", "-c", "exit 7"]).wait(20) == 7
+    assert lab.start(0, ["sh", "-c", "kill -9 $$"]).wait(20) == -9
+    assert lab.start(1, ["sh", "-c", "kill -15 $$"]).wait(20) == -15
+
+
+def test_a_killed_node_takes_all_it_ran_with_it_and_can_come_back(lab):
+    mark = f"sleep 9{os.getpid()}"
+    process = lab.start(1, ["sh", "-c", f"setsid {mark} & setsid {mark}"])
+    assert eventually(lambda: len(running(mark)) >= 2)
+    lab.kill(1)
+    assert not running(mark) and process.poll() is not None
+    if lab.shaped:
+        with pytest.raises(RuntimeError, match="boot"):
+            lab.start(1, ["true"])
+    lab.boot(1)
+    assert lab.start(1, ["true"]).wait(20) == 0
+
+
+def test_one_torchrun_on_each_node(lab):
+    job = lab.torchrun(WORKERS / "start_here" / "hello.py", nproc_per_node=2)
+    assert job.exitcodes == {0: 0, 1: 0}, job.outputs
+    for node, text in job.outputs.items():  # ranks are numbered by the nodes' addresses
+        assert all(f"I am rank {2 * node + local} of 4" in text for local in (0, 1)), job.outputs
+
+
+OWNER = """
+import sys, time
+from helpers.nodes import Nodes
+lab = Nodes(2, loopback=sys.argv[1] == "loopback")
+for node in (0, 1):
+    lab.start(node, ["sh", "-c", f"setsid {sys.argv[2]} & setsid {sys.argv[2]}"])
+print(lab.folder, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", ["namespaces", "loopback"])
+def test_nothing_outlives_the_owner(kind, how):
+    mark = f"sleep 8{os.getpid()}"
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, kind, mark], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+                             stderr=subprocess.DEVNULL)
+    folder = Path(owner.stdout.readline().strip())
+    assert eventually(lambda: len(running(mark)) >= 4)
+    others = list(psutil.Process(owner.pid).children(recursive=True))
+    owner.send_signal(how)
+    owner.communicate(timeout=20)
+    assert eventually(lambda: not running(mark) and not folder.exists())
+    assert not psutil.wait_procs(others, 10)[1], "keepers, guards and nodes"
+
+
+@needs_namespaces
+def test_nodes_reach_each_other_and_nobody_else():
+    listens = ("import socket; s = socket.create_server(('', 7000)); print('up', flush=True)\n"
+               "while True: s.accept()[0].sendall(b'it is me')")
+    reaches = "import socket, sys; print(socket.create_connection((sys.argv[1], 7000), 2).recv(8).decode())"
+    with Nodes(3) as lab:
+        for node in (0, 2):
+            server = lab.start(node, [sys.executable, "-c", listens], stdout=subprocess.PIPE, text=True)
+            assert server.stdout.readline() == "up\n"
+            server.stdout.close()
+            assert [row[:2] for row in lab.listening(node)] == [("0.0.0.0", 7000)]
+            assert not lab.listening(1)
+            assert said(lab, 1, sys.executable, "-c", reaches, lab.addresses[node]) == "it is me\n"
+            outside = subprocess.run([sys.executable, "-c", reaches, lab.addresses[node]], capture_output=True,
+                                     timeout=20)
+            assert b"it is me" not in outside.stdout
+
+
+
+
+@needs_namespaces
+def test_a_cable_is_as_slow_as_it_says_and_can_be_changed():
+    with Nodes(2, mbit=20) as lab:
+        receiver = "import socket\ns = socket.create_server(('', 7001)); print('up', flush=True)\n" \
+                   "while True:\n c = s.accept()[0]\n while c.recv(65536): pass\n c.sendall(b'!'); c.close()"
+        sender = "import socket, sys, time\nc = socket.create_connection((sys.argv[1], 7001)); " \
+                 "t = time.perf_counter(); c.sendall(bytes(10**6)); c.shutdown(socket.SHUT_WR); c.recv(1); " \
+                 "print(time.perf_counter() - t)"
+        server = lab.start(0, [sys.executable, "-c", receiver], stdout=subprocess.PIPE, text=True)
+        assert server.stdout.readline() == "up\n"
+        server.stdout.close()
+
+        def seconds():
+            return float(said(lab, 1, sys.executable, "-c", sender, lab.addresses[0]))
+
+        assert seconds() > 0.3, "8 Mbit over 20 Mbit/s, less a burst of 64 KiB"
+        lab.cable(100)
+        assert seconds() > 0.06
+        lab.cable(None)
+        assert min(seconds() for _ in range(3)) < 0.06
+
+
+def test_a_job_that_does_not_end_is_ended_and_the_nodes_work_again(lab):
+    from helpers.nodes import Job
+
+    job = Job(lab)
+    for node in (0, 1):
+        job.add(node, ["sh", "-c", f"echo hello {node}; echo '{{\"a\": {node}}}'; sleep 60"])
+    assert job.until(lambda job: len(job.rows) == 2, 20)
+    assert sorted(job.rows, key=str) == [{"node": 0, "a": 0}, {"node": 1, "a": 1}]
+    with pytest.raises(TimeoutError, match="hello 1"):
+        job.wait(0.1)
+    assert None not in job.exitcodes.values()
+    assert lab.start(1, ["true"]).wait(20) == 0
+
+
+@pytest.mark.parametrize(("n", "mbit"), [(0, None), (5, None), (2, 0), (2, -3)])
+def test_bad_numbers_are_refused(n, mbit):
+    with pytest.raises(ValueError, match=r"1 to 4|above 0"):
+        Nodes(n, mbit)
+
+
+RECIPES = WORKERS / "many_machines"
+PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins libmunge2 libhwloc15".split()
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """A folder with Debian's Slurm unpacked in it."""
+    if not (hasattr(os, "geteuid") and os.geteuid() == 0 and NAMESPACES and all(map(shutil.which, ("apt-get", "ip")))):
+        pytest.skip("a Slurm of our own needs root, namespaces, `ip`, and Debian's packages")
+    folder = tmp_path_factory.mktemp("slurm")
+    found = subprocess.run(["timeout", "60", "apt-get", "download", *PACKAGES], cwd=folder, capture_output=True)
+    if found.returncode:
+        pytest.skip("Debian's packages of Slurm cannot be fetched here")
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, folder / "root"], check=True)
+    return folder / "root"
+
+
+@pytest.mark.parametrize("recipe", ["srun.sbatch", "torchrun.sbatch"])
+def test_recipes_run_under_a_real_slurm(recipe, slurm, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import os, torch, torch.distributed as dist\n"
+                      "dist.init_process_group('gloo')\nt = torch.ones(1) * (1 + dist.get_rank())\ndist.all_reduce(t)\n"
+                      "print('rank', dist.get_rank(), os.environ['SLURMD_NODENAME'], t.item(), flush=True)\n"
+                      "dist.barrier()\ndist.destroy_process_group()\n")
+    command = [script] if recipe.startswith("torchrun") else [sys.executable, script]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["timeout", "-k", "5", "200", "bash", ROOT / "tests" / "slurm_lab.sh", slurm,
+                           "sbatch", "--wait", "--output", tmp_path / "said", RECIPES / recipe, *command],
+                          cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = (tmp_path / "said").read_text() if (tmp_path / "said").exists() else ""
+    assert done.returncode == 0, done.stdout + done.stderr + said
+    ranks = sorted(line for line in said.splitlines() if line.startswith("rank"))
+    assert [line.split()[::3] for line in ranks] == [["rank", "3.0"]] * 2
+    assert sorted(line.split()[2] for line in ranks) == ["node1", "node2"]
+
+
+def test_kubernetes_job_has_the_fields_of_kubeflows_models():
+    import yaml
+    from kubeflow_trainer_api import models
+
+    job = yaml.safe_load((RECIPES / "trainjob.yaml").read_text())
+    assert models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job, "unknown fields would be lost"
+
+
+def test_elastic_training_refuses_another_runs_snapshot_and_goes_on_with_its_own(tmp_path):
+    import torch
+
+    elastic, whole, parts = RECIPES / "elastic.py", tmp_path / "whole", tmp_path / "parts"
+    launch(elastic, 2, [whole, "--run", "mine"], show=False)
+    launch(elastic, 1, [parts, "--run", "mine"], show=False)
+    state = torch.load(parts)
+    assert state["step"] == 80
+    with pytest.raises(RankError, match="is of run mine"):
+        launch(elastic, 2, [parts, "--run", "other"], show=False)
+    assert all(torch.equal(one, state["net"][name]) for name, one in torch.load(whole)["net"].items())
+
+
+def test_map_shows_steps_marks_and_ends():
+    class Job:
+        processes, exitcodes = {0: None, 1: None}, {0: 0, 1: -9}
+        rows = [{"node": node, "time": time.time() + step, "step": step, "world": 2}
+                for node in (0, 1) for step in (1, 2, 3)]
+
+    live = NodesMap(Job)
+    live.mark("a rank killed")
+    figure = live.figure()
+    assert "node 0: done after step 3 in a world of 2; node 1: killed" in figure.get_label()
+    assert [list(line.get_ydata()) for line in figure.axes[0].lines[:2]] == [[1, 2, 3]] * 2
+    assert title(figure) == "Figure: What each node has done"

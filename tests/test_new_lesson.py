@@ -1,0 +1,41 @@
+"""tools/new_lesson.py: the skeleton passes the tests of every lesson as it stands, and overwrites nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Run Python in a copy of the course without its notebooks: `tree(*words)` gives the exit code and the output."""
+    copy = tmp_path / "course"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.ipynb", "benchmarks"))
+
+    def run(*words):
+        ended = subprocess.run([sys.executable, *words], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)},
+                               text=True, timeout=200, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return ended.returncode, ended.stdout
+
+    return run
+
+
+def test_a_new_lesson_passes_its_tests(tree):
+    code, made = tree("tools/new_lesson.py", "a_new_one")
+    notebook, worker, exercises, *tests = [line for line in made.splitlines() if " " not in line]
+    assert code == 0 and len(tests) == 2, made
+    strict = "--nbval --nbval-current-env --nbval-sanitize-with=tests/sanitize.cfg"
+    row = f"[{notebook.removeprefix('notebooks/')[:2]}]"
+    code, said = tree("-m", "pytest", "-q", "-n0", "-o", f"addopts={strict}", "-k", f"a_new_one or {row}",
+                      notebook, *tests, "tests/exercises/test_all.py", "tests/test_notebooks.py",
+                      "tests/test_readme.py")
+    assert code == 0, said
+    assert tree("-m", "ruff", "check", "-q", ".") == (0, "")
+    code, said = tree("tools/new_lesson.py", "a_new_one")
+    assert code == 2 and f"{worker}, {exercises}" in said and "there already" in said
+    code, said = tree("tools/new_lesson.py", "fresh_2")
+    assert code == 2 and "small letters" in said

@@ -1,0 +1,132 @@
+"""What README.md, CONTRIBUTING.md, the workflow and the citation say of this folder holds: links, tables, commands."""
+
+import re
+import shlex
+
+import nbformat
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from tools.execute import minutes, store
+
+README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def table(heading, text=README):
+    """The rows of the table under a heading, as lists of cells; its head is left out."""
+    section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+    return [re.split(r" \| ", row.strip("| ")) for row in re.findall(r"^\|.*", section, re.MULTILINE)[2:]]
+
+
+LESSONS = table("The lessons")
+
+
+def words(book):
+    """All that stands in a notebook, its stored texts included, with single spaces."""
+    texts = []
+    for cell in book.cells:
+        texts.append(cell.source)
+        for output in cell.get("outputs", ()):
+            texts += [output.get("text", ""), output.get("evalue", ""), output.get("data", {}).get("text/plain", "")]
+    return " ".join(" ".join(texts).split())
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md"])
+def test_links_lead_somewhere(name):
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_lessons_have_a_row_each_in_order():
+    found = [re.fullmatch(r"\[(\d\d)\]\((notebooks/\1_\w+\.ipynb)\)", row[0])[2] for row in LESSONS]
+    assert found == [f"notebooks/{path.name}" for path in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("row", LESSONS, ids=lambda row: row[0][1:3])
+def test_row_of_a_lesson(row):
+    path = ROOT / re.search(r"\((.*)\)", row[0])[1]
+    book = nbformat.read(path, as_version=4)
+    code = " ".join(cell.source for cell in book.cells if cell.cell_type == "code")
+    _, question, time, tier, _ = row
+    assert book.cells[0].source.splitlines()[0].endswith(f"· {question}")
+    assert abs(int(time) - minutes(path)) <= 1, f"tools/execute.py counts {minutes(path)} minutes"
+    assert set(tier.split(", ")) <= {"real", "scaled down", "recorded"}
+    assert ("recorded" in tier) == ("recorded(" in code)
+    if row is not LESSONS[0]:  # which explains what the words mean
+        assert ("scaled down" in tier) == ("scaled down here" in words(book))
+
+
+def test_symptoms_stand_in_their_lessons():
+    rows = table("If something does not work")
+    assert rows
+    for symptom, _, lesson in rows:
+        text = words(nbformat.read(*(ROOT / "notebooks").glob(f"{lesson}_*.ipynb"), as_version=4))
+        for quoted in re.findall("`([^`]+)`", symptom):
+            assert quoted in text, f"{quoted!r} is not in lesson {lesson}"
+
+
+def test_packages_are_those_of_requirements():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    learn, test = "\n".join(lines).split("# for the tests")
+    named = ", ".join(row[0] for row in table("What is installed, and why")).split(", **only for the tests**, ")
+    for part, names in zip((learn, test), named, strict=True):
+        assert names.split(", ") == re.findall(r"^([\w-]+)==", part, re.MULTILINE)
+    assert lines[-1] == "-e ."
+
+
+def test_commands_and_files_exist():
+    """Each path of ours in a command, or between backticks; each folder of the map."""
+    for text in README, CONTRIBUTING:
+        for path in re.findall(r"(?:tools|tests|helpers|notebooks|data|\.github|\.ci)/[\w./]*\w/?", text):
+            assert (ROOT / path).exists(), path
+    for tool in (ROOT / "tools").glob("*.py"):
+        assert f"tools/{tool.name}" in CONTRIBUTING
+
+
+def test_the_two_commands_differ_in_their_last_step_alone():
+    first, second = re.findall("^    (python3 -m venv .*)", README, re.MULTILINE)
+    assert first.rpartition(" && ")[0] == second.rpartition(" && ")[0] and second.endswith("/pytest")
+
+
+def test_the_workflow_runs_what_ci_runs_and_names_files_that_are_there():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert {"run": ".ci/run"} in workflow["jobs"]["linux"]["steps"]
+    for name in workflow["env"]["FAST"].split():
+        file, _, test = name.partition("::")
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_hooks_run_what_is_there():
+    for hook in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]:
+        program, *arguments = shlex.split(hook["entry"])
+        assert hook["language"] == "system" and program.startswith(".venv/bin/")
+        assert all((ROOT / word).exists() for word in arguments if "/" in word)
+
+
+def test_citation_agrees_with_the_package():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = dict(re.findall(r'^(\w+) = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert citation["version"] == project["version"] and project["license"] in citation["license"]
+    assert README.startswith(f"# {citation['title']}\n") and citation["authors"] and citation["cff-version"] == "1.2.0"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_normalising_leaves_a_stored_lesson_as_it_is(path, tmp_path):
+    store(nbformat.read(path, as_version=4), tmp_path / path.name)
+    same = (tmp_path / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+    assert same, "run tools/execute.py --normalise"
+
+
+def test_normalising_takes_out_what_an_editor_puts_in(tmp_path):
+    outputs = [nbformat.v4.new_output("stream", text="1\n"), nbformat.v4.new_output("display_data"),
+               nbformat.v4.new_output("stream", text="2\n")]
+    cell = nbformat.v4.new_code_cell("print(1)", execution_count=7, outputs=outputs,
+                                     metadata={"collapsed": True, "tags": ["kept"]})
+    store(nbformat.v4.new_notebook(cells=[cell], metadata={"widgets": {}}), tmp_path / "book.ipynb")
+    book = nbformat.read(tmp_path / "book.ipynb", as_version=4)
+    (cell,) = book.cells
+    assert set(book.metadata) == {"kernelspec", "language_info"}
+    assert cell.metadata == {"tags": ["kept"]} and cell.execution_count == 7
+    assert [output.text for output in cell.outputs] == ["1\n2\n"]

@@ -1,0 +1,124 @@
+"""The speed ladder: its rungs as data, that each trains as it says, the chart, the reader's best, the GPU's part."""
+
+import math
+import os
+import subprocess
+import sys
+
+import matplotlib.pyplot as plt
+import pytest
+
+from helpers import launch
+from helpers.data import Digits
+from helpers.widgets.ladder import best_so_far, draw_ladder
+from helpers.workers.speed_ladder import recorded
+from helpers.workers.speed_ladder.rungs import SIDE_RUNGS, changed, own_rung, rungs
+from tests.conftest import ROOT
+from tests.stand_in_gpus import environment
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """64 training and 16 test images as JPEG files: enough for two steps of the top rung."""
+    folder = tmp_path_factory.mktemp("photos")
+    for part, count in (("train", 64), ("test", 16)):
+        data = Digits(train=part == "train")
+        for number in range(count):
+            image, label = data[number]
+            (folder / part / str(label)).mkdir(parents=True, exist_ok=True)
+            image.resize((64, 64)).save(folder / part / str(label) / f"{number:04}.jpg")
+    return folder
+
+
+@pytest.mark.parametrize("fast_bf16", [True, False])
+def test_rungs_are_small_and_apply(fast_bf16):
+    found = rungs(fast_bf16)
+    assert len({rung.title for rung in found}) == len(found) >= 12 and [rung.number for rung in found[:3]] == [0, 1, 2]
+    for rung in found[1:]:
+        assert 1 <= rung.changed_lines <= 10, rung.title
+        assert len(list((ROOT / "notebooks").glob(f"{rung.lesson}_*.ipynb"))) == 1
+        compile(rung.source, rung.title, "exec")
+    assert {rung.title for rung in found if not rung.kept} == {*SIDE_RUNGS, *(() if fast_bf16 else ("bfloat16",))}
+
+
+def test_rungs_train_and_the_first_ones_alike(photos, tmp_path):
+    """Titles side by side have the same weights after the first epoch; every report has what the lesson reads."""
+    weights = {}
+    for rung in rungs(True):
+        if rung.title == "torch.compile":
+            continue
+        script = tmp_path / "rung.py"
+        script.write_text(rung.source)
+        run = launch(script, rung.nprocs, [str(photos), "--epochs", "1"], show=False, timeout=60)
+        (row,) = run.reports[0]
+        assert row["seconds"] > 0 and 0 <= row["right"] <= 1 and math.isfinite(row["loss"]), rung.title
+        weights[rung.title] = row["weights"]
+    alike = [["The slow script", "Test once an epoch", "Two workers load", "Decode once"],
+             ["Decode no finer than needed", "Augment whole batches", "Test without a graph"]]
+    for titles in alike:
+        assert len({weights[title] for title in titles}) == 1, titles
+    top = weights["bfloat16"]
+    assert weights["Two workers again"] == top and weights["Two ranks"] == pytest.approx(top, rel=0.01)
+
+
+def test_hunks_say_what_they_cannot_find():
+    assert changed("a\nb\nc", "-b\n+B") == "a\nB\nc" and changed("a\nb", "-a\n@@\n b\n+c") == "b\nc"
+    for hunks, said in (("-x", "stand 0 times"), ("-a", "stand 2 times"), ("+new", "how many times"),
+                        ("a", "begins with none of")):
+        with pytest.raises(ValueError, match=said):
+            changed("a = 1\na = 2", hunks)
+    mine = own_rung(rungs(True)[3], "-lr=0.01\n+lr=0.02")
+    assert mine.changed_lines == 2 and "lr=0.02" in mine.source and mine.kept
+
+
+def test_chart_shows_what_is_measured():
+    found, fig = rungs(True), plt.figure()
+    ax = draw_ladder(fig.add_subplot(), found, {}, {"memory": 5000})
+    assert "none measured yet" in fig.get_label()
+    draw_ladder(ax, found, {"The slow script": [100, 90], "Two ranks": [250]}, {"memory": 5000})
+    bars = [bar.get_width() for bars in ax.containers for bar in bars if bar.get_width()]
+    assert bars == [100, 250]
+    assert "The slow script 1.0 times, Two ranks (not kept) 2.5 times" in fig.get_label()
+    assert "memory 50 times" in fig.get_label() and len(ax.get_yticklabels()) == len(found)
+    plt.close(fig)
+
+
+def test_own_best_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
+    assert best_so_far("cpu") is None
+    assert [best_so_far("cpu", speed) for speed in (20.0, 30.0, 25.0)] == [20.0, 30.0, 30.0]
+    assert best_so_far("cpu") == 30.0 and best_so_far("gpu") is None
+    assert not (tmp_path / "progress.json").exists(), "another file than the exercises'"
+    (tmp_path / "progress.ladders.json").write_text("no JSON")
+    assert best_so_far("cpu") is None and best_so_far("cpu", 3.0) == 3.0
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.ladders.json" / "not" / "a" / "folder"))
+    assert best_so_far("cpu", 2.0) == 2.0, "what cannot be kept is no error"
+
+
+def test_gpu_rungs_build_on_each_other():
+    switched = [name for change in recorded.RUNGS.values() for name in change]
+    assert len(recorded.RUNGS) >= 8 and len(set(switched)) == len(switched)
+    assert {"tf32", "bf16", "fused_attention", "fused_optimizer", "texts", "prefetch", "compile"} == set(switched)
+
+
+def test_attention_by_hand_is_the_librarys():
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k, v = torch.randn(3, 2, 4, 8, 16)
+    assert torch.allclose(recorded.attention_by_hand(q, k, v, True), scaled_dot_product_attention(q, k, v,
+                          is_causal=True), atol=1e-5)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in nvidia-smi is a shell script")
+def test_gpu_ladder_runs_on_a_stand_in():
+    """Its code, not its figures: a stand-in GPU computes on the CPU, a tiny model here."""
+    code = ("from helpers.workers.speed_ladder.recorded import ladder; "
+            "found = ladder({'width': 16, 'layers': 1, 'heads': 2, 'vocabulary': 50, 'length': 8}, warmup=1, steps=2); "
+            "rows = list(found.values())[:-1]; "
+            "print(len(found), all(row['tokens a second'] > 0 and row['loss'] < 6 for row in rows))")
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment(1)}, cwd=ROOT,
+                          capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["9", "True"], done.stdout + done.stderr
