@@ -3,6 +3,7 @@
     python tools/execute.py                      all lessons
     python tools/execute.py notebooks/00*.ipynb  these
     python tools/execute.py --fresh …            keep no old output
+    python tools/execute.py --normalise …        execute nothing; take out what differs for no reason
 
 Measured times differ at every execution. Outputs that differ in nothing else (after the patterns of tests/sanitize.cfg,
 which nbval uses too) are left as they were.
@@ -50,23 +51,40 @@ def execute(path, fresh):
     known = patterns()
     number = 0
     for cell, old in zip(book.cells, before, strict=True):
-        cell.metadata = {name: value for name, value in cell.metadata.items() if name == "tags"}
         if cell.cell_type != "code":
             continue
-        if cell.source.startswith("predict("):
-            cell.metadata["jupyter"] = {"source_hidden": True}  # the code of a question holds its answer
         number += 1
         cell.execution_count = number
         cell.outputs = stable(cell.outputs, number)
         ignored = "nbval-ignore-output" in cell.metadata.get("tags", ())
         same = comparable(cell.outputs, known) == comparable(old, known)
         if not fresh and old and (same or ignored):
-            cell.outputs = stable(old, number)
+            cell.outputs = old
+    store(book, path)
+    return seconds
+
+
+def store(book, path):
+    """Write a lesson without what differs from one execution, or one front end, to another for no reason.
+
+    Which cells were executed is left as it is: `tests/test_notebooks.py` asks for all of them, in order.
+    """
+    for cell in book.cells:
+        cell.metadata = {name: value for name, value in cell.metadata.items() if name == "tags"}
+        if cell.cell_type == "code":
+            if cell.source.startswith("predict("):
+                cell.metadata["jupyter"] = {"source_hidden": True}  # the code of a question holds its answer
+            cell.outputs = stable(cell.outputs, cell.execution_count)
     book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
                      "language_info": {"name": "python"}}
     nbformat.validate(book)
     nbformat.write(book, path)
-    return seconds
+
+
+def minutes(path):
+    """How long a lesson takes to read, at 200 words of text and code a minute, and to execute: one minute more."""
+    words = sum(len(cell.source.split()) for cell in nbformat.read(path, as_version=4).cells)
+    return round(words / 200) + 1
 
 
 def stable(outputs, number):
@@ -104,10 +122,15 @@ def main():
     parser = argparse.ArgumentParser(description="Execute lessons and store their outputs.")
     parser.add_argument("notebooks", nargs="*", type=Path, default=sorted(NOTEBOOKS.glob("*.ipynb")))
     parser.add_argument("--fresh", action="store_true", help="keep no old output")
+    parser.add_argument("--normalise", action="store_true", help="execute nothing")
     options = parser.parse_args()
     for path in options.notebooks:
+        if options.normalise:
+            store(nbformat.read(path, as_version=4), path)
+            continue
         try:
-            print(f"{path.name}: {execute(path, options.fresh):.1f} s", flush=True)
+            seconds = execute(path, options.fresh)
+            print(f"{path.name}: {seconds:.1f} s; with reading, {minutes(path)} minutes", flush=True)
         except CellExecutionError as error:
             sys.exit(f"{path.name}: {error}")
 

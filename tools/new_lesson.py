@@ -1,0 +1,78 @@
+"""Make the skeleton of a lesson that passes all tests as it stands: tools/skeleton, with another name.
+
+    python tools/new_lesson.py checkpoints
+
+It becomes the last lesson: a notebook with the headings of every lesson and cells that work, a worker script, an
+exercise, the tests of both, its place in helpers/exercises/catalogue.py, a row in README.md. Nothing is overwritten;
+lesson 00, which shows a table of all lessons, is executed anew.
+"""
+
+import argparse
+import re
+from pathlib import Path
+
+import nbformat
+from execute import execute, minutes
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+ROOT = Path(__file__).resolve().parents[1]
+SKELETON = ROOT / "tools" / "skeleton"
+CATALOGUE, README = ROOT / "helpers" / "exercises" / "catalogue.py", ROOT / "README.md"
+
+
+def notebook(text):
+    """A notebook of Markdown: each ```python block is a code cell, and a heading begins a new cell of text."""
+    cells = []
+    for number, part in enumerate(re.split(r"^```python\n(.*?)\n```$", text, flags=re.DOTALL | re.MULTILINE)):
+        if number % 2:
+            cells.append(new_code_cell(part))
+        else:
+            texts = map(str.strip, re.split(r"^(?=## |\*\*When)", part, flags=re.MULTILINE))
+            cells += [new_markdown_cell(one) for one in texts if one]
+    for number, cell in enumerate(cells):
+        cell.id = f"cell-{number}"
+    return new_notebook(cells=cells)
+
+
+def row(name, number, minutes):
+    """The lesson's row in README.md, as tests/test_readme.py wants it."""
+    return (f"| [{number}](notebooks/{number}_{name}.ipynb) | What does a lesson ask? | {minutes} | real | "
+            "say what the reader will do |\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Make the skeleton of a lesson.")
+    parser.add_argument("name", help="small letters and underscores, such as checkpoints")
+    name = parser.parse_args().name
+    catalogue, readme = CATALOGUE.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
+    lessons = re.search(r"^LESSONS = \([^)]*", catalogue, re.MULTILINE)
+    number = f"{len(re.findall('[a-z0-9_]+', lessons[0])):02}"
+    files = {"lesson.md": f"notebooks/{number}_{name}.ipynb", "worker.py": f"helpers/workers/{name}/{name}.py",
+             "exercises.py": f"helpers/exercises/{name}.py", "test_lesson.py": f"tests/test_{name}.py",
+             "test_exercises.py": f"tests/exercises/test_{name}.py"}
+    if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
+        parser.error(f"{name!r}: small letters, with an underscore between words, for it will be a module's name")
+    if there := [path for path in files.values() if (ROOT / path).exists()]:
+        parser.error(f"{', '.join(there)} is there already")
+
+    words = {"new_lesson": name, "NewLesson": name.title().replace("_", ""), "NUMBER": number,
+             "New lesson": name.replace("_", " ").capitalize()}
+    for template, path in files.items():
+        text = re.sub("|".join(words), lambda found: words[found[0]], (SKELETON / template).read_text(encoding="utf-8"))
+        (ROOT / path).parent.mkdir(exist_ok=True)
+        if template == "lesson.md":
+            nbformat.write(notebook(text), ROOT / path)
+        else:
+            (ROOT / path).write_text(text, encoding="utf-8")
+    more = catalogue[:lessons.end()] + f',\n           "{name}"' + catalogue[lessons.end():]
+    CATALOGUE.write_text(more, encoding="utf-8")
+    lesson = ROOT / files["lesson.md"]
+    end = list(re.finditer(r"^\| \[\d\d\]\(.*\n", readme, re.MULTILINE))[-1].end()
+    README.write_text(readme[:end] + row(name, number, minutes(lesson)) + readme[end:], encoding="utf-8")
+    for path in lesson, *lesson.parent.glob("00_*.ipynb"):  # which shows a table of all lessons
+        execute(path, fresh=path == lesson)
+    print(*files.values(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""New lesson: answers, wrong and right.
+
+How each could be cheated, or a right answer refused, and what stands against it:
+my_new_lesson    one rank's number known by heart; one factor; text in place of a number
+"""
+
+import os
+
+from helpers.exercises import new_lesson as ex
+from tests.answers import edits, right
+
+test_my_new_lesson = edits(
+    ex.my_new_lesson,
+    ('int(os.environ["RANK"])', "0", "rank 1 returned 0"),
+    (" * factor", "", "factor 10: rank 1 returned 1"),
+    ('int(os.environ["RANK"])', 'os.environ["RANK"]', "a str"),
+)
+
+
+@right(ex.my_new_lesson)
+def test_another_style(factor):
+    return sum([int(os.getenv("RANK"))] * factor)
