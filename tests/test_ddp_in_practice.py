@@ -1,16 +1,12 @@
 """DDP in practice: its two training scripts, whole and under crashes, and its loaders."""
 
 import os
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from helpers import RankError, launch
 from helpers.launcher.arguments import WORKERS
-from tests.conftest import ended, unless_torch_aborts
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 HERE = WORKERS / "ddp_in_practice"
@@ -69,27 +65,6 @@ def test_other_numbers_of_ranks_compiled_and_without_a_file(nprocs, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     run = train("--epochs", 1, *["--compile", "aot_eager"] * (nprocs == 1), nprocs=nprocs)
     assert "epoch 0" in run.logs[0] and os.listdir(tmp_path) == []
-
-
-def test_it_runs_in_processes_as_torchrun_starts_them(tmp_path):
-    """tests/test_torchrun.py runs torchrun itself; what it gives to a script is this environment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    command = [sys.executable, HERE / "train.py", tmp_path / "a.pt", "--epochs", "4"]
-    given = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-             "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-
-    def run():
-        (tmp_path / "a.pt").unlink(missing_ok=True)
-        environments = [{**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-        return ended([subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       text=True) for environment in environments], 100)
-
-    outputs, returncodes = unless_torch_aborts(run)
-    assert returncodes == [0, 0], outputs
-    train(tmp_path / "b.pt", "--epochs", 4)
-    assert "epoch 3" in outputs[0] and same(tmp_path / "a.pt", tmp_path / "b.pt")
 
 
 def test_train_is_train_one_but_for_a_few_lines_and_each_is_one_page():

@@ -1,4 +1,4 @@
-"""The workers under real torchrun: the same files, unchanged, in a terminal and on several machines' agents."""
+"""The workers under real torchrun: the same files, unchanged, as in a terminal. (Two agents: test_many_machines.)"""
 
 import os
 import re
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from helpers.launcher.arguments import WORKERS
-from tests.conftest import ended, eventually, running, unless_torch_aborts
+from tests.conftest import eventually, running, unless_torch_aborts
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
@@ -46,19 +46,3 @@ def test_workers_run_under_torchrun(script, nprocs, says, mark):
     assert re.search(says, printed)
     if script.endswith("train_digits.py"):
         assert re.search(r"\[rank 1\] epoch=1 loss=", printed), "report prints where nobody listens"
-
-
-def test_two_agents_on_one_machine(mark):
-    port = 20000 + os.getpid() % 10000  # below the ports that the system gives away: nobody takes it meanwhile
-    command = [*TORCHRUN, "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-id={port}",
-               f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", WORKERS / "start_here/train_digits.py",
-               "--epochs=1"]
-
-    def run():
-        return ended([subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                       env=environment(mark)) for _ in range(2)], 300)
-
-    outputs, returncodes = unless_torch_aborts(run)
-    assert returncodes == [0, 0], outputs
-    assert "on 2 rank(s)" in "".join(outputs)
-    assert sorted(re.findall(r"^rank (\d) trained on 719 of 1437", "".join(outputs), re.MULTILINE)) == list("01")
