@@ -65,29 +65,39 @@ class Kernel:
         return eventually(lambda: not running(self.mark)) and eventually(lambda: not list(self.folder.iterdir()))
 
 
-@pytest.fixture
-def kernel(tmp_path):
+def used(folder):
     shared = set(os.listdir("/dev/shm"))
-    kernel = Kernel(tmp_path)
+    kernel = Kernel(folder)
     kernel.run(OWN_SEMAPHORES)
     kernel.run("from helpers import launch, RankError")
     yield kernel
     if kernel.manager.is_alive():
         kernel.manager.shutdown_kernel()
     kernel.manager.cleanup_resources()
-    assert kernel.nothing_is_left(), (running(kernel.mark), list(tmp_path.rglob("*")))
+    assert kernel.nothing_is_left(), (running(kernel.mark), list(folder.rglob("*")))
     assert eventually(lambda: not orphaned_memory(shared)), orphaned_memory(shared)
 
 
+@pytest.fixture
+def kernel(tmp_path):
+    yield from used(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def lasting_kernel(tmp_path_factory):
+    """For tests that leave the kernel as it was: starting one, with its fork server, takes longer than they do."""
+    yield from used(tmp_path_factory.mktemp("kernel"))
+
+
 @pytest.mark.parametrize("how", [COMPUTE, COLLECTIVE])
-def test_an_interrupted_cell_ends_its_ranks_and_the_next_cell_works(kernel, how):
-    kernel.start(ENDLESS.format(how=how))
+def test_an_interrupted_cell_ends_its_ranks_and_the_next_cell_works(lasting_kernel, how):
+    lasting_kernel.start(ENDLESS.format(how=how))
     began = time.monotonic()
-    kernel.manager.interrupt_kernel()
-    assert kernel.reply()["ename"] == "KeyboardInterrupt"
+    lasting_kernel.manager.interrupt_kernel()
+    assert lasting_kernel.reply()["ename"] == "KeyboardInterrupt"
     assert time.monotonic() - began < 8
-    assert kernel.ranks_are_gone()
-    reply, outputs = kernel.run("launch(lambda: 7, nprocs=2).results")
+    assert lasting_kernel.ranks_are_gone()
+    reply, outputs = lasting_kernel.run("launch(lambda: 7, nprocs=2).results")
     assert reply["status"] == "ok"
     assert any(message["content"].get("data", {}).get("text/plain") == "[7, 7]" for message in outputs)
 
@@ -106,11 +116,11 @@ def test_a_killed_kernel_leaves_nothing(kernel):
     assert kernel.nothing_is_left(), running(kernel.mark)
 
 
-def test_what_stays_is_ordered_by_rank_and_what_comes_first_is_stable(kernel):
+def test_what_stays_is_ordered_by_rank_and_what_comes_first_is_stable(lasting_kernel):
     code = ("def work():\n    import os, time\n    time.sleep(0.5 * (1 - int(os.environ['RANK'])))\n"
             "    print('hello')\n    time.sleep(0.3)\n\nrun = launch(work, nprocs=2)")
     for _ in range(2):
-        _, outputs = kernel.run(code)
+        _, outputs = lasting_kernel.run(code)
         shown = [message for message in outputs if message["msg_type"] in ("stream", "display_data")]
         assert [message["msg_type"] for message in shown] == ["display_data", "stream"]
         assert shown[0]["content"]["data"] == {}, "nbval compares the first state of a display: this one is empty"
@@ -120,16 +130,16 @@ def test_what_stays_is_ordered_by_rank_and_what_comes_first_is_stable(kernel):
         assert updates[-1] == {}, "and in the end the display is empty again"
 
 
-def test_an_exception_shows_the_cells_own_line(kernel):
-    reply, _ = kernel.run("def work():\n    x = 1\n    return x / 0\n\nlaunch(work, nprocs=2)")
+def test_an_exception_shows_the_cells_own_line(lasting_kernel):
+    reply, _ = lasting_kernel.run("def work():\n    x = 1\n    return x / 0\n\nlaunch(work, nprocs=2)")
     assert reply["ename"] == "RankError" and reply["evalue"].endswith("ZeroDivisionError: division by zero")
     trace = "\n".join(reply["traceback"])
     assert "line 3, in work" in trace and "return x / 0" in trace and "Cell In[" in trace
     assert "launcher" not in trace and "multiprocessing" not in trace
 
 
-def test_torch_used_with_all_threads_in_the_kernel(kernel):
-    kernel.run("import torch; torch.set_num_threads(2); torch.randn(4_000_000).exp()")
+def test_torch_used_with_all_threads_in_the_kernel(lasting_kernel):
+    lasting_kernel.run("import torch; torch.set_num_threads(2); torch.randn(4_000_000).exp()")
     work = "lambda: float(torch.ones(4_000_000).exp().sum() > 0)"
-    _, outputs = kernel.run(f"launch({work}, nprocs=2, timeout=60).results")
+    _, outputs = lasting_kernel.run(f"launch({work}, nprocs=2, timeout=60).results")
     assert any(message["content"].get("data", {}).get("text/plain") == "[1.0, 1.0]" for message in outputs)
