@@ -1,6 +1,7 @@
 """The exercises of scaling: a curve from a few points, the quickest layout that fits, how often to save."""
 
 import math
+import numbers
 
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet
@@ -10,6 +11,18 @@ def _curve(gpus, compute, alpha, beta, size, step_tokens):
     """Tokens/s in all under strong scaling, as the lesson models it."""
     ring = 2 * (gpus - 1) * alpha + 2 * (gpus - 1) / gpus * size / beta
     return step_tokens / (compute / gpus + ring)
+
+
+def _numbers(returned):
+    """A flat list, tuple, array or tensor of numbers as a list of float; anything else as its repr."""
+    if getattr(returned, "ndim", 1) == 1 and not isinstance(returned, (str, dict)):
+        try:
+            found = list(returned)
+            if not any(isinstance(one, (str, bool)) for one in found):
+                return [float(one) for one in found]
+        except (TypeError, ValueError, OverflowError):
+            pass
+    return repr(returned)
 
 
 class PredictCurve(Alone):
@@ -52,16 +65,14 @@ class PredictCurve(Alone):
         gpus, wanted, *unknown, size, step_tokens = case
         measured = [_curve(n, *unknown, size, step_tokens) for n in gpus]
         returned = predict_curve(list(gpus), measured, list(wanted), size, step_tokens)
-        try:
-            return [float(one) for one in returned]
-        except TypeError:
-            return repr(returned)
+        return _numbers(returned)
 
     def judge(self, seen, case):
         (got,), (_, wanted, compute, alpha, beta, size, step_tokens) = seen, case
         right = [_curve(n, compute, alpha, beta, size, step_tokens) for n in wanted]
         if not isinstance(got, list) or len(got) != len(wanted):
-            return not_yet(f"it returned {got}", f"a list of {len(wanted)} numbers, one for each of `wanted`", "")
+            return not_yet(f"it returned {got}", f"a list of {len(wanted)} numbers",
+                           "a flat list: one number for each of `wanted`, in its order")
         if all(abs(one / real - 1) <= 0.01 for one, real in zip(got, right, strict=True)):
             return None
         for n, one, real in zip(wanted, got, right, strict=True):
@@ -71,11 +82,19 @@ class PredictCurve(Alone):
 
     @staticmethod
     def _why(one, n, case):
-        gpus, _, *unknown = case
-        if abs(one * n / _curve(n, *unknown) - 1) < 0.01:
-            return "that is each GPU's; what all do together is asked for"
-        if abs(one / (_curve(gpus[0], *unknown) * n / gpus[0]) - 1) < 0.01:
-            return "that many times as many GPUs are not that many times as fast: the all-reduce does not shrink"
+        gpus, _, *unknown, size, step_tokens = case
+        real, *measured = (_curve(m, *unknown, size, step_tokens) for m in (n, *gpus))
+        (each,) = PredictCurve.answer(gpus, [m * rate for m, rate in zip(gpus, measured, strict=True)], [n], size,
+                                      step_tokens)
+        not_so = "that many times as many GPUs are not that many times as fast: the all-reduce does not shrink"
+        known = (("that is each GPU's; what all do together is asked for", real / n),
+                 ("these are seconds of a step; tokens per second are asked for", step_tokens / real),
+                 ("that is the number of GPUs; their tokens per second are asked for", n),
+                 ("`tokens_per_second` is in all, not of each GPU", each),
+                 ("`tokens_per_second` is in all, not of each GPU", each / n),
+                 (not_so, measured[0] * n / gpus[0]), (not_so, measured[-1] * n / gpus[-1]))
+        if look := next((why for why, wrong in known if abs(one / wrong - 1) < 0.01), None):
+            return look
         return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in it, and does each "
                 "grow with n as it should? Fit seconds, which add up; tokens per second do not")
 
@@ -98,8 +117,10 @@ def _cluster(kind):
 
 def _allowed(layout, gpus, batch, node):
     """What is wrong with a layout's numbers; None if nothing."""
+    if not all(isinstance(one, int) and one >= 1 for one in layout):
+        return "its numbers are not all whole and at least 1"
     data, tensor, pipeline, micro_batches, micro_batch = layout
-    if min(layout) < 1 or data * tensor * pipeline != gpus:
+    if data * tensor * pipeline != gpus:
         return f"its ranks are {data} · {tensor} · {pipeline} = {data * tensor * pipeline}, not {gpus}"
     if data * micro_batches * micro_batch != batch:
         return f"its batch is {data * micro_batches * micro_batch}, not {batch}"
@@ -127,7 +148,8 @@ class ChooseLayout(Alone):
     # GPUs, batch, GiB, GPUs of a node, kind
     cases = {f"{gpus} GPUs of {limit} GiB, batch {batch}, nodes of {node}": (gpus, batch, limit, node, kind)
              for gpus, batch, limit, node, kind in ((16, 64, 80, 8, "small"), (64, 128, 80, 8, "large"),
-                                                    (32, 96, 40, 4, "slow network"), (12, 60, 60, 8, "small"),
+                                                    (32, 96, 39, 4, "slow network"), (12, 60, 60, 8, "small"),
+                                                    (12, 48, 40, 4, "slow network"), (6, 8, 80, 6, "small"),
                                                     (64, 256, 80, 8, "huge"), (16, 4, 60, 8, "large"))}
 
     def answer(gpus, batch, seconds, held, limit, node):
@@ -144,21 +166,28 @@ class ChooseLayout(Alone):
     def probe(choose_layout, case):
         gpus, batch, limit, node, kind = case
         found = choose_layout(gpus, batch, *_cluster(kind), limit, node)
-        return [int(one) for one in found] if isinstance(found, (tuple, list)) else repr(found)
+        found = found.tolist() if hasattr(found, "tolist") else found  # an array, a tensor
+        return _numbers(found) if isinstance(found, (tuple, list)) else repr(found)
 
     def judge(self, seen, case):
         (found,), (gpus, batch, limit, node, kind) = seen, case
         seconds, held = _cluster(kind)
         best = ChooseLayout.answer(gpus, batch, seconds, held, limit, node)
+        if isinstance(found, list):
+            found = [int(one) if one.is_integer() else one for one in found]
+        said = f"it returned {tuple(found) if isinstance(found, list) else found}"
         if best is None:
-            return None if found == "None" else not_yet(f"it returned {found}", "`None`: no layout fits",
-                                                        "what is compared with `limit`?")
+            return None if found == "None" else not_yet(
+                said, "`None`: no layout fits",
+                "what is compared with `limit`?" if found else "`None`, not an empty tuple")
         expected = f"{best}: {seconds(*best):.2f} s, {held(*best):.1f} GiB"
         if not isinstance(found, list) or len(found) != 5:
-            return not_yet(f"it returned {found}", expected,
-                           "some layouts fit: are all tried?" if found == "None" else "a tuple of five numbers")
+            return not_yet(said, expected, "some layouts fit: are all tried?" if found == "None" else
+                           "the layout alone: a tuple of five numbers")
         if wrong := _allowed(found, gpus, batch, node):
             return not_yet(f"{tuple(found)}: {wrong}", expected, "what the task asks of the five numbers")
+        if found != list(best) and [*found[:3], found[4], found[3]] == list(best):
+            return not_yet(f"it returned {tuple(found)}", expected, "micro_batches comes before micro_batch")
         if held(*found) > limit:
             return not_yet(f"{tuple(found)} holds {held(*found):.1f} GiB", expected, f"it does not fit in {limit} GiB")
         if seconds(*found) > seconds(*best) * (1 + 1e-9):
@@ -192,13 +221,18 @@ class StepsBetweenSaves(Alone):
     def probe(steps_between_saves, case):
         returned = steps_between_saves(*case)
         returned = returned.item() if hasattr(returned, "item") else returned  # a number of numpy's or torch's
-        return float(returned) if isinstance(returned, (int, float)) else repr(returned)
+        if isinstance(returned, bool) or not isinstance(returned, numbers.Real):
+            return repr(returned)
+        try:
+            return float(returned)
+        except OverflowError:
+            return math.inf
 
     def judge(self, seen, case):
         (steps,), (gpus, hours, step, save) = seen, case
         mtbf = 3600 * hours / gpus
         best = StepsBetweenSaves.answer(*case)
-        if not isinstance(steps, float) or steps != steps or steps != int(steps) or steps < 1:
+        if not isinstance(steps, float) or not steps.is_integer() or steps < 1:
             return not_yet(f"it returned {steps:g}" if isinstance(steps, float) else f"it returned {steps}",
                            f"a whole number of at least 1, such as {best:,}", "`max(1, round(…))`")
         lost = self._lost(steps, case)
@@ -210,10 +244,14 @@ class StepsBetweenSaves(Alone):
                  "hours and seconds are mixed": (2 * save * hours / gpus) ** 0.5 / step,
                  "that is in seconds; steps are asked for": (2 * save * mtbf) ** 0.5,
                  half_cost: (save * mtbf) ** 0.5 / step,
+                 "an hour has 3600 seconds, not 60": (2 * save * 60 * hours / gpus) ** 0.5 / step,
+                 "that is half the time between failures; how long a save takes counts, too": mtbf / 2 / step,
                  "that is the time between failures itself: half of it would be lost at each": mtbf / step}
-        look = next((why for why, wrong in known.items() if abs(steps - wrong) <= max(1, 0.02 * wrong)),
+        look = next((why for why, wrong in known.items() if abs(steps - wrong) <= max(1, 0.005 * wrong)),
                     "what does saving cost, for each second of training, and what does a failure?")
-        return not_yet(f"every {steps:,.0f} steps: on top of each hour of training {60 * lost:.2f} minutes are lost",
+        costs = (f"on top of each hour of training {60 * lost:.2f} minutes are lost" if steps < best or lost < 1 else
+                 "it would hardly ever come to the next save")
+        return not_yet(f"every {steps:,.0f} steps: {costs}",
                        f"{60 * self._lost(best, case):.2f} minutes, with {best:,} steps", look)
 
     @staticmethod

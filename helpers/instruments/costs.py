@@ -67,7 +67,7 @@ class Cluster(NamedTuple):
     half: float
     """Numbers in a rank's part of an activation with which it reaches half of that."""
     all_reduce: dict
-    """{GPUs in a group: bytes/s}, 2 (n − 1)/n of the tensor over seconds."""
+    """{GPUs in a group: bytes/s}, 2 (n − 1)/n of the tensor over seconds, as we read it: its source does not say."""
     all_gather: dict
     """The same, (n − 1)/n of the tensor over seconds."""
 

@@ -7,6 +7,7 @@ steps_between_saves  a unit, the GPUs or the two forgotten; 0 steps; Daly's form
 """
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ test_predict_curve = edits(
     ("1 / n, 2 * (n - 1),", "0 * n, 2 * (n - 1),", "tokens/s"),
     ("1 / n, 2 * (n - 1),", "1 / n, np.log2(n),", "tokens/s"),
     ("(terms(wanted) @ unknown)", "(terms(wanted) @ unknown) / wanted", "that is each GPU's"),
-    ("return list(step_tokens / (terms(wanted) @ unknown))", "return list(terms(wanted) @ unknown)", "tokens/s"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))", "return list(1 / (terms(wanted) @ unknown))", "tokens/s"),
     ("return list(step_tokens / (terms(wanted) @ unknown))",
      "return [n / gpus[0] * tokens_per_second[0] for n in wanted]", "the all-reduce does not shrink"),
     ("return list(step_tokens / (terms(wanted) @ unknown))",
@@ -29,8 +30,23 @@ test_predict_curve = edits(
     ("return list(step_tokens / (terms(wanted) @ unknown))",
      "return list(np.polyval(np.polyfit(gpus, tokens_per_second, 2), wanted))", "tokens per second do not"),
     ("return list(step_tokens / (terms(wanted) @ unknown))", "return step_tokens / (terms(wanted[:1]) @ unknown)",
-     "a list of 3 numbers"),
+     "one number for each of `wanted`, in its order"),
     ("return list(step_tokens / (terms(wanted) @ unknown))", "return 1.0", "a list of 3 numbers"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))", "return None", "one number for each of `wanted`"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))",
+     "return [str(one) for one in step_tokens / (terms(wanted) @ unknown)]", "it returned ['"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))",
+     "return dict(zip(wanted, step_tokens / (terms(wanted) @ unknown)))", "a flat list"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))",
+     "return (step_tokens / (terms(wanted) @ unknown))[:, None]", "a flat list"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))", "return list(terms(wanted) @ unknown)",
+     "these are seconds of a step"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))", "return wanted", "that is the number of GPUs"),
+    ("np.array(tokens_per_second)", "(np.array(tokens_per_second) * gpus)", "is in all, not of each GPU"),
+    ((("np.array(tokens_per_second)", "(np.array(tokens_per_second) * gpus)"),
+      ("(terms(wanted) @ unknown)", "(terms(wanted) @ unknown) / wanted")), "is in all, not of each GPU"),
+    ("return list(step_tokens / (terms(wanted) @ unknown))",
+     "return [n / gpus[-1] * tokens_per_second[-1] for n in wanted]", "the all-reduce does not shrink"),
 )
 
 
@@ -85,6 +101,20 @@ test_choose_layout = edits(
      "min(fitting, key=lambda layout: seconds(*layout), default=(1, 1, 1, 1, 1))", "`None`: no layout fits"),
     ("min(fitting, key=lambda layout: seconds(*layout), default=None)", "(4, 4, 1, 1, 16)", "its ranks are"),
     ("min(fitting, key=lambda layout: seconds(*layout), default=None)", "None", "it returned None"),
+    ("held(*layout) <= limit", "held(*layout) < limit", "32 GPUs of 39 GiB"),
+    ("range(1, gpus // tensor + 1) if", "range(1, gpus // tensor + (tensor > 1)) if", "12 GPUs of 40 GiB"),
+    ("range(1, batch + 1)", "range(1, batch)", "6 GPUs of 80 GiB"),
+    ((("range(1, node + 1) if", "(1, 2, 4, 8) if"), ("range(1, gpus // tensor + 1) if", "(1, 2, 4, 8, 16, 32, 64) if")),
+     "12 GPUs of 40 GiB"),
+    ("batch // (data * micro_batch), micro_batch\n",
+     "batch // (data * micro_batch), micro_batch\n                layout = tuple(one + 0.4 for one in layout)\n",
+     "not all whole"),
+    ("return min(", "return fitting and tuple(-one for one in fitting[0]) or min(", "not all whole and at least 1"),
+    ("return min(", "best = min(fitting, key=lambda one: seconds(*one), default=None)\n"
+     "    return (*best[:3], best[4], best[3]) if best else min(", "micro_batches comes before micro_batch"),
+    ("return min(", "return fitting and (0.1, fitting[0]) or min(", "the layout alone"),
+    ("default=None)", "default=())", "`None`, not an empty tuple"),
+    ("return min(", "return fitting and [str(one) for one in fitting[0]] or min(", "the layout alone"),
 )
 
 
@@ -103,12 +133,36 @@ def test_in_another_order_and_as_a_list(gpus, batch, seconds, held, limit, node)
     return best
 
 
+def _best(gpus, batch, seconds, held, limit, node):
+    return ex.ChooseLayout.answer(gpus, batch, seconds, held, limit, node)
+
+
 @right(ex.choose_layout)
-def test_sorted_and_named(gpus, batch, seconds, held, limit, node):
-    from helpers.instruments.costs import Layout, layouts
+def test_an_array(*given):
+    return None if _best(*given) is None else np.array(_best(*given))
+
+
+@right(ex.choose_layout)
+def test_a_tensor(*given):
+    return None if _best(*given) is None else torch.tensor(_best(*given))
+
+
+@wrong(ex.choose_layout, "6 GPUs of 80 GiB")
+def test_only_the_lessons_layouts(gpus, batch, seconds, held, limit, node):
+    from helpers.instruments.costs import layouts
 
     fitting = [one for one in layouts(gpus, batch, gpus) if node % one.tensor == 0 and held(*one) <= limit]
-    return Layout(*sorted(fitting, key=lambda one: seconds(*one))[0]) if fitting else None
+    return sorted(fitting, key=lambda one: seconds(*one))[0] if fitting else None
+
+
+@right(ex.choose_layout)
+def test_sorted_and_named(gpus, batch, seconds, held, limit, node):
+    from helpers.instruments.costs import Layout
+
+    fitting = [Layout(d, t, gpus // d // t, batch // d // m, m) for d in range(1, gpus + 1) if gpus % d + batch % d == 0
+               for t in range(1, node + 1) if node % t + gpus // d % t == 0
+               for m in range(1, batch + 1) if batch // d % m == 0]
+    return next((one for one in sorted(fitting, key=lambda one: seconds(*one)) if held(*one) <= limit), None)
 
 
 @right(ex.choose_layout)
@@ -138,11 +192,22 @@ test_steps_between_saves = edits(
     ("max(1, round(", "max(1, 0.3 + round(", "a whole number of at least 1"),
     ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "230", "256 GPUs: every 230 steps"),
     ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "1", "16,384 GPUs: every 1 steps"),
-    ("** 0.5", "** 1", "on top of each hour"),
+    ("** 0.5", "** 1", "it would hardly ever come to the next save"),
     ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "'often'", "it returned 'often'"),
     ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "float('nan')", "a whole number"),
     ("save_seconds * mtbf", "step_seconds * mtbf", "on top of each hour"),
+    ("return max(1,", "return {1: True}.get(max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))) or max(1,",
+     "200,000 GPUs: it returned True"),
+    ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "float('inf')", "it returned inf"),
+    ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "10**400", "a whole number"),
+    ("(2 * save_seconds * mtbf) ** 0.5", "mtbf / 2", "that is half the time between failures"),
+    ("3600 * hours_per_gpu", "60 * hours_per_gpu", "an hour has 3600 seconds"),
 )
+
+
+@wrong(ex.steps_between_saves, "what does saving cost")
+def test_a_limit_is_not_called_seconds(*given):
+    return min(49_999, ex.StepsBetweenSaves.answer(*given))
 
 
 @right(ex.steps_between_saves)
@@ -162,3 +227,8 @@ def test_searched_with_the_formula_of_the_lesson(gpus, hours_per_gpu, step_secon
 @right(ex.steps_between_saves)
 def test_a_number_of_numpys(gpus, hours_per_gpu, step_seconds, save_seconds):
     return np.float64(max(1, math.ceil(math.sqrt(7200 * save_seconds * hours_per_gpu / gpus) / step_seconds)))
+
+
+@right(ex.steps_between_saves)
+def test_a_fraction(*given):
+    return Fraction(ex.StepsBetweenSaves.answer(*given))
