@@ -9,7 +9,8 @@
 
         lab.cable(200)                               # another speed, also while something runs
         job = lab.start_torchrun("train.py", "--nnodes=1:2", script_args=[…])   # goes on in the background
-        job.ranks(1)[0].kill()                       # a rank killed with -9; `lab.kill(1)`: the whole node
+        job.ranks(1)[0].kill()                       # a rank killed with -9; `lab.kill(1)`: the whole node;
+                                                     # `lab.unplug(1)`: its cable pulled
         job.wait(60)
 
 A node is a network and a PID namespace: it has an address of its own, nobody outside can talk to it, and who kills its
@@ -21,26 +22,26 @@ however that ends. (All nodes see the same files, as computers of a cluster see 
 
 import atexit
 import contextlib
-import ctypes
 import ipaddress
 import itertools
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import deque
 from pathlib import Path
 
 import psutil
 
 MOST_NODES = 4
-_PR_SET_CHILD_SUBREAPER, _CLONE_NEWNET = 36, 0x40000000
+#: What runs beside the nodes, or around their commands.
+_INSIDE = Path(__file__).with_name("nodes_inside.py")
 #: What a rank may say when it has done all its work, on a busy machine: torch's fault (pytorch/pytorch#190489).
 _ABORTED = "terminate called without an active exception"
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
@@ -61,6 +62,8 @@ class Nodes:
             raise ValueError(f"Nodes({n}): 1 to {MOST_NODES} nodes")
         _checked(mbit)
         self.n, self._started, self._inits, self._jobs, self._keeper = n, [[] for _ in range(n)], {}, 0, None
+        self._owner, self._asked = os.getpid(), 0
+        _LABS.add(self)
         self.folder = Path(tempfile.mkdtemp(prefix="nodes-"))
         atexit.register(self.close)
         forced = os.environ.get("COURSE_NODES") == "loopback" if loopback is None else loopback
@@ -79,7 +82,7 @@ class Nodes:
                 self.interface = "lo0" if sys.platform == "darwin" else "lo"
                 self.kind = (f"scaled down here: this system makes no networks of our own ({why}); {n} agents side by "
                              "side on loopback stand in, and no cable.")
-                self._keeper = _keeper([sys.executable, __file__, "keep", str(self.folder)])
+                self._keeper = _keeper([sys.executable, _INSIDE, "keep", str(self.folder)])
         except BaseException:
             self.close()
             raise
@@ -92,7 +95,7 @@ class Nodes:
             import pyroute2  # noqa: F401, here, because only Linux needs it
 
             self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child",
-                                    "--mount-proc", sys.executable, __file__, "switch", str(self.folder)])
+                                    "--mount-proc", sys.executable, _INSIDE, "switch", str(self.folder)])
             try:
                 self._ask(cable=1000)  # to find out whether that works here
                 for node in range(self.n):
@@ -108,11 +111,16 @@ class Nodes:
         """Have the switch do something, and wait for its answer."""
         limit = threading.Timer(20, self._keeper.kill)
         limit.start()
-        with contextlib.suppress(BrokenPipeError):
-            self._keeper.stdin.write(json.dumps(what) + "\n")
-            self._keeper.stdin.flush()
-        said = self._keeper.stdout.readline().strip()
-        limit.cancel()
+        self._asked += 1  # who is interrupted leaves an answer behind: questions have numbers
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                self._keeper.stdin.write(json.dumps({"number": self._asked, **what}) + "\n")
+                self._keeper.stdin.flush()
+            said = number = None
+            while number != str(self._asked) and said != "":
+                number, _, said = self._keeper.stdout.readline().strip().partition(" ")
+        finally:
+            limit.cancel()
         if said != "done":
             with contextlib.suppress(subprocess.TimeoutExpired):
                 said = said or self._keeper.communicate(timeout=5)[1].strip().splitlines()[-1:]
@@ -131,7 +139,7 @@ class Nodes:
     def start(self, node, command, env=None, **popen):
         """Start a command on a node; return its `Popen`. `env` comes on top of this process's environment.
 
-        End it by `kill(node)`: its Popen is only that of who waits for it.
+        Its `env` is all that was set. End it by `kill(node)`: its Popen is only that of who waits for it.
 
         Raises:
             RuntimeError: the node was killed; `boot` it.
@@ -145,15 +153,15 @@ class Nodes:
                        "env", "-C", os.getcwd(), *command]
         else:
             theirs, ours = os.pipe()  # closed at our end, it tells the guard to end all
-            command = [sys.executable, __file__, "guard", str(theirs), *command]
+            command = [sys.executable, _INSIDE, "guard", str(theirs), *command]
         own = {"GLOO_SOCKET_IFNAME": self.interface, "TMPDIR": str(self.folder), "PYTHONUNBUFFERED": "1",
                "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",  # two nodes cannot share one GPU: they have none
                "TORCH_CPP_LOG_LEVEL": "ERROR",  # or torch warns that addresses have no names
-               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or a restart may wait for ever (pytorch/pytorch#135712)
+               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a restart may wait for ever (pytorch/pytorch#135712)
+               **(env or {})}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True,  # no Ctrl-C of ours
-                                   env={**os.environ, **own, **(env or {})}, pass_fds=[theirs] if theirs else [],
-                                   **popen)
-        process.lifeline = ours
+                                   env={**os.environ, **own}, pass_fds=[theirs] if theirs else [], **popen)
+        process.lifeline, process.env = ours, own
         self._started[node].append(process)
         if theirs:
             os.close(theirs)
@@ -187,7 +195,8 @@ class Nodes:
 
     def kill(self, node):
         """Kill with -9 all that runs on a node, and the node."""
-        if self.shaped and self._inits.pop(node, None):
+        if self.shaped:
+            self._inits.pop(node, None)
             self._ask(kill=node)
         for process in self._started[node]:
             _let_go(process)
@@ -198,9 +207,21 @@ class Nodes:
         """Start a node that was killed; one that runs is left alone."""
         if self._keeper.args[0] == "unshare" and node not in self._inits:
             self._ask(boot=node)
-            switch = psutil.Process(self._keeper.pid).children()[0]
-            unshare = next(child for child in switch.children() if child.cmdline()[-1:] == [f"node-{node}"])
-            self._inits[node] = unshare.children()[0].pid
+            for unshare in psutil.Process(self._keeper.pid).children()[0].children():
+                if unshare.cmdline()[-1:] == [f"node-{node}"] and unshare.children():
+                    self._inits[node] = unshare.children()[0].pid
+            if node not in self._inits:
+                raise RuntimeError(f"node {node} ended as it started")
+
+    def unplug(self, node):
+        """Pull a node's cable: it runs on, and nobody hears of it, as if it had no power. `kill` and `boot` plug it in.
+
+        Raises:
+            RuntimeError: on loopback there is no cable.
+        """
+        if not self.shaped:
+            raise RuntimeError(f"there is no cable to unplug: {self.kind}")
+        self._ask(unplug=node)
 
     def start_torchrun(self, script, *options, script_args=(), nproc_per_node=1, nodes=None, env=None, rdzv_conf=""):
         """Start a torchrun agent on each of `nodes` (all, if not said), which meet at the first; return a `Job`.
@@ -224,6 +245,8 @@ class Nodes:
     def torchrun(self, script, *script_args, timeout=120, **how):
         """Run a script under one torchrun on each node, and wait; see `start_torchrun`. Returns the `Job`.
 
+        Where a rank aborts after its work (pytorch/pytorch#190489), all is run again, up to three times in all.
+
         Raises:
             TimeoutError: it had not ended after `timeout` seconds; the nodes were killed and booted anew.
         """
@@ -235,7 +258,10 @@ class Nodes:
 
     def close(self):
         """End everything; what the nodes ran, the nodes, the folder."""
+        if os.getpid() != self._owner:
+            return  # in a forked child: they are its parent's
         atexit.unregister(self.close)
+        _LABS.discard(self)
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             with contextlib.suppress(OSError):
@@ -337,6 +363,22 @@ class Job:
                 self.lab.boot(node)
 
 
+_LABS = weakref.WeakSet()
+
+
+def _forget():
+    """In a forked child: close our ends of the pipes, or all would live as long as the child does."""
+    for lab in list(_LABS):
+        for process in itertools.chain(*lab._started):
+            _let_go(process)
+        with contextlib.suppress(AttributeError, OSError):
+            lab._keeper.stdin.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 def _checked(mbit):
     if mbit is not None and not mbit > 0:
         raise ValueError(f"a cable of {mbit} Mbit/s: give a number above 0, or None for as fast as it can")
@@ -364,124 +406,3 @@ def _address(text):
     words = [int(text[i:i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(text), 8)]
     address = ipaddress.ip_address(b"".join(words))
     return str(getattr(address, "ipv4_mapped", None) or address)
-
-
-# What follows runs in processes of its own. They end when a pipe does: with their starter, however that ends.
-
-def _switch(folder):
-    """The first process in the namespaces, and the switch: boots and kills nodes, sets the speed of their cables."""
-    from pyroute2 import IPRoute
-
-    libc, nodes, speed = ctypes.CDLL(None, use_errno=True), {}, [None]
-
-    def inside(node):  # netlink's sockets belong to the network in which they were made
-        return _Network(libc, f"/proc/{nodes[node].pid}/ns/net")
-
-    def boot(node):
-        nodes[node] = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
-                                        "sh", "-c", "echo up; exec cat", f"node-{node}"],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if nodes[node].stdout.readline() != b"up\n":
-            raise RuntimeError("no second namespace inside the first")
-        with IPRoute() as ip:
-            ip.link("add", ifname=f"port{node}", kind="veth", peer={"ifname": "eth0", "net_ns_pid": nodes[node].pid})
-            ip.link("set", index=ip.link_lookup(ifname=f"port{node}")[0], state="up",
-                    master=ip.link_lookup(ifname="switch")[0])
-        with inside(node), IPRoute() as ip:
-            cable = ip.link_lookup(ifname="eth0")[0]
-            ip.addr("add", index=cable, address=f"10.0.0.{node + 1}", prefixlen=24)
-            ip.link("set", index=cable, state="up")
-            ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
-        shape(node)
-
-    def shape(node):
-        with inside(node), IPRoute() as ip:
-            cable = ip.link_lookup(ifname="eth0")[0]
-            if speed[0]:  # a bucket of tokens: 64 KiB may pass at once, then so many bits a second
-                ip.tc("replace", "tbf", index=cable, rate=f"{round(speed[0] * 1000)}kbit", burst=65536, latency="400ms")
-            else:
-                ip.tc("replace", "pfifo", index=cable, limit=1000)
-
-    with IPRoute() as ip:
-        ip.link("add", ifname="switch", kind="bridge")
-        ip.link("set", index=ip.link_lookup(ifname="switch")[0], state="up")
-    for line in sys.stdin:
-        try:
-            match json.loads(line):
-                case {"boot": node}:
-                    boot(node)
-                case {"kill": node}:
-                    nodes.pop(node).communicate()  # closes its stdin: its first process ends, and with it all others
-                    with IPRoute() as ip:  # or the system does so, some time later
-                        for port in ip.link_lookup(ifname=f"port{node}"):
-                            ip.link("del", index=port)
-                case {"cable": mbit}:
-                    speed[0] = mbit
-                    for node in nodes:
-                        shape(node)
-            print("done", flush=True)
-        except Exception as error:
-            print(f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
-    for node in nodes.values():
-        node.communicate()
-    _keep(folder)
-
-
-class _Network(contextlib.AbstractContextManager):
-    """This process is in another network for a while."""
-
-    def __init__(self, libc, path):
-        self.libc, self.there, self.here = libc, os.open(path, os.O_RDONLY), os.open("/proc/self/ns/net", os.O_RDONLY)
-
-    def __enter__(self):
-        if self.libc.setns(self.there, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
-
-    def __exit__(self, *_):
-        self.libc.setns(self.here, _CLONE_NEWNET)
-        os.close(self.there)
-        os.close(self.here)
-
-
-def _keep(folder):
-    """Remove the folder once nobody needs it any more; those who write there are about to end, too."""
-    sys.stdin.read()
-    for _ in range(100):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.exists(folder):
-            break
-        time.sleep(0.05)
-
-
-def _guard(lifeline, *command):
-    """On loopback: run a command; when it ends, or the lifeline does, end all that it has started."""
-    if sys.platform == "linux":  # who loses its parent becomes our child: nobody escapes
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-
-    def kill_all():
-        left = psutil.Process().children(recursive=True)
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        return left
-
-    def watch():
-        os.read(int(lifeline), 1)
-        while True:  # until the child, too, has ended
-            kill_all()
-            time.sleep(0.02)
-
-    threading.Thread(target=watch, daemon=True).start()
-    code = child.wait()
-    while left := kill_all():
-        psutil.wait_procs(left, 0.1)
-    if code < 0:  # end as it did
-        with contextlib.suppress(OSError):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    {"switch": _switch, "keep": _keep, "guard": _guard}[sys.argv[1]](*sys.argv[2:])

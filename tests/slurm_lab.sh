@@ -8,6 +8,7 @@ if [ "${INSIDE:-}" != 1 ]; then
 fi
 root=$(realpath "$1"); shift
 lab=$(mktemp -d); trap 'rm -rf "$lab"' EXIT
+export TMPDIR=$lab
 lib=$root/usr/lib/$(uname -m)-linux-gnu host=$(hostname)
 ip link set lo up; ip address add 10.9.9.1/32 dev lo
 export LD_LIBRARY_PATH=$lib:$lib/slurm-wlm PATH=$root/usr/bin:$root/usr/sbin:$PATH SLURM_CONF=$lab/slurm.conf

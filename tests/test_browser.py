@@ -124,6 +124,7 @@ def test_lesson_00_runs_and_its_panel_launches_ranks(page, lab):
     assert not unexpected
 
     button = scroll_to(page, "button:has-text('Run'):has(i.fa-play)")
+    page.get_by_label("Arguments").fill("--epochs 20")
     page.get_by_label("Ranks").press("ArrowUp")  # from 2 ranks to 3
     button.click()
     page.wait_for_selector("text=3 ranks finished", timeout=60_000)

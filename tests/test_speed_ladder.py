@@ -1,7 +1,6 @@
 """The speed ladder: its rungs as data, that each trains as it says, the chart, the reader's best, the GPU's part."""
 
 import math
-import os
 import subprocess
 import sys
 
@@ -65,12 +64,31 @@ def test_rungs_train_and_the_first_ones_alike(photos, tmp_path):
 
 def test_hunks_say_what_they_cannot_find():
     assert changed("a\nb\nc", "-b\n+B") == "a\nB\nc" and changed("a\nb", "-a\n@@\n b\n+c") == "b\nc"
-    for hunks, said in (("-x", "stand 0 times"), ("-a", "stand 2 times"), ("+new", "how many times"),
-                        ("a", "begins with none of")):
+    assert changed("a\nb", "@@\n-a\n+A\n@@") == "A\nb", "as the diffs on the page, which begin with @@"
+    for hunks, said in (("-x", r"stand 0 times.*are the spaces"), ("-a", "stand 2 times.*once:"),
+                        ("a", "begins with none"), ("+new", "names no line"), (" \n+new", "names no line")):
         with pytest.raises(ValueError, match=said):
             changed("a = 1\na = 2", hunks)
-    mine = own_rung(rungs(True)[3], "-lr=0.01\n+lr=0.02")
+
+
+def test_own_rungs_are_changes_and_python():
+    top = rungs(True)[3]
+    mine = own_rung(top, "-lr=0.01\n+lr=0.02")
     assert mine.changed_lines == 2 and "lr=0.02" in mine.source and mine.kept
+    assert own_rung(top, mine.diff).source == mine.source, "a diff of the page can be pasted"
+    for hunks, said in (("", "change nothing"), ("\n\n", "change nothing"), ("@@\n", "change nothing"),
+                        ("-lr=0.01\n+lr=0.01", "change nothing"), ("-lr=0.01\n+lr=(0.01", "is no Python, line"),
+                        ("    -lr=0.01\n    +lr=0.02", "are the spaces")):
+        with pytest.raises(ValueError, match=said):
+            own_rung(top, hunks)
+
+
+def test_first_images_are_of_all_digits(photos):
+    scope = {"__name__": "slow"}
+    exec(rungs(True)[0].source, scope)
+    some = scope["Photos"](photos / "train", 32)
+    assert len(some) == 32 and len({label for _, label in (some[i] for i in range(32))}) > 5
+    assert len(scope["Photos"](photos / "train")) == 64
 
 
 def test_chart_shows_what_is_measured():
@@ -116,9 +134,9 @@ def test_attention_by_hand_is_the_librarys():
 def test_gpu_ladder_runs_on_a_stand_in():
     """Its code, not its figures: a stand-in GPU computes on the CPU, a tiny model here."""
     code = ("from helpers.workers.speed_ladder.recorded import ladder; "
-            "found = ladder({'width': 16, 'layers': 1, 'heads': 2, 'vocabulary': 50, 'length': 8}, warmup=1, steps=2); "
+            "found = ladder({'width': 16, 'layers': 1, 'heads': 2, 'vocabulary': 50, 'length': 8}, warmup=1, steps=1); "
             "rows = list(found.values())[:-1]; "
             "print(len(found), all(row['tokens a second'] > 0 and row['loss'] < 6 for row in rows))")
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment(1)}, cwd=ROOT,
+    done = subprocess.run([sys.executable, "-c", code], env={**environment(1), "OMP_NUM_THREADS": "1"}, cwd=ROOT,
                           capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["9", "True"], done.stdout + done.stderr

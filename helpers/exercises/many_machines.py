@@ -4,7 +4,7 @@ from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
 
-SLOTS = 4
+SLOTS = 5
 
 
 class AnyWorld(InGroup):
@@ -52,17 +52,20 @@ class AnyWorld(InGroup):
             net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)).double()
             x = torch.randn(10, SLOTS, 6, 8).double()
             random = {slot: torch.Generator().manual_seed(slot).get_state() for slot in range(SLOTS)}
-            calls = []
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+            calls, gradients = [], []
+            optimizer.register_step_pre_hook(lambda *_: gradients.append(torch.cat(
+                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in net.parameters()])))
 
             def loss_of(step, slot):
                 calls.append((step, slot))
                 return (1 + slot) * net(x[step, slot]).square().mean()
 
-            return net, torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), loss_of, random, calls
+            return (net, optimizer, loss_of, random), calls, gradients
 
-        seen = []
-        wanted = _alone(*training()[:4], range(3, 9))
-        net, optimizer, loss_of, random, calls = training()
+        alone, _, right = training()
+        weights, states = _alone(*alone, range(3, 9))
+        (net, optimizer, loss_of, random), calls, gradients = training()
         for steps in (range(3, 6), range(6, 9)):  # twice, as before and after a restart
             given = dict(random)
             random = any_world(net, optimizer, loss_of, steps, SLOTS, random)
@@ -70,10 +73,8 @@ class AnyWorld(InGroup):
                 return {"returned": type(random).__name__}
             if missing := [slot for slot in given if slot not in random]:
                 return {"lacks": missing}
-            seen += [torch.get_rng_state()]
-        weights, states = wanted
         off = (parameters_to_vector(net.parameters()) - weights).abs().max().item()
-        return {"calls": calls, "right": off < 1e-9, "off": f"{off:.1e}",
+        return {"calls": calls, "right": off < 1e-9, "off": f"{off:.1e}", "fault": _fault(gradients, right),
                 "states": all(torch.equal(torch.as_tensor(random[slot]), state) for slot, state in states.items())}
 
     def judge(self, seen, case):
@@ -100,9 +101,8 @@ class AnyWorld(InGroup):
             return not_yet("two ranks worked for the same slot", "each slot once in each step", "who has which slot?")
         for rank, one in enumerate(seen):
             if not one["right"]:
-                return not_yet(f"rank {rank}'s weights are off by {one['off']} from those of a world of one",
-                               "the same weights, up to rounding", "the weight of each slot's gradient; the sum over "
-                               "ranks; gradients of the step before; each slot's own random state")
+                return not_yet(f"rank {rank}'s weights are off by {one['off']} from those of a world of one; "
+                               + one["fault"][0], "the same weights, up to rounding", one["fault"][1])
             if not one["states"]:
                 return not_yet(f"a random state that rank {rank} returned is not the slot's own",
                                "the state from after the slot's last loss", "when is it kept, and whose is it?")
@@ -124,6 +124,26 @@ def _alone(net, optimizer, loss_of, random, steps):
     return parameters_to_vector(net.parameters()).detach(), random
 
 
+def _fault(found, right):
+    """Where the gradients of the steps first differ from the right ones: what was seen, and where to look."""
+    def times(one, other):  # the factor between two gradients, or None
+        factor = (one @ other / (other @ other)).item()
+        return factor if (one - factor * other).abs().max() < 1e-9 else None
+
+    if len(found) != len(right):
+        return f"it called `optimizer.step()` {len(found)} times", f"once for each of the {len(right)} steps"
+    first = times(found[0], right[0])
+    if first is None:
+        return ("its gradient of the first step is another one", "is it summed over the ranks, in every rank? Does "
+                "each slot's loss begin with `random[slot]`?")
+    if abs(first - 1) > 1e-6:
+        return (f"its gradient of the first step is {first:.3g} times that of the mean", "by what is each slot's loss "
+                "divided, and what do the ranks do with the sum?")
+    if times(found[1] - right[1], right[0]) not in (None, 0):
+        return "its gradient of the second step still holds that of the first", "when are gradients set to zero?"
+    return "its first step is right, a later one is not", "does `random[slot]` hold the state from after its last loss?"
+
+
 class WhoWaits(Alone):
     title = "Who waits for whom, since when?"
     task = ("`dumps[rank]` is a dict: `\"now\"`, that rank's clock in nanoseconds when it wrote it down, and "
@@ -131,8 +151,8 @@ class WhoWaits(Alone):
             " has a `\"record_id\"` (which counts up), `\"process_group\"` (a list: the group's name comes first),"
             " `\"collective_seq_id\"` (its number in that group), `\"profiling_name\"`, `\"retired\"` and "
             "`\"time_created_ns\"`. `groups[name]` lists a group's ranks. Return a dict with an item for each rank that"
-            " waits: `rank: (profiling_name, seconds, missing)`: the **first** collective that is not over for it, "
-            "since how many seconds, and the sorted list of its group's ranks that have not come to it.")
+            " waits: `rank: (profiling_name, seconds, missing)`: the **first** collective that is not over for it "
+            "(`profiling_name`, as it is), since how many seconds, and the sorted list of its group's ranks that have not come to it.")
     hints = ("Not `retired` is not over. The smallest `record_id` among those is where the rank stands.",
              "A rank has come to number 7 of a group if it has that number in that group, or a later one: an old entry "
              "may have fallen out.", "The clocks of machines differ: take times of one dump only.")
@@ -141,7 +161,8 @@ class WhoWaits(Alone):
     why = ("in a job with hundreds of groups one rank that does not come stops all, through chains of groups that wait "
            "for groups. Following `missing` from rank to rank leads to the one that waits for nobody.")
     cases = {"one group": 0, "two groups that count alike": 1, "clocks that differ": 2,
-             "asked for more before it waits": 3, "old entries have fallen out": 4, "nobody waits": 5, "a chain": 6}
+             "asked for more before it waits": 3, "old entries have fallen out": 4, "nobody waits": 5, "a chain": 6,
+             "a later one is over": 7}
 
     def answer(dumps, groups):
         def came(rank, name, number):
@@ -175,6 +196,8 @@ class WhoWaits(Alone):
                 return not_yet(f"rank {rank} is not in what it returned, but it waits in {name}", f"all of {[*wanted]}",
                                "which entries are not `retired`?")
             got = found[rank]
+            if got[0] == name.removeprefix("gloo:"):
+                return not_yet(f"rank {rank} was said to wait in {got[0]!r}", f"{name!r}", "`profiling_name`, as it is")
             if got[0] != name:
                 return not_yet(f"rank {rank} was said to wait in {got[0]}", f"{name}: the first that is not over",
                                "entries come in no certain order, and a rank may ask for more before it waits")
@@ -214,6 +237,9 @@ def _case(number):
                  [("0", "gloo:broadcast", 7, True, 3)], late]
     elif number == 5:
         ranks = [done, done, [], done]
+    elif number == 7:  # who counts only in a group, or looks at the last one only, is misled
+        ranks = [[("0", "gloo:all_reduce", 9, False, 6), ("1", "gloo:all_gather", 1, False, 5),
+                  ("1", "gloo:broadcast", 2, True, 4)], [("1", "gloo:broadcast", 2, True, 4)], done, done]
     else:  # 0 waits for 1 in their group, 1 for 3, 3 for 2, and 2 is in no collective
         ranks = [[*done, ("1", "gloo:all_reduce", 1, False, 4)], [*done, ("4", "gloo:all_gather", 1, False, 3)],
                  done, [*done, ("2", "gloo:reduce", 1, False, 2)]]
@@ -223,7 +249,7 @@ def _case(number):
         listed = [{"record_id": 40 + place, "process_group": [group, "a group"], "profiling_name": name,
                    "collective_seq_id": seq, "retired": over, "time_created_ns": now - round(age * 1e9)}
                   for place, (group, name, seq, over, age) in enumerate(entries)]
-        dumps[rank] = {"now": now, "entries": listed[::-1] if number % 2 else listed}
+        dumps[rank] = {"now": now, "entries": listed[-1:] + listed[:-1] if number else listed}
     return dumps, groups
 
 
@@ -253,6 +279,7 @@ class AgentOptions(Alone):
         import contextlib
         import io
 
+        from torch.distributed.elastic.rendezvous import RendezvousParameters
         from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
         from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
@@ -260,23 +287,34 @@ class AgentOptions(Alone):
         seen = []
         for node in range(len(addresses)):
             given, said = agent_options(node, addresses, gpus, job), io.StringIO()
-            given = [str(part) for part in given] if isinstance(given, (list, tuple)) else [f"a {type(given).__name__}"]
+            if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
+                return {"kind": type(given).__name__}
+            given = [str(part) for part in given]
             try:
                 with contextlib.redirect_stderr(said):  # torchrun's own parser
                     options = get_args_parser().parse_args([*given, "train.py"])
-                conf = _parse_rendezvous_config(options.rdzv_conf)
+                if options.training_script != "train.py" or options.training_script_args:
+                    return {"script": options.training_script}
+                conf = RendezvousParameters("c10d", "", "job", 1, 1, **_parse_rendezvous_config(options.rdzv_conf))
+                opens = conf.get_as_bool("is_host")
                 host, port = parse_rendezvous_endpoint(options.rdzv_endpoint, 29400)
                 nodes = parse_min_max_nnodes(options.nnodes)
             except (SystemExit, ValueError) as error:
                 return {"refused": (said.getvalue().strip().splitlines() or [str(error)])[-1], "given": given}
             seen.append({"nodes": list(nodes), "ranks": str(options.nproc_per_node), "id": options.rdzv_id,
-                         "backend": options.rdzv_backend, "endpoint": f"{host}:{port}", "host": conf.get("is_host"),
+                         "backend": options.rdzv_backend, "endpoint": f"{host}:{port}", "host": opens,
                          "local": options.local_addr, "restarts": options.max_restarts,
                          "standalone": options.standalone})
         return seen
 
     def judge(self, seen, case):
         (found,), (addresses, gpus, job) = seen, case
+        options_only = "one list of texts, options only: \"--nnodes=2\", or \"--nnodes\", \"2\""
+        if isinstance(found, dict) and "kind" in found:
+            return not_yet(f"it returned a {found['kind']}", options_only, "the line with `return`")
+        if isinstance(found, dict) and "script" in found:
+            return not_yet(f"torchrun takes {found['script']!r} for the script", options_only,
+                           "the check itself adds the script, `train.py`, at the end")
         if isinstance(found, dict):
             return not_yet(f"torchrun's parser refuses {found['given']}: {found['refused']}", "options of torchrun",
                            "`torchrun --help` lists them; a list of texts such as \"--nnodes=2\"")
@@ -292,11 +330,9 @@ class AgentOptions(Alone):
                     ("restarts", 3, "--max-restarts", "torchrun's default is no restart at all")):
                 if one[what] != wanted:
                     return not_yet(f"on node {node} {name} is {one[what]!r}", f"{wanted!r}", look)
-            opens = {None: None, "1": True, "true": True, "t": True, "yes": True, "y": True}.get(
-                one["host"] and str(one["host"]).lower(), False)
-            if opens is not (node == 0):
+            if one["host"] is not (node == 0):
                 said = {None: "has to guess whether it opens the store", True: "opens a store of its own",
-                        False: "does not open the store"}[opens]
+                        False: "does not open the store"}[one["host"]]
                 return not_yet(f"node {node} {said}", "node 0 opens it, and no other", "`is_host` in `--rdzv-conf`")
         return None
 

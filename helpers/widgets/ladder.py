@@ -50,7 +50,7 @@ def draw_ladder(ax, rungs, speeds, ceilings=None, title="The ladder"):
 
 
 def best_so_far(ladder, speed=None):
-    """The reader's best `speed` on the ladder of that name, as a multiple of its slow script; None if there is none.
+    """The reader's best `speed` on the ladder of that name, in images a second; None if there is none.
 
     A `speed` that is given is kept where it is the best. The file lies beside the progress, as NAME.ladders.json; one
     that cannot be read or written is treated as empty: a measurement matters more than its record.

@@ -14,20 +14,25 @@ from tests.answers import edits, right, wrong
 
 test_any_world = edits(
     ex.any_world,
-    ("range(dist.get_rank(), slots, dist.get_world_size())", "range(slots)", "worked for 4 slots in a step"),
+    ("range(dist.get_rank(), slots, dist.get_world_size())", "range(slots)", "worked for 5 slots in a step"),
     ("range(dist.get_rank(), slots, dist.get_world_size())", "[dist.get_rank()]", "lacks the state of slot"),
     ("range(dist.get_rank(), slots, dist.get_world_size())", "range(0, slots, dist.get_world_size())", "lacks the"),
     ((("range(dist.get_rank(), slots, dist.get_world_size())", "[dist.get_rank()]"),
       ("return {slot", "return random | {slot")), "no rank called `loss_of` for slot"),
-    ("loss_of(step, slot) / slots", "loss_of(step, slot)", "weights are off by"),
+    ("loss_of(step, slot) / slots", "loss_of(step, slot)", "first step is 5 times that of the mean"),
     ("loss_of(step, slot) / slots", "loss_of(step, slot) / len(mine)", "weights are off by"),
-    ("        optimizer.zero_grad()\n", "", "weights are off by"),
+    ("        optimizer.zero_grad()\n", "", "still holds that of the first"),
     ("torch.set_rng_state(random[slot])", "torch.manual_seed(dist.get_rank())", "weights are off by"),
-    ("            torch.set_rng_state(random[slot])\n", "", "weights are off by"),
-    ("            random[slot] = torch.get_rng_state()\n", "", "weights are off by"),
-    ("            dist.all_reduce(parameter.grad)\n", "            pass\n", "weights are off by"),
+    ("            torch.set_rng_state(random[slot])\n", "", "of the first step is another one"),
+    ("            random[slot] = torch.get_rng_state()\n", "", "a later one is not"),
+    ("            dist.all_reduce(parameter.grad)\n", "            pass\n", "of the first step is another one"),
     ("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad); parameter.grad /= dist.get_world_size()",
-     "weights are off by"),
+     "first step is 0.5 times that of the mean"),
+    ("dist.all_reduce(parameter.grad)", "dist.reduce(parameter.grad, 0)", "weights are off by"),
+    ("            optimizer.step()\n", "", "`optimizer.step()` 0 times"),
+    ("range(dist.get_rank(), slots, dist.get_world_size())",
+     "range(k := dist.get_rank() * (share := slots // dist.get_world_size()), "
+     "k + share if dist.get_rank() < dist.get_world_size() - 1 else slots)", "worked for 3 slots in a step"),
     ("return {slot: state for part in parts for slot, state in part.items()}",
      "return {slot: random[slot] for slot in mine}", "lacks the state of slot"),
     ("return {slot: state for part in parts for slot, state in part.items()}", "return random",
@@ -36,7 +41,7 @@ test_any_world = edits(
 )
 
 
-@wrong(ex.any_world, "worked for 4 slots in a step")
+@wrong(ex.any_world, "worked for 5 slots in a step")
 def test_everybody_does_everything(net, optimizer, loss_of, steps, slots, random):
     for step in steps:
         optimizer.zero_grad()
@@ -79,6 +84,26 @@ def test_blocks_of_slots_one_bucket_and_one_loss(net, optimizer, loss_of, steps,
 
 
 @right(ex.any_world)
+def test_averaged_and_states_kept_before_backward(net, optimizer, loss_of, steps, slots, random):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    random = dict(random)
+    for step in steps:
+        optimizer.zero_grad()
+        for slot in range(rank, slots, n):
+            torch.set_rng_state(random[slot])
+            loss = loss_of(step, slot) * n / slots
+            random[slot] = torch.get_rng_state()
+            loss.backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= n
+        optimizer.step()
+    parts = [None] * n
+    dist.all_gather_object(parts, {slot: random[slot] for slot in range(rank, slots, n)})
+    return {slot: state for part in parts for slot, state in part.items()}
+
+
+@right(ex.any_world)
 def test_scaled_afterwards_and_gathered_as_pairs(net, optimizer, loss_of, steps, slots, random):
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = list(range(slots))[rank::n]
@@ -111,6 +136,11 @@ test_who_waits = edits(
     ("if not came(", "if came(", "was said to wait for"),
     ("        if waits:\n", "        if waits and rank == 0:\n", "rank 1 is not in what it returned"),
     ("return found", "return list(found.items())", "it returned a list"),
+    ("min(waits, key=lambda entry: entry[\"record_id\"])", "waits[-1]", "the first that is not over"),
+    ("entry[\"record_id\"])", "entry[\"collective_seq_id\"])", "a later one is over"),
+    ("        if waits:\n", "        if waits and not max(dump[\"entries\"], key=lambda entry: entry[\"record_id\"])["
+     "\"retired\"]:\n", "rank 0 is not in what it returned"),
+    ("(first[\"profiling_name\"],", "(first[\"profiling_name\"].removeprefix(\"gloo:\"),", "as it is"),
 )
 
 
@@ -157,7 +187,26 @@ test_agent_options = edits(
     ("\"--max-restarts=3\"", "\"--standalone\"", "--standalone is True"),
     (", \"--max-restarts=3\"", "", "--max-restarts is 0"),
     ("--rdzv-id=", "--rendezvous=", "torchrun's parser refuses"),
+    ("return [f\"--nnodes={len(addresses)}\", ", "return [\"torchrun\", ", "torchrun takes 'torchrun' for the script"),
+    ("--nnodes={len(addresses)}", "--nnodes {len(addresses)}", "for the script"),
+    ("\"--max-restarts=3\"]", "\"--max-restarts=3\", \"train.py\"]", "the check itself adds the script"),
+    ("{int(node == 0)}", "{'ja' if node == 0 else 'nein'}", "torchrun's parser refuses"),
 )
+
+
+@wrong(ex.agent_options, "it returned a str")
+def test_one_text(node, addresses, gpus, job):
+    return " ".join(ex.agent_options.answer(node, addresses, gpus, job))
+
+
+@wrong(ex.agent_options, "it returned a NoneType")
+def test_no_options(node, addresses, gpus, job):
+    return None
+
+
+@right(ex.agent_options)
+def test_a_generator(node, addresses, gpus, job):
+    yield from ex.agent_options.answer(node, addresses, gpus, job)
 
 
 @right(ex.agent_options)

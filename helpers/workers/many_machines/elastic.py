@@ -1,12 +1,13 @@
 """Train the digits in a world of any size, with the same bits in each: two data slots, shared out among the ranks.
 
-    torchrun --nnodes=1:2 --max-restarts=3 … elastic.py SNAPSHOT        goes on where SNAPSHOT is
+    torchrun --nnodes=1:2 --max-restarts=3 … elastic.py SNAPSHOT --run NAME        goes on where SNAPSHOT is
 """
 
 import argparse
 import json
 import os
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,7 @@ def save(state, path):
 
 def main(options):
     began = time.time()
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))  # a machine without power closes no connection
     torch.set_num_threads(1)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     images, labels = Digits(train=True).tensors()
@@ -72,6 +73,6 @@ def main(options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("snapshot")
-    parser.add_argument("--run", default=os.environ.get("TORCHELASTIC_RUN_ID"), help="whose snapshot it is")
+    parser.add_argument("--run", required=True, help="whose snapshot it is; the same when the job is submitted anew")
     parser.add_argument("--pause", type=float, default=0, help="seconds to wait in each step, to be watched")
     main(parser.parse_args())

@@ -57,14 +57,19 @@ def changed(source, hunks):
     Raises:
         ValueError: what a hunk takes away does not stand in `source`, or more than once.
     """
-    for hunk in re.split(r"^@@.*\n", hunks, flags=re.MULTILINE):
+    for hunk in re.split(r"^@@.*(?:\n|$)", hunks, flags=re.MULTILINE):
         lines = [line for line in hunk.splitlines() if line]
+        if not lines:
+            continue
         if wrong := [line for line in lines if line[0] not in " +-"]:
             raise ValueError(f"this line begins with none of `+`, `-` and a space: {wrong[0]}")
         old, new = ("\n".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
-        if not old.strip() or source.count(old) != 1:
-            raise ValueError(f"these lines stand {source.count(old) if old.strip() else 'how many'} times in the "
-                             f"script, and not once:\n{old}")
+        if not old.strip():
+            raise ValueError("this hunk names no line of the script: a line with `-`, or one with a space, says where")
+        if (count := source.count(old)) != 1:
+            spaces = "" if count else " (are the spaces after the sign those of the script?)"
+            raise ValueError(f"these lines stand {count} times in the script; they must stand there once{spaces}:\n"
+                             f"{old}")
         source = source.replace(old if new else f"{old}\n", new)
     return source
 
@@ -87,5 +92,17 @@ def rungs(fast_bf16):
 
 
 def own_rung(top, hunks, title="Your own"):
-    """A rung of the reader's own on top of `top`. ValueError as of `changed`."""
-    return Rung(top.number + 1, title, "", changed(top.source, hunks), top.source)
+    """A rung of the reader's own on top of `top`.
+
+    Raises:
+        ValueError: as of `changed`; or nothing is changed, or the script is no Python any more.
+    """
+    source = changed(top.source, hunks)
+    if source == top.source:
+        raise ValueError("these hunks change nothing")
+    try:
+        compile(source, "rung.py", "exec")
+    except SyntaxError as error:
+        raise ValueError(f"with this change the script is no Python, line {error.lineno}: {error.msg}: "
+                         f"{(error.text or '').strip()}") from None
+    return Rung(top.number + 1, title, "", source, top.source)
