@@ -41,7 +41,7 @@ import psutil
 
 MOST_NODES = 4
 #: What runs beside the nodes, or around their commands.
-_INSIDE = Path(__file__).with_name("nodes_inside.py")
+_INSIDE = str(Path(__file__).with_name("nodes_inside.py"))
 #: What a rank may say when it has done all its work, on a busy machine: torch's fault (pytorch/pytorch#190489).
 _ABORTED = "terminate called without an active exception"
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp

@@ -155,6 +155,111 @@ def test_a_job_that_does_not_end_is_ended_and_the_nodes_work_again(lab):
     assert lab.start(1, ["true"]).wait(20) == 0
 
 
+@needs_namespaces
+def test_a_node_can_be_killed_and_booted_again_and_again():
+    with Nodes(2, mbit=100) as lab:
+        for _ in range(30):  # the system removes a dead node's port beside us: one in nine kills met it there
+            lab.kill(1)
+            lab.boot(1)
+        assert lab.start(1, ["true"]).wait(20) == 0
+
+
+def interrupted(call, after):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, after)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@needs_namespaces
+def test_after_an_interrupt_the_nodes_answer_as_before():
+    with Nodes(2, mbit=100) as lab:
+        switch = psutil.Process(lab._keeper.pid).children()[0]
+        for call in (lambda: lab.cable(50), lambda: lab.kill(1), lambda: lab.boot(1), lambda: lab.kill(1)):
+            switch.suspend()  # until the interrupt has come
+            assert interrupted(call, 0.05)
+            switch.resume()
+        for _ in range(2):
+            lab.boot(1)
+            assert lab.start(1, ["true"]).wait(20) == 0
+            lab.kill(1)
+        with pytest.raises(RuntimeError, match="IndexError"):  # what is answered is what was asked
+            lab._ask(unplug=7)
+        lab.cable(20)
+
+
+@needs_namespaces
+def test_an_unplugged_node_runs_on_and_its_connections_stay_open():
+    listens = ("import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c = s.accept()[0]\n"
+               "while True: c.sendall(c.recv(9))")
+    asks = ("import socket, sys; c = socket.create_connection((sys.argv[1], 7000), 5)\n"
+            "def ask(): c.settimeout(1); c.sendall(b'hi'); return c.recv(9).decode()\n"
+            "print(ask(), flush=True); sys.stdin.readline()\ntry: print(ask())\nexcept TimeoutError: print('silence')")
+    with Nodes(2) as lab:
+        server = lab.start(1, [sys.executable, "-c", listens], stdout=subprocess.PIPE, text=True)
+        assert server.stdout.readline() == "up\n"
+        server.stdout.close()
+        read, write = os.pipe()
+        asker = subprocess.Popen(["nsenter", f"--target={lab._inits[0]}", "--user", "--preserve-credentials", "--net",
+                                  sys.executable, "-c", asks, lab.addresses[1]], stdin=read, stdout=subprocess.PIPE,
+                                 text=True)
+        assert asker.stdout.readline() == "hi\n"
+        lab.unplug(1)
+        os.write(write, b"\n")
+        assert asker.communicate(timeout=20)[0] == "silence\n"
+        assert server.poll() is None
+        os.close(read)
+        os.close(write)
+        lab.kill(1)
+        lab.boot(1)  # plugged in again
+
+
+def test_there_is_no_cable_to_unplug_on_loopback():
+    with Nodes(2, loopback=True) as lab, pytest.raises(RuntimeError, match="no cable to unplug"):
+        lab.unplug(1)
+
+
+FORKS = """
+import os, sys, time
+from helpers.nodes import Nodes
+lab = Nodes(2, loopback=sys.argv[1] == "loopback")
+lab.start(1, ["sleep", os.environ["SECONDS"]])
+if not (child := os.fork()):
+    sys.exit() if sys.argv[2] == "ends" else time.sleep(60)
+if sys.argv[2] == "ends":
+    os.waitpid(child, 0)
+print(lab.folder, child, lab.folder.exists(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("child", ["ends", "stays"])
+@pytest.mark.parametrize("kind", ["namespaces", "loopback"])
+def test_a_forked_child_neither_keeps_the_nodes_alive_nor_removes_them(kind, child):
+    mark = f"sleep 7{os.getpid()}"
+    owner = subprocess.Popen([sys.executable, "-c", FORKS, kind, child], stdout=subprocess.PIPE, text=True,
+                             cwd=ROOT, env={**os.environ, "SECONDS": mark.split()[1]})
+    folder, forked, there = owner.stdout.readline().split()
+    try:
+        assert there == "True"
+        assert eventually(lambda: running(mark))
+        owner.kill()
+        assert eventually(lambda: not running(mark) and not Path(folder).exists())
+    finally:
+        owner.kill()
+        if child == "stays":
+            os.kill(int(forked), signal.SIGKILL)
+        owner.communicate(timeout=20)
+
+
 @pytest.mark.parametrize(("n", "mbit"), [(0, None), (5, None), (2, 0), (2, -3)])
 def test_bad_numbers_are_refused(n, mbit):
     with pytest.raises(ValueError, match=r"1 to 4|above 0"):
@@ -210,12 +315,12 @@ def test_elastic_training_refuses_another_runs_snapshot_and_goes_on_with_its_own
     import torch
 
     elastic, whole, parts = RECIPES / "elastic.py", tmp_path / "whole", tmp_path / "parts"
-    launch(elastic, 2, [whole, "--run", "mine"], show=False)
-    launch(elastic, 1, [parts, "--run", "mine"], show=False)
+    launch(elastic, 2, [whole, "mine"], show=False)
+    launch(elastic, 1, [parts, "mine"], show=False)
     state = torch.load(parts)
     assert state["step"] == 80
     with pytest.raises(RankError, match="is of run mine"):
-        launch(elastic, 2, [parts, "--run", "other"], show=False)
+        launch(elastic, 2, [parts, "other"], show=False)
     assert all(torch.equal(one, state["net"][name]) for name, one in torch.load(whole)["net"].items())
 
 

@@ -99,7 +99,8 @@ class AnyWorld(InGroup):
                                "each slot is one rank's work")
         if len(calls) > len(wanted):
             return not_yet("two ranks worked for the same slot", "each slot once in each step", "who has which slot?")
-        for rank, one in enumerate(seen):
+        # A rank whose first step is right may have been misled by another's.
+        for rank, one in sorted(enumerate(seen), key=lambda item: item[1]["fault"][0].startswith("its first step")):
             if not one["right"]:
                 return not_yet(f"rank {rank}'s weights are off by {one['off']} from those of a world of one; "
                                + one["fault"][0], "the same weights, up to rounding", one["fault"][1])
@@ -152,7 +153,8 @@ class WhoWaits(Alone):
             " `\"collective_seq_id\"` (its number in that group), `\"profiling_name\"`, `\"retired\"` and "
             "`\"time_created_ns\"`. `groups[name]` lists a group's ranks. Return a dict with an item for each rank that"
             " waits: `rank: (profiling_name, seconds, missing)`: the **first** collective that is not over for it "
-            "(`profiling_name`, as it is), since how many seconds, and the sorted list of its group's ranks that have not come to it.")
+            "(`profiling_name`, as it is), since how many seconds, and the sorted list of its group's ranks that have "
+            "not come to it.")
     hints = ("Not `retired` is not over. The smallest `record_id` among those is where the rank stands.",
              "A rank has come to number 7 of a group if it has that number in that group, or a later one: an old entry "
              "may have fallen out.", "The clocks of machines differ: take times of one dump only.")

@@ -1,6 +1,6 @@
 """The exercises of the speed ladder: a gain predicted, a rung that beats the course's loop, a rung repaired."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import CORRECT, Feedback, not_yet
@@ -24,8 +24,9 @@ class PredictedGain(Alone):
     cases = {
         "half of an epoch, twice as fast": ({}, {"load": 2.0, "compute": 2.0}, 10, {"load": 2.0}, 0.0),
         "a part that is gone": ({}, {"load": 3.0, "compute": 1.0}, 5, {"load": INF}, 0.0),
-        "decoding at the beginning": ({"decode": 8.0}, {"compute": 1.0}, 10, {"decode": 4.0}, 0.0),
-        "a part in both": ({"decode": 4.0}, {"decode": 1.0, "compute": 1.0}, 4, {"decode": 2.0}, 0.0),
+        "decoding at the beginning": ({"decode": 8.0, "read": 2.0}, {"compute": 1.0}, 10,
+                                      {"decode": 4.0, "compute": 2.0}, 0.0),
+        "a part in both": ({"decode": 4.0, "read": 2.0}, {"decode": 1.0, "compute": 1.0}, 4, {"decode": 2.0}, 0.0),
         "a compiler's price": ({"decode": 1.0}, {"compute": 2.0}, 5, {"compute": 2.0}, 12.0),
         "one part slower": ({}, {"load": 1.0, "compute": 4.0}, 3, {"load": 0.25, "compute": 4.0}, 0.0),
         "nothing made faster": ({"decode": 2.0}, {"compute": 1.0}, 3, {}, 0.0),
@@ -42,7 +43,10 @@ class PredictedGain(Alone):
         import copy
 
         returned = predicted_gain(*copy.deepcopy(case))
-        return float(returned) if isinstance(returned, int | float) else f"a {type(returned).__name__}"
+        try:
+            return f"the text {returned!r}" if isinstance(returned, str) else float(returned)
+        except (TypeError, ValueError, RuntimeError):
+            return f"a {type(returned).__name__}"
 
     def judge(self, seen, case):
         (got,), (once, each, epochs, faster, price) = seen, case
@@ -51,21 +55,42 @@ class PredictedGain(Alone):
         right = PredictedGain.answer(*case)
         if abs(got - right) <= 1e-6 * right:
             return None
-        def other(starts=1, prices=1, old_over_new=1, quicker=True):
-            new = sum(took / (faster.get(part, 1) if quicker else 1) for part, took in once.items())
-            new = starts * new + epochs * sum(took / faster.get(part, 1) for part, took in each.items())
-            old = starts * sum(once.values()) + epochs * sum(each.values())
-            return (old / max(new + prices * price, 1e-9)) ** old_over_new
-
-        known = {"the price comes once, and not in each epoch": other(prices=epochs),
-                 "the price is missing: the rung itself takes time": other(prices=0),
-                 "what the training spends at its beginning is spent once": other(starts=epochs),
-                 "what the training spends at its beginning is missing": other(starts=0),
-                 "how many times as fast: the old time over the new one": other(old_over_new=-1),
-                 "parts at the beginning can become quicker, too": other(quicker=False)}
-        look = next((words for words, value in known.items() if abs(got - value) <= 1e-6 * value),
+        given = f"once={once}, each={each}, epochs={epochs}, faster={faster}, price={price:g}"
+        look = next((words for words, value in mistakes(*case) if abs(got - value) <= 1e-6 * abs(value)),
                     "write down both times: the beginning, and the epochs; then divide")
-        return not_yet(f"{got:.4g}", f"{right:.4g}", look)
+        return not_yet(f"{got:.4g}", f"{right:.4g}, for {given}", look)
+
+
+def mistakes(once, each, epochs, faster, price):
+    """What wrong calculations of the gain give, as pairs (what to look at, value)."""
+    def seconds(parts, change=lambda part, took: took / faster.get(part, 1)):
+        return sum(change(part, took) for part, took in parts.items())
+
+    start, epoch, before, each_before = seconds(once), seconds(each), sum(once.values()), sum(each.values())
+    old, new = before + epochs * each_before, start + epochs * epoch + price
+    yield "how many times as fast: the old time over the new one", new / old
+    yield "the price comes once, and not in each epoch", old / (new + (epochs - 1) * price)
+    if price:
+        yield "the price is missing: the rung itself takes time", old / (new - price)
+        yield "the price belongs to the new time, not to the old one", (old + price) / (new - price)
+        yield "the price belongs to the new time alone", (old + price) / new
+    for starts, times in ((epochs, epochs), (1, 1)):
+        yield ("the beginning is spent once, each epoch's parts `epochs` times",
+               (starts * before + times * each_before) / (starts * start + times * epoch + price))
+    yield "parts at the beginning can become quicker, too", old / (before + epochs * epoch + price)
+    yield "what the training spends at its beginning is missing", epochs * each_before / (epochs * epoch + price)
+    both = once | {part: epochs * took for part, took in each.items()}
+    yield "a part that stands in both dicts is spent in both: is one overwritten?", sum(both.values()) / (
+        seconds(both) + price)
+    for words, change in (
+            ("by infinity a part is gone",
+             lambda part, took: took / (faster[part] if faster.get(part, INF) < INF else 1)),
+            ("below 1 a part becomes slower", lambda part, took: took / max(1, faster.get(part, 1))),
+            ("twice as fast is half of the time: divide", lambda part, took: took * min(faster.get(part, 1), 1e99))):
+        yield words, old / (seconds(once, change) + epochs * seconds(each, change) + price)
+    yield "that is what is saved; asked is the old time over the new one", old - new
+    yield "that is the part that is saved; asked is the old time over the new one", 1 - new / old
+    yield from (("do not round", round(old / new, digits)) for digits in (1, 2, 3))
 
 
 #: Of the two exercises below: images, epochs of the loop, and the part of the course's operators that may remain.
@@ -77,7 +102,7 @@ LESS = 0.08
 
 
 def course_loop(net, images, labels, epochs, dice):
-    """The top rung's training, on decoded images."""
+    """A plain loop on decoded images: float32, a constant rate, and for each batch all that a batch needs."""
     import torch
 
     optimizer = torch.optim.SGD(net.parameters(), lr=0.04, momentum=0.9, fused=True)
@@ -95,12 +120,12 @@ def course_loop(net, images, labels, epochs, dice):
 
 class BeatTheCourse(Alone):
     title = "A rung of your own"
-    task = ("The top rung's loop trains `net` on `images` (uint8, [N, 16, 16]) and their `labels`: in every epoch each "
-            "image once, in another order, each moved by -1, 0 or 1 pixel up and left (rolled, as in `shifted`), "
-            "another way each time; as float32 [batch, 1, 16, 16], `pixels / 128 - 0.5`; `dice` is the generator for "
-            "what is random. Its source: `Code(inspect.getsource(ex.course_loop))`. Write a loop that does all this, "
-            f"leads to as good a network, and calls at most **{SHARE:.0%}** of its operators, forward, backward and "
-            "optimizer included.")
+    task = ("A plain loop (float32, constant rate) trains `net` on `images` (uint8, [N, 16, 16]) and their `labels`: "
+            "in every epoch each image once, in another order, each moved by -1, 0 or 1 pixel up and left (rolled, as "
+            "in `shifted`), another way each time; as float32 [batch, 1, 16, 16], `pixels / 128 - 0.5`; `dice` is the "
+            "generator for what is random. Its source: `Code(inspect.getsource(ex.course_loop))`. Write a loop that "
+            f"does all this, leads to as good a network, and calls at most **{SHARE:.0%}** of its operators, forward, "
+            "backward and optimizer included. (Casts by autocast are operators, too.)")
     hints = (
         "What is done for each batch, and could be done for all batches of an epoch at once? The order, the moves, the "
         "conversion: then a batch is a slice.",
@@ -137,7 +162,7 @@ class BeatTheCourse(Alone):
 
         images, labels, test = digits()
         own, best = trained(beat_the_course, images, labels, test), {}
-        if own["broken"]:
+        if own["broken"] or own["learned"] != EPOCHS * IMAGES:
             return own
         course = trained(course_loop, images, labels, test)
         if own["operators"] <= SHARE * course["operators"]:
@@ -152,6 +177,9 @@ class BeatTheCourse(Alone):
         (own,) = seen
         if own["broken"]:
             return not_yet(*own["broken"])
+        if own["learned"] != EPOCHS * IMAGES:
+            return not_yet(f"{own['learned']:,} of {EPOCHS * IMAGES:,} images were learned from", "all of them",
+                           "a `backward` for each batch, and for each batch a gradient of its own")
         if own["right"] < own["wanted"] - LESS:
             return not_yet(f"{own['right']:.1%} of the test digits are right",
                            f"about {own['wanted']:.1%}, as with the course's loop",
@@ -160,8 +188,10 @@ class BeatTheCourse(Alone):
         count = f"{own['operators']:,} operators; the course's loop calls {own['course']:,}"
         if own["operators"] > SHARE * own["course"]:
             return not_yet(f"as good a network, with {count}", f"at most {SHARE:.0%} of them",
-                           "what is done for each batch, and could be done for all batches at once?")
-        return Feedback(CORRECT, f"{own['faster']:.1f}× as fast, with {count}", why_it_matters=self.why)
+                           "what is done for each batch, and could be done for all batches at once? (Casts by autocast "
+                           "are operators, too.)")
+        busy = "" if own["faster"] > 1 else " (fewer operators, but not quicker just now: is the machine busy?)"
+        return Feedback(CORRECT, f"{own['faster']:.1f}× as fast, with {count}{busy}", why_it_matters=self.why)
 
 
 def digits():
@@ -174,7 +204,7 @@ def digits():
 
 
 def trained(loop, images, labels, test, epochs=EPOCHS, count=True):
-    """Train a fresh network with a loop: {"operators", "right", "broken": what `not_yet` takes, or None}."""
+    """Train a fresh network with a loop: {"operators", "learned", "right", "broken": what `not_yet` takes, or None}."""
     from contextlib import nullcontext
 
     import torch
@@ -184,8 +214,7 @@ def trained(loop, images, labels, test, epochs=EPOCHS, count=True):
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net, seen, made = network(), [], []
-    watching = []
+    net, seen, made, learned, watching = network(), [], [], [], []
 
     class Operators(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -199,15 +228,23 @@ def trained(loop, images, labels, test, epochs=EPOCHS, count=True):
             seen.append(inputs[0].detach().clone())
         watching.clear()
 
-    hook = net.register_forward_pre_hook(enter) if count else None
+    def leave(module, inputs, output):
+        if output.requires_grad:
+            output.register_hook(lambda grad: learned.append(len(grad)))
+
+    hooks = [net.register_forward_pre_hook(enter), net.register_forward_hook(leave)] if count else []
     with Operators() if count else nullcontext():
         loop(net, images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(0))
     if not count:
         return None
-    hook.remove()
+    for hook in hooks:
+        hook.remove()
     with torch.no_grad():
         right = (net(test[0]).argmax(1) == test[1]).float().mean().item()
-    return {"operators": len(made), "right": right, "broken": broken(seen, images, epochs)}
+    wrong = broken(seen, images, epochs) if seen else (
+        "nothing went through the network", f"{len(images)} images in each epoch",
+        "call `net(batch)`; what goes through `net.forward` or the layers alone is not seen")
+    return {"operators": len(made), "learned": sum(learned), "right": right, "broken": wrong}
 
 
 def broken(seen, images, epochs):
@@ -225,7 +262,8 @@ def broken(seen, images, epochs):
                 "float32, [batch, 1, 16, 16]", "how a batch is prepared: `unsqueeze(1) / 128 - 0.5`")
     if count != epochs * len(images):
         return (f"{count:,} images went through the network", f"{epochs * len(images):,}: {len(images)} in each of "
-                f"{epochs} epochs", "does every image have its turn in every epoch, in the last batch, too?")
+                f"{epochs} epochs", "is there a loop over `epochs`?" if count == len(images)
+                else "does every image have its turn in every epoch, in the last batch, too?")
     prepared = images.unsqueeze(1) / 128 - 0.5
     keys = {tuple(one.tolist()): n for n, one in enumerate(prepared.flatten(1).sort(1).values)}
     given = torch.cat(seen)
@@ -238,8 +276,10 @@ def broken(seen, images, epochs):
     if not several and any(len(set(epoch.tolist())) < len(images) for epoch in numbers):
         return ("in some epoch an image came twice, and another not at all", "each image once in every epoch",
                 "a `randperm` for each epoch has every number once")
-    if any(torch.equal(one, other) for one, other in pairwise(numbers)):
-        return ("two epochs had the same order", "another order in each epoch", "where is the `randperm` drawn?")
+    neighbours = [set(pairwise(epoch)) for epoch in numbers.tolist()]
+    if any(2 * len(one & other) > len(one) for one, other in combinations(neighbours, 2)):
+        return ("two epochs had the same order, at least in parts", "another order in each epoch",
+                "where is the `randperm` drawn? One for each epoch, of all images")
     moved, grid = {}, [(up, left) for up in (-1, 0, 1) for left in (-1, 0, 1)]
     original = prepared[numbers.flatten(), 0]
     kinds = torch.full((len(given),), -1)
@@ -248,18 +288,31 @@ def broken(seen, images, epochs):
         kinds[same & (kinds < 0)] = kind
     if (kinds < 0).any():
         return ("an image was moved by more than a pixel, or in another way", "rolled by -1, 0 or 1 up and left",
-                "`randint(-1, 2, …)` draws -1, 0 and 1")
+                "`randint(-1, 2, …)` draws -1, 0 and 1; and are the unmoved pixels moved in each epoch, or those that "
+                "the last epoch had moved already?")
     for kind, number in zip(kinds.tolist(), numbers.flatten().tolist(), strict=True):
         moved.setdefault(number, []).append(kind)
     if all(len(set(own)) == 1 for own in moved.values()):
         return ("each image was moved in the same way in every epoch", "another way each time",
                 "what is drawn once is frozen: the moves have to be drawn in each epoch")
-    if any(len(set(batch.tolist())) == 1 for batch in kinds.split(len(seen[0])) if len(batch) > 16):
+    batches = [tuple(batch.tolist()) for batch in kinds.split([len(batch) for batch in seen]) if len(batch) > 16]
+    if any(len(set(batch)) == 1 for batch in batches):
         return ("all images of a batch were moved in the same way", "each image in a way of its own",
                 "how many moves are drawn? Two for each image")
     if len(set(kinds.tolist())) < 9:
         return (f"{len(set(kinds.tolist()))} of the 9 ways to move an image were seen", "all nine",
                 "up and left, each by -1, 0 or 1, and each drawn on its own")
+    by_place = kinds.view(epochs, -1)
+    by_image = by_place.gather(1, numbers.argsort(1))
+    if any((one == other).float().mean() > 0.5 for one, other in combinations(by_image, 2)):
+        return ("in two epochs the images were moved in the same way", "another way each time",
+                "what is drawn once is frozen: the moves have to be drawn in each epoch")
+    if any((one == other).float().mean() > 0.5 for one, other in combinations(by_place, 2)):
+        return ("the moves came in the same order in two epochs", "drawn anew in each epoch",
+                "is the `randint` inside the loop over epochs?")
+    if len(set(batches)) < len(batches):
+        return ("two batches had the same moves, one after the other", "moves of its own for each image",
+                "how many moves are drawn? Two for each image of an epoch")
     return None
 
 
@@ -296,6 +349,9 @@ class PreparedOnce(Alone):
             yield from zip(moved.split(64), labels[order].split(64), strict=True)
 
     def probe(prepared_once, case):
+        import inspect
+        import sys
+
         import torch
         from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -311,14 +367,32 @@ class PreparedOnce(Alone):
             def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
                 result = operator(*args, **(kwargs or {}))
                 tensors = [one for one in args if torch.is_tensor(one)]
+                whole = any(one.is_floating_point() for one in tensors)
                 if torch.is_tensor(result) and result.is_floating_point() and any(
-                        one.dtype == torch.uint8 for one in tensors):
+                        one.dtype == torch.uint8 or (not whole and one.shape[-2:] == (16, 16)) for one in tensors):
                     converted.append(result.numel() // 256)
                 calls.append(operator)
                 return result
 
+        def batches(seed):
+            torch.manual_seed(seed)
+            return list(prepared_once(images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(3)))
+
+        file = getattr(getattr(inspect.unwrap(prepared_once), "__code__", None), "co_filename", None)
+
+        def called(frame, event, function):  # by the lines of the answer itself: what numpy does is no operator
+            caller = frame if event == "c_call" else frame.f_back if event == "call" else None
+            if caller and caller.f_code.co_filename == file:
+                own_calls.append(event)
+
         with Operators():
-            found = list(prepared_once(images.clone(), labels, epochs, torch.Generator().manual_seed(3)))
+            found = batches(seed=0)
+        own_calls = []
+        sys.setprofile(called)
+        try:
+            again = batches(seed=1)
+        finally:
+            sys.setprofile(None)
         if not all(isinstance(one, tuple | list) and len(one) == 2 for one in found):
             return {"form": f"a {type(found[0]).__name__}" if found else "nothing"}
         sizes = [len(pixels) for pixels, _ in found]
@@ -329,8 +403,11 @@ class PreparedOnce(Alone):
             names = torch.cat([pixels for pixels, _ in found]).flatten(1).sort(1).values
             own = torch.tensor([keys[tuple(one.tolist())] for one in names])
             apart = int((own != torch.cat([given for _, given in found])).sum())
+        same = len(found) == len(again) and all(torch.equal(*two) for one, other in zip(found, again, strict=True)
+                                                for two in zip(one, other, strict=True))
         per_epoch = -(-count // 64)
-        return {"form": None, "broken": sound, "apart": apart, "converted": sum(converted), "calls": len(calls),
+        return {"form": None, "same": same, "own_calls": len(own_calls),
+                "broken": sound, "apart": apart, "converted": sum(converted), "calls": len(calls),
                 "sizes": sizes, "wanted": (per_epoch - 1) * [64] + [count - 64 * (per_epoch - 1)]}
 
     def judge(self, seen, case):
@@ -345,11 +422,14 @@ class PreparedOnce(Alone):
         if own["sizes"] != epochs * own["wanted"]:
             return not_yet(f"batches of {', '.join(map(str, sorted(set(own['sizes']), reverse=True)))} images",
                            "64, and what is left at the end of an epoch", "`split(64)`, on one epoch at a time")
+        if not own["same"]:
+            return not_yet("two calls with the same `dice` gave other batches", "the same ones",
+                           "does every draw take `generator=dice`?")
         if own["converted"] > count:
             return not_yet(f"the batches are right, but {own['converted']:,} images were converted to float",
                            f"{count}: each once, for all epochs", "what is the same in every epoch?")
-        if own["calls"] > count * epochs:
-            return not_yet(f"the batches are right, made by {own['calls']:,} operators",
+        if max(own["calls"], own["own_calls"]) > count * epochs:
+            return not_yet(f"the batches are right, made by {max(own['calls'], own['own_calls']):,} calls",
                            "a few for each epoch or batch", "is there a loop over images?")
         return None
 

@@ -28,8 +28,8 @@ test_any_world = edits(
     ("            dist.all_reduce(parameter.grad)\n", "            pass\n", "of the first step is another one"),
     ("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad); parameter.grad /= dist.get_world_size()",
      "first step is 0.5 times that of the mean"),
-    ("dist.all_reduce(parameter.grad)", "dist.reduce(parameter.grad, 0)", "weights are off by"),
-    ("            optimizer.step()\n", "", "`optimizer.step()` 0 times"),
+    ("dist.all_reduce(parameter.grad)", "dist.reduce(parameter.grad, 0)", "is it summed over the ranks"),
+    ("        optimizer.step()\n", "", "`optimizer.step()` 0 times"),
     ("range(dist.get_rank(), slots, dist.get_world_size())",
      "range(k := dist.get_rank() * (share := slots // dist.get_world_size()), "
      "k + share if dist.get_rank() < dist.get_world_size() - 1 else slots)", "worked for 3 slots in a step"),

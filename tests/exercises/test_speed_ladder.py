@@ -2,10 +2,13 @@
 
 How each could be cheated, or a right answer refused, and what stands against it:
 predicted_gain   the price forgotten, or paid in each epoch; the beginning forgotten; constants; loops are right
-beat_the_course  fewer images, no augmentation, frozen augmentation, labels astray; larger batches are right
-prepared_once    the conversion repeated; order or moves frozen; one move for all; a loop over images; lists are right
+beat_the_course  images not learned from, no augmentation, labels astray; larger batches and autograd.grad are right
+                 (what `broken` sees of order and moves is tested with prepared_once, which trains nothing)
+prepared_once    the conversion repeated; order or moves frozen, alternating or by place; one move for all; a loop over
+                 images, in numpy, too; `dice` ignored; lists and lookups are right
 """
 
+import numpy
 import torch
 
 from helpers.exercises import speed_ladder as ex
@@ -17,24 +20,38 @@ test_predicted_gain = edits(
     ("(seconds(faster) + price)", "seconds(faster)", "a compiler's price: 1.833"),
     ("(seconds(faster) + price)", "(seconds(faster) + epochs * price)", "once, and not in each epoch"),
     ("epochs * sum(took / faster.get(part, 1) for part, took in each", "sum(took / faster.get(part, 1) for part, took "
-     "in each", "decoding at the beginning"),
-    ("return start + epochs", "return epochs", "decoding at the beginning: "),
+     "in each", "each epoch's parts `epochs` times"),
+    ("return start + epochs", "return epochs", "is missing"),
     ("seconds({}) / (seconds(faster) + price)", "(seconds(faster) + price) / seconds({})", "the old time over the new"),
     ("start = sum(took / faster.get(part, 1)", "start = epochs * sum(took / faster.get(part, 1)", "is spent once"),
-    ("took / faster.get(part, 1) for part, took in once", "took for part, took in once", "decoding at the beginning"),
+    ("took / faster.get(part, 1) for part, took in once", "took for part, took in once", "can become quicker"),
     ("took / faster.get(part, 1) for part, took in each", "took for part, took in each", "half of an epoch"),
     ("took / faster.get(part, 1) for part, took in each", "took * faster.get(part, 1) for part, took in each",
-     "half of an epoch"),
+     "divide"),
     ("took / faster.get(part, 1) for part, took in each", "took / max(1, faster.get(part, 1)) for part, took in each",
-     "one part slower"),
+     "below 1 a part becomes slower"),
     ("took / faster.get(part, 1) for part, took in each", "took / faster[part] for part, took in each", "KeyError"),
-    ("return seconds({}) / (seconds(faster) + price)", "return str(seconds({}))", "it returned a str"),
+    ("return seconds({}) / (seconds(faster) + price)", "return str(seconds({}))", "it returned the text"),
+    ("return seconds({}) / (seconds(faster) + price)", "return round(seconds({}) / (seconds(faster) + price), 2)",
+     "do not round"),
+    ("return seconds({}) / (seconds(faster) + price)", "return seconds({}) - seconds(faster) - price", "what is saved"),
+    ("return seconds({}) / (seconds(faster) + price)", "return 1 - (seconds(faster) + price) / seconds({})",
+     "the part that is saved"),
+    ("seconds({}) / (seconds(faster) + price)", "(seconds({}) + price) / seconds(faster)", "not to the old one"),
+    ("    def seconds(faster):", "    faster = {part: times for part, times in faster.items() if times < 1e9}\n\n"
+     "    def seconds(faster):", "by infinity a part is gone"),
 )
 
 
 @wrong(ex.predicted_gain, "a part that is gone")
 def test_a_constant_of_the_first_case(once, each, epochs, faster, price):
     return 4 / 3
+
+
+@wrong(ex.predicted_gain, "is one overwritten?")
+def test_both_dicts_in_one(once, each, epochs, faster, price):
+    parts = once | {part: epochs * took for part, took in each.items()}
+    return sum(parts.values()) / (sum(took / faster.get(part, 1) for part, took in parts.items()) + price)
 
 
 @right(ex.predicted_gain)
@@ -51,11 +68,11 @@ def test_with_loops_and_fractions(once, each, epochs, faster, price):
 
 
 @right(ex.predicted_gain)
-def test_as_a_tensor_made_a_number(once, each, epochs, faster, price):
+def test_as_a_tensor(once, each, epochs, faster, price):
     names = sorted({*once, *each})
     took = torch.tensor([once.get(name, 0) + epochs * each.get(name, 0) for name in names], dtype=torch.float64)
     speed = torch.tensor([faster.get(name, 1.0) for name in names], dtype=torch.float64)
-    return (took.sum() / ((took / speed).sum() + price)).item()
+    return took.sum() / ((took / speed).sum() + price)
 
 
 @right(ex.predicted_gain)
@@ -65,23 +82,25 @@ def test_by_what_is_saved(once, each, epochs, faster, price):
     return old / (old - saved + price)
 
 
+LEARN = "            optimizer.zero_grad()\n            loss.backward()\n"
+NUMBERED = (("for batch, wanted in zip(", "for number, (batch, wanted) in enumerate(zip("),
+            ("strict=True):", "strict=True)):"))
 test_beat_the_course = edits(
     ex.beat_the_course,
-    ("for _ in range(epochs):", "for _ in range(epochs // 2):", "2,560 images went through the network"),
+    ("for _ in range(epochs):", "for _ in range(1):", "is there a loop over `epochs`?"),
     ("images[order][every, rows[:, :, None], columns[:, None]]", "images[order]", "moved in the same way in every"),
-    ("    for _ in range(epochs):\n        order = torch.randperm(len(images), generator=dice)\n",
-     "    order = torch.randperm(len(images), generator=dice)\n    for _ in range(epochs):\n", "the same order"),
     ("labels[order].split(32)", "labels.split(32)", "of the test digits are right"),
-    ("(len(images), 2, 1), generator=dice)", "(1, 2, 1), generator=dice).expand(len(images), 2, 1)",
-     "all images of a batch were moved in the same way"),
-    ("torch.randint(-1, 2,", "torch.randint(-2, 3,", "by more than a pixel"),
-    ("torch.randint(-1, 2,", "torch.randint(0, 2,", "4 of the 9 ways"),
-    ("unsqueeze(1) / 128 - 0.5", "unsqueeze(1) / 128", "pixels went through the network that no image has"),
+    (".unsqueeze(1) / 128 - 0.5", ".unsqueeze(1).double() / 128 - 0.5", "float"),
     ("lr=0.04, momentum=0.9", "lr=0.0001, momentum=0.9", "of the test digits are right"),
     ("split(32)", "split(16)", "as good a network, with"),
-    (".unsqueeze(1) / 128 - 0.5", ".unsqueeze(1).double() / 128 - 0.5", "float"),
-    ("torch.randperm(len(images), generator=dice)", "torch.randint(len(images), (len(images),), generator=dice)",
-     "an image came twice"),
+    ((("for _ in range(epochs):", "for epoch in range(epochs):"),
+      ("            optimizer.zero_grad()\n", "            if epoch > 5:\n                continue\n"
+       "            optimizer.zero_grad()\n")), "3,072 of 5,120 images were learned from"),
+    (((LEARN, f"            if number % 2:\n                continue\n{LEARN}"), *NUMBERED),
+     "2,560 of 5,120 images were learned from"),
+    (((LEARN, "            if number % 2 == 0:\n" + LEARN.replace(12 * " ", 16 * " ")),
+      *NUMBERED), "a gradient of its own"),
+    ("net(batch)", "net.forward(batch)", "call `net(batch)`"),
 )
 
 
@@ -122,8 +141,10 @@ def test_all_epochs_prepared_before_the_first(net, images, labels, epochs, dice)
 def test_batches_of_the_hunts_generator(net, images, labels, epochs, dice):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, fused=True)
     for pixels, wanted in ex.PreparedOnce.answer(images, labels, epochs, dice):
-        net.zero_grad()
-        torch.nn.functional.cross_entropy(net(pixels), wanted).backward()
+        parameters = list(net.parameters())
+        gradients = torch.autograd.grad(torch.nn.functional.cross_entropy(net(pixels), wanted), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         optimizer.step()
 
 
@@ -148,6 +169,26 @@ test_prepared_once = edits(
     ("images / 128 - 0.5", "images / 255", "no image has"),
     ((("    pixels = images / 128 - 0.5\n", ""), ("pixels[order]", "(images / 128 - 0.5)[order]")),
      "2,048 images were converted"),
+    ((("    pixels = images / 128 - 0.5\n", ""), ("pixels[order]", "(images.int() / 128 - 0.5)[order]")),
+     "2,048 images were converted"),
+    ((("        moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)\n", ""),
+      ("    for _ in", "    moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)\n    for _ in")),
+     "is the `randint` inside the loop over epochs?"),
+    ("(len(images), 2, 1), generator=dice)", "(64, 2, 1), generator=dice).repeat(-(-len(images) // 64), 1, 1)"
+     "[:len(images)]", "two batches had the same moves"),
+    ((("    for _ in range(epochs):", "    orders = [torch.randperm(len(images), generator=dice) for _ in range(2)]\n"
+       "    for epoch in range(epochs):"), ("order = torch.randperm(len(images), generator=dice)",
+                                            "order = orders[epoch % 2]")), "the same order"),
+    ((("    for _ in range(epochs):", "    first = torch.randperm(len(images), generator=dice)\n"
+       "    for epoch in range(epochs):"), ("order = torch.randperm(len(images), generator=dice)",
+                                            "order = first.roll(epoch)")), "the same order"),
+    ((("    for _ in range(epochs):", "    sets = torch.randint(-1, 2, (2, len(images), 2, 1), generator=dice)\n"
+       "    for epoch in range(epochs):"), ("torch.randint(-1, 2, (len(images), 2, 1), generator=dice)",
+                                            "sets[epoch % 2][order]")), "what is drawn once is frozen"),
+    (", generator=dice", "", "two calls with the same `dice`"),
+    ("moved = pixels[order][every, rows[:, :, None], columns[:, None]].unsqueeze(1)",
+     "pixels = pixels[every, rows[:, :, None], columns[:, None]]\n        moved = pixels[order].unsqueeze(1)",
+     "that the last epoch had moved already"),
     ("columns[:, None]].unsqueeze(1)", "columns[:, None]]", "a batch is float32, [64, 16, 16]"),
     ("for _ in range(epochs):", "for _ in range(1):", "512 images went through the network"),
     ("yield from zip(moved.split(64), labels[order].split(64), strict=True)",
@@ -165,6 +206,17 @@ def test_image_by_image(images, labels, epochs, dice):
             moves = torch.randint(-1, 2, (len(indices), 2), generator=dice).tolist()
             pairs = zip(indices, moves, strict=True)
             yield torch.stack([pixels[i].roll(move, (1, 2)) for i, move in pairs]), labels[indices]
+
+
+@wrong(ex.prepared_once, "is there a loop over images?")
+def test_image_by_image_in_numpy(images, labels, epochs, dice):
+    pixels = (images / 128 - 0.5).numpy()
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=dice)
+        moves = torch.randint(-1, 2, (len(images), 2), generator=dice).tolist()
+        moved = [numpy.roll(one, move, (0, 1)) for one, move in zip(pixels, moves, strict=True)]
+        moved = torch.from_numpy(numpy.stack(moved))[order].unsqueeze(1)
+        yield from zip(moved.split(64), labels[order].split(64), strict=True)
 
 
 @right(ex.prepared_once)

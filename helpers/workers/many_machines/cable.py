@@ -1,4 +1,4 @@
-"""Time a training step over whatever lies between the ranks, four ways. Prints a JSON object for each speed.
+"""Time a training step over whatever lies between the ranks, four ways. Prints JSON: once first, once for each speed.
 
     torchrun … cable.py FOLDER 50 200        before each speed it waits until FOLDER/speed is there
 """
@@ -62,12 +62,13 @@ def main(folder, *speeds):
 
     for _ in range(20):
         alone()  # the first steps are slower
-    print("ready")
+    known = {"parameters": sum(p.numel() for p in net.parameters()), "alone": milliseconds(alone)}
+    if dist.get_rank() == 0:
+        print(json.dumps(known))
     for speed in speeds:
         while not Path(folder, speed).exists():
             time.sleep(0.01)
-        row = {"speed": speed, "parameters": sum(p.numel() for p in net.parameters()),
-               "alone": milliseconds(alone), "by hand": milliseconds(by_hand),
+        row = {"speed": speed, **known, "alone": milliseconds(alone), "by hand": milliseconds(by_hand),
                "DDP": milliseconds(lambda: compute(ddp)), "fp16": milliseconds(lambda: compute(half)),
                "accumulated": milliseconds(accumulated) / MICRO_BATCHES}
         if dist.get_rank() == 0:

@@ -1,6 +1,6 @@
 """Train the digits in a world of any size, with the same bits in each: two data slots, shared out among the ranks.
 
-    torchrun --nnodes=1:2 --max-restarts=3 … elastic.py SNAPSHOT --run NAME        goes on where SNAPSHOT is
+    torchrun --nnodes=1:2 --max-restarts=3 … elastic.py SNAPSHOT RUN        goes on where SNAPSHOT is
 """
 
 import argparse
@@ -73,6 +73,6 @@ def main(options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("snapshot")
-    parser.add_argument("--run", required=True, help="whose snapshot it is; the same when the job is submitted anew")
+    parser.add_argument("run", help="whose snapshot it is; the same when the job is submitted anew")
     parser.add_argument("--pause", type=float, default=0, help="seconds to wait in each step, to be watched")
     main(parser.parse_args())
