@@ -9,7 +9,6 @@
 
 import importlib
 import json
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +40,8 @@ class Record:
 
     def __repr__(self):
         if self.result is None:
-            machine = f"a machine with {self.gpus} GPU{'s' * (self.gpus > 1)}"
-            return "\n  ".join([f"Not recorded yet: tools/record.py, on {machine}, would measure",
-                               *textwrap.wrap(self.what, 90)])
+            plural = "s" * (self.gpus > 1)
+            return f"Would be measured on a machine with {self.gpus} GPU{plural}, by tools/record.py: {self.what}"
         return "\n".join([self.what, f"recorded: {self.where}", *_lines(self.result)])
 
 

@@ -223,7 +223,7 @@ def test_what_a_lesson_prints_of_it_is_the_same_on_all_machines(here):
 
 
 @pytest.mark.parametrize("text", ["real here", "recorded: 1 × NVIDIA H100", "No GPU is involved.", "a GPU here",
-                                  "Not recorded yet: tools/record.py, on a machine with 2 GPUs, would measure\n  this"])
+                                  "Would be measured on a machine with 2 GPUs, by tools/record.py: this"])
 def test_what_a_lesson_says_itself_is_compared(text):
     assert sanitized(text) == text
 

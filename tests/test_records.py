@@ -226,8 +226,7 @@ def test_a_lesson_shows_the_numbers_and_their_machine(lesson):
 def test_a_lesson_without_a_result_says_what_would_be_measured(lesson, name):
     shown = records.recorded(name, "scaling")
     assert shown.result is None
-    assert repr(shown) == ("Not recorded yet: tools/record.py, on a machine with 2 GPUs, would measure\n"
-                           "  Images a second.")
+    assert repr(shown) == "Would be measured on a machine with 2 GPUs, by tools/record.py: Images a second."
 
 
 def test_an_experiment_that_does_not_exist(lesson):
