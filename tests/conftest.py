@@ -24,8 +24,9 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items):
-    """The files that take longest begin, so that no core is idle at the end. (pyproject.toml says: in this order.)"""
-    items.sort(key=lambda item: item.path.name not in ("test_browser.py", "test_gpu_branches.py", "test_profiling.py"))
+    """The lessons and the longest files begin, so that no core is idle at the end. (pyproject.toml: in this order.)"""
+    long = "test_browser.py", "test_gpu_branches.py", "test_profiling.py", "test_many_machines.py"
+    items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name not in long)
 
 
 @pytest.fixture(autouse=True)

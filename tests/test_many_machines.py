@@ -74,8 +74,9 @@ def test_one_torchrun_on_each_node(lab):
 
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from helpers.nodes import Nodes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs these tests in the background ignores it
 lab = Nodes(2, loopback=sys.argv[1] == "loopback")
 for node in (0, 1):
     lab.start(node, ["sh", "-c", f"setsid {sys.argv[2]} & setsid {sys.argv[2]}"])
