@@ -121,10 +121,11 @@ class Nodes:
                 number, _, said = self._keeper.stdout.readline().strip().partition(" ")
         finally:
             limit.cancel()
-        if said != "done":
+        if said == "":  # it has ended: the last that it said tells why
             with contextlib.suppress(subprocess.TimeoutExpired):
-                said = said or self._keeper.communicate(timeout=5)[1].strip().splitlines()[-1:]
-            raise RuntimeError(str(said[0] if isinstance(said, list) and said else said or "it does not answer"))
+                said = "".join(self._keeper.communicate(timeout=5)[1].strip().splitlines()[-1:])
+        if said != "done":
+            raise RuntimeError(said or "it does not answer")
 
     def cable(self, mbit):
         """Let every node send at most `mbit` Mbit/s (1,000,000 bits a second) from now on; None: as fast as it can.

@@ -95,8 +95,6 @@ def mistakes(once, each, epochs, faster, price):
 
 #: Of the two exercises below: images, epochs of the loop, and the part of the course's operators that may remain.
 IMAGES, EPOCHS, SHARE = 512, 10, 0.85
-
-
 #: How much less of the test may be right: more than luck makes of one training.
 LESS = 0.08
 
@@ -247,11 +245,13 @@ def trained(loop, images, labels, test, epochs=EPOCHS, count=True):
     return {"operators": len(made), "learned": sum(learned), "right": right, "broken": wrong}
 
 
-def broken(seen, images, epochs):
-    """What is wrong with the batches that went through a network, as `not_yet` takes it; None if nothing is.
+def names(pixels):
+    """A name for each image, by which it is known when it is rolled: its sorted pixels, for a roll changes none."""
+    return [tuple(one) for one in pixels.flatten(1).sort(1).values.tolist()]
 
-    A roll moves pixels and changes none, so the sorted pixels of an image tell which one it was.
-    """
+
+def broken(seen, images, epochs):
+    """What is wrong with the batches that went through a network, as `not_yet` takes it; None if nothing is."""
     import torch
 
     count = sum(len(batch) for batch in seen)
@@ -265,9 +265,9 @@ def broken(seen, images, epochs):
                 f"{epochs} epochs", "is there a loop over `epochs`?" if count == len(images)
                 else "does every image have its turn in every epoch, in the last batch, too?")
     prepared = images.unsqueeze(1) / 128 - 0.5
-    keys = {tuple(one.tolist()): n for n, one in enumerate(prepared.flatten(1).sort(1).values)}
+    keys = {name: number for number, name in enumerate(names(prepared))}
     given = torch.cat(seen)
-    numbers = [keys.get(tuple(one.tolist())) for one in given.flatten(1).sort(1).values]
+    numbers = [keys.get(name) for name in names(given)]
     if None in numbers:
         return ("pixels went through the network that no image has", "each image rolled, and then `/ 128 - 0.5`",
                 "a roll keeps all pixels; and are they converted once, not twice or not at all?")
@@ -399,9 +399,8 @@ class PreparedOnce(Alone):
         sound = broken([pixels.detach().clone() for pixels, _ in found], images, epochs)
         apart = 0
         if sound is None:
-            keys = {tuple(one.tolist()): n for n, one in enumerate((images / 128 - 0.5).flatten(1).sort(1).values)}
-            names = torch.cat([pixels for pixels, _ in found]).flatten(1).sort(1).values
-            own = torch.tensor([keys[tuple(one.tolist())] for one in names])
+            keys = {name: number for number, name in enumerate(names(images / 128 - 0.5))}
+            own = torch.tensor([keys[name] for name in names(torch.cat([pixels for pixels, _ in found]))])
             apart = int((own != torch.cat([given for _, given in found])).sum())
         same = len(found) == len(again) and all(torch.equal(*two) for one, other in zip(found, again, strict=True)
                                                 for two in zip(one, other, strict=True))
