@@ -42,7 +42,7 @@ import psutil
 MOST_NODES = 4
 #: What runs beside the nodes, or around their commands.
 _INSIDE = str(Path(__file__).with_name("nodes_inside.py"))
-#: What a rank may say when it has done all its work, on a busy machine: torch's fault (pytorch/pytorch#190489).
+#: What C++ says when one of gloo's threads wants an interpreter that is already ending.
 _ABORTED = "terminate called without an active exception"
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
@@ -252,9 +252,12 @@ class Nodes:
             TimeoutError: it had not ended after `timeout` seconds; the nodes were killed and booted anew.
         """
         for _ in range(3):
-            job = self.start_torchrun(script, script_args=script_args, **how).wait(timeout)
-            if not any(_ABORTED in text for text in job.outputs.values()):
+            job = self.start_torchrun(script, script_args=script_args, **how)
+            # A rank's abort ends its agent; the others would wait 300 s for it in torchrun's exit barrier.
+            job.until(lambda job: job.aborted or None not in job.exitcodes.values(), timeout)
+            if not job.aborted:
                 break
+            job.stop()
         return job
 
     def close(self):
@@ -319,6 +322,11 @@ class Job:
     def exitcodes(self):
         """By node: None while the command runs; negative for a signal."""
         return {node: process.poll() for node, process in self.processes.items()}
+
+    @property
+    def aborted(self):
+        """Whether a rank has said that it aborts after all its work, which is torch's fault (pytorch/pytorch#190489)."""
+        return any(_ABORTED in text for text in self.outputs.values())
 
     def ranks(self, node):
         """The ranks that a node's agent has started, as a list of `psutil.Process`, by local rank."""
