@@ -189,14 +189,14 @@ def _traces(size, culprit, label, long):
 
 
 #: Of the last exercise: images per rank, a multiple of BATCH; images per optimizer step and rank; epochs; and steps.
-IMAGES, BATCH, EPOCHS = 128, 32, 3
+IMAGES, BATCH, EPOCHS = 128, 32, 2
 STEPS = IMAGES // BATCH * EPOCHS
 #: How many times as fast as the slow training the repaired one must be; how far its weights may be off, by rounding.
 FASTER, TOLERANCE = 3, 2e-6
 #: {what is counted: (what the fault is, what a trace shows of it, how often that may be: far from both sides)}
 FAULTS = {
     "operators": ("images normalised row by row", "{:,} operators and lines besides the network", 10 * IMAGES * EPOCHS),
-    "copies": ("all images converted again and again", "{} times the same operator on all images", EPOCHS - 1),
+    "copies": ("all images converted again and again", "{} times the same operator on all images", EPOCHS),
     "forwards": ("small pieces", "{} forwards, each with a backward and an all-reduce", STEPS),
     "collectives": ("weights compared at every step", "{} collectives that are not DDP's", 3 * EPOCHS),
     "flushes": ("the log flushed at every step", "{} gaps of 8 ms in which no operator runs", EPOCHS + 1),
