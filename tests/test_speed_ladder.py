@@ -6,9 +6,13 @@ import sys
 
 import matplotlib.pyplot as plt
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import launch
 from helpers.data import Digits
+from helpers.models import GPT
 from helpers.widgets.ladder import best_so_far, draw_ladder
 from helpers.workers.speed_ladder import recorded
 from helpers.workers.speed_ladder.rungs import SIDE_RUNGS, changed, own_rung, rungs
@@ -140,3 +144,12 @@ def test_gpu_ladder_runs_on_a_stand_in():
     done = subprocess.run([sys.executable, "-c", code], env={**environment(1), "OMP_NUM_THREADS": "1"}, cwd=ROOT,
                           capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["9", "True"], done.stdout + done.stderr
+
+
+def test_work_of_a_token_is_what_torch_counts():
+    shape = {"width": 64, "layers": 2, "heads": 4, "vocabulary": 300, "length": 32}
+    tokens = torch.randint(300, (2, 32))
+    with FlopCounterMode(display=False) as counted:  # on the CPU it leaves out what attention multiplies
+        cross_entropy(GPT(**shape)(tokens).flatten(0, 1), tokens.flatten()).backward()
+    attention = 12 * 2 * 64 * 32
+    assert counted.get_total_flops() == tokens.numel() * (recorded.flops_of_token(**shape) - attention)
