@@ -471,6 +471,7 @@ def test_a_kernel_that_exits_in_good_order_leaves_nothing(tmp_path):
     assert eventually(lambda: not list(tmp_path.iterdir())), list(tmp_path.rglob("*"))
 
 
+@pytest.mark.long
 def test_two_notebooks_at_once():
     code = ("from helpers import launch; import torch, torch.distributed as dist\n"
             "def work(n):\n    dist.init_process_group(); t = torch.tensor([n]); dist.all_reduce(t); return t.item()\n"

@@ -57,7 +57,7 @@ SCRIPTS = {
 
         if __name__ == "__main__":
             for context in ("fork", "spawn", "forkserver"):
-                loader = DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=context)
+                loader = DataLoader(Squares(), batch_size=4, num_workers=1, multiprocessing_context=context)
                 print(context, sum(batch.sum().item() for batch in loader))
     """, "fork 140\nspawn 140\nforkserver 140"),
     "a pool of processes": ("""

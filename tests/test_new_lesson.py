@@ -24,6 +24,7 @@ def tree(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_a_new_lesson_passes_its_tests(tree):
     code, made = tree("tools/new_lesson.py", "a_new_one")
     notebook, worker, exercises, *tests = [line for line in made.splitlines() if " " not in line]

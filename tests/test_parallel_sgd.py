@@ -40,6 +40,7 @@ def test_trainer_learns(script):
     assert all(row["seconds"] > 0 for row in rows)
 
 
+@pytest.mark.long  # lesson 02 runs both
 def test_respawned_and_staying_workers_make_the_same_model():
     (rows, respawned), (_, staying) = (trained(script, 2, "--epochs", 1) for script in ("sgd_respawned.py", RANKS[0]))
     assert len(rows) == 1 and rows[0]["accuracy"] > 0.7 and rows[0]["seconds"] > 0
@@ -183,8 +184,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("script, function", [("sgd_respawned", "train_epoch"), ("sgd_hogwild", "train"),
-                                              ("sgd_published", "train_epoch")])
+@pytest.mark.parametrize("script, function", [
+    pytest.param("sgd_respawned", "train_epoch", marks=pytest.mark.long), ("sgd_hogwild", "train"),
+    ("sgd_published", "train_epoch")])
 def test_a_worker_that_dies_ends_the_run(tmp_path, script, function):
     path = tmp_path / "dies.py"
     path.write_text(DIES.format(workers=str(ROOT / "helpers/workers/parallel_sgd"), script=script, function=function,

@@ -28,9 +28,9 @@ def mark(request):
 @pytest.mark.parametrize(("script", "nprocs", "says"), [
     ("start_here/hello.py", 2, r"I am rank 1 of 2"),
     ("start_here/train_digits.py", 2, r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
-    ("ddp_in_practice/train.py", 2, r"epoch 1: \d\d% of the test digits are right"),
-    ("parallel_sgd/sgd_every_k.py", 2, r"accuracy=0\.\d"),
-    ("profiling/slow_training.py", 2, r""),
+    pytest.param("ddp_in_practice/train.py", 2, r"epoch 1: \d\d% of the test digits are right", marks=pytest.mark.long),
+    pytest.param("parallel_sgd/sgd_every_k.py", 2, r"accuracy=0\.\d", marks=pytest.mark.long),
+    pytest.param("profiling/slow_training.py", 2, r"", marks=pytest.mark.long),
 ])
 def test_workers_run_under_torchrun(script, nprocs, says, mark):
     arguments = [] if script.endswith("hello.py") else ["--epochs", "2"]

@@ -21,6 +21,7 @@ def table_of(run):
     return {line.split()[0]: re.split(r"\s{2,}", line)[1:] for line in run.logs[0].splitlines()}
 
 
+@pytest.mark.long  # lesson 01 runs it, and shows this table
 @linux_only
 def test_start_methods_says_what_each_child_receives_and_costs():
     run = launch("start_methods.py", nprocs=1, timeout=120, show=False)
@@ -87,6 +88,7 @@ def test_one_process_per_device_trains():
     assert before < 30 and len(processes) >= 2 and min(*processes, average) > 80
 
 
+@pytest.mark.long
 def test_one_process_per_device_says_why_a_child_failed(tmp_path):
     from helpers.launcher import RankError
     from helpers.launcher.arguments import WORKERS
