@@ -325,7 +325,7 @@ class Job:
 
     @property
     def aborted(self):
-        """Whether a rank has said that it aborts after all its work, which is torch's fault (pytorch/pytorch#190489)."""
+        """Whether a rank has said that it aborts after all its work: torch's fault (pytorch/pytorch#190489)."""
         return any(_ABORTED in text for text in self.outputs.values())
 
     def ranks(self, node):
