@@ -30,7 +30,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -64,7 +63,6 @@ class Nodes:
         self.n, self._started, self._inits, self._jobs, self._keeper = n, [[] for _ in range(n)], {}, 0, None
         self._owner, self._asked = os.getpid(), 0
         _LABS.add(self)
-        self.folder = Path(tempfile.mkdtemp(prefix="nodes-"))
         atexit.register(self.close)
         forced = os.environ.get("COURSE_NODES") == "loopback" if loopback is None else loopback
         try:
@@ -82,7 +80,8 @@ class Nodes:
                 self.interface = "lo0" if sys.platform == "darwin" else "lo"
                 self.kind = (f"scaled down here: this system makes no networks of our own ({why}); {n} agents side by "
                              "side on loopback stand in, and no cable.")
-                self._keeper = _keeper([sys.executable, _INSIDE, "keep", str(self.folder)])
+                self._keeper = _keeper([sys.executable, _INSIDE, "keep"])
+            self.folder = self._keeper.folder
         except BaseException:
             self.close()
             raise
@@ -95,15 +94,14 @@ class Nodes:
             import pyroute2  # noqa: F401, here, because only Linux needs it
 
             self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child",
-                                    "--mount-proc", sys.executable, _INSIDE, "switch", str(self.folder)])
+                                    "--mount-proc", sys.executable, _INSIDE, "switch"])
             try:
                 self._ask(cable=1000)  # to find out whether that works here
                 for node in range(self.n):
                     self.boot(node)
                 return None
             except RuntimeError as error:
-                self._keeper.kill()
-                self._keeper.wait()
+                self._keeper.communicate()  # closes its stdin, by which it ends
                 return str(error)
         return "the package pyroute2 is missing"
 
@@ -272,13 +270,12 @@ class Nodes:
                 keeper.stdin.close()
         for process in itertools.chain(*self._started):
             _let_go(process)
-        for process in filter(None, [*itertools.chain(*self._started), keeper]):
+        for process in filter(None, [*itertools.chain(*self._started), keeper]):  # the keeper removes the folder
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
         self._started = [[] for _ in range(self.n)]
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self):
         return self
@@ -400,8 +397,14 @@ def _let_go(process):
 
 
 def _keeper(command):
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            start_new_session=True)
+    """A process that ends everything when its stdin does, the folder that it has made, too: its `folder`."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, start_new_session=True)
+    limit = threading.Timer(20, process.kill)
+    limit.start()
+    process.folder = Path(process.stdout.readline().strip())
+    limit.cancel()
+    return process
 
 
 def _free_port():

@@ -1,6 +1,6 @@
 """What `helpers.nodes` starts. Each process ends when a pipe does: with its starter, however that ends.
 
-    python nodes_inside.py switch FOLDER | keep FOLDER | guard LIFELINE COMMAND…
+    python nodes_inside.py switch | keep | guard LIFELINE COMMAND…
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -20,10 +21,11 @@ import psutil
 _PR_SET_CHILD_SUBREAPER, _CLONE_NEWNET = 36, 0x40000000
 
 
-def _switch(folder):
+def _switch():
     """The first process in the namespaces, and the switch: boots and kills nodes, sets the speed of their cables."""
     from pyroute2 import IPRoute, NetlinkError
 
+    folder = _made()
     libc, nodes, speed = ctypes.CDLL(None, use_errno=True), {}, [None]
 
     def inside(node):  # netlink's sockets belong to the network in which they were made
@@ -108,8 +110,16 @@ class _Network(contextlib.AbstractContextManager):
         os.close(self.here)
 
 
-def _keep(folder):
+def _made():
+    """A new folder. Its path is the first line that is said; who makes it, removes it, whenever its starter ends."""
+    folder = tempfile.mkdtemp(prefix="nodes-")
+    print(folder, flush=True)
+    return folder
+
+
+def _keep(folder=None):
     """Remove the folder once nobody needs it any more; those who write there are about to end, too."""
+    folder = folder or _made()
     sys.stdin.read()
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
