@@ -56,7 +56,8 @@ if "HELPERS_SESSION" in os.environ:
     gc.collect()
     gc.freeze()  # the collector of a rank then never touches, and so never copies, the pages it shares with the server
     outlive_the_kernel(os.environ["HELPERS_SESSION"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server sets its own, and leaves this one to ranks
+    # The server sets its own, and leaves this one to ranks: interrupted before it is one, a rank ends without a word.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     unfinished = Path(os.environ["HELPERS_SESSION"], f"unready-{os.getpid()}")
     unfinished.write_text(json.dumps(failed))
     unfinished.rename(unfinished.with_name(f"ready-{os.getpid()}"))

@@ -68,7 +68,7 @@ def _start():
         forkserver.ensure_running()
         return None  # theirs: ranks start there as well, but each has to import torch again
     folder = _started.get(before) or _session_folder()
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     workarounds.keep_socket_folder()
     here = str(Path(__file__).parents[2])
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -122,13 +122,15 @@ def replace():
 
 
 def run_folder():
-    """A new empty folder for one run, removed with the session at the latest.
+    """A new empty folder for one run, removed with the session, or by its own ranks, at the latest.
 
     Raises:
         OSError: the temporary folder cannot be written.
     """
+    if START_METHOD != "forkserver":  # no server would remove a session's folder when the kernel is killed
+        return Path(tempfile.mkdtemp(prefix="helpers-ranks-"))
     session = _started.get(workarounds.server_pid()) or _session_folder()
-    session.mkdir(exist_ok=True)
+    session.mkdir(mode=0o700, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix="run-", dir=session))
 
 

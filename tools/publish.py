@@ -1,0 +1,49 @@
+"""Write the course's public address, and with it the badges, into all lessons.
+
+    python tools/publish.py https://github.com/OWNER/NAME
+    python tools/publish.py                                 the version in pyproject.toml has changed
+
+From then on each lesson's first cell fetches the course from there where it is not installed, at the tag of its
+version; so the tag has to be there. Lessons without a first cell get theirs. Nothing is executed.
+"""
+
+import argparse
+import re
+from pathlib import Path
+
+import nbformat
+from execute import NOTEBOOKS, store
+
+from tools.everywhere import place, project
+
+PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+
+
+def write_address(address):
+    """Have pyproject.toml name the address: in the place of the one before, or in a section of its own."""
+    text, line = PYPROJECT.read_text(encoding="utf-8"), f'Repository = "{address}"'
+    text, known = re.subn(r'^Repository = ".*"$', line, text, flags=re.MULTILINE)
+    if not known:
+        text = re.sub(r"^\[tool\.", f"[project.urls]\n{line}\n\n[tool.", text, count=1, flags=re.MULTILINE)
+    PYPROJECT.write_text(text, encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Write the course's public address and badges into all lessons.")
+    parser.add_argument("address", nargs="?", help="what `git clone` takes, such as https://github.com/OWNER/NAME")
+    address = parser.parse_args().address
+    if address is not None:
+        if not re.fullmatch(r"(https|file)://[\w.~:/-]+", address):
+            parser.error(f"{address!r}: an address such as https://github.com/OWNER/NAME")
+        write_address(address.rstrip("/").removesuffix(".git"))
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        book = nbformat.read(path, as_version=4)
+        place(book, path.name)
+        store(book, path)
+    address, version = project("Repository"), project("version")
+    print(f"The lessons fetch version {version} from {address}. Commit this, then: git tag v{version} && git push "
+          f"--follow-tags origin HEAD v{version}" if address else "The course has no public address yet.")
+
+
+if __name__ == "__main__":
+    main()
