@@ -1,0 +1,123 @@
+"""The reading edition: built by its one command with no warning, whole, usable on a telephone and without a network."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+from tests.browser import CHROMIUM, chromium
+from tests.conftest import ROOT
+from tools.build_site import for_the_site, glossary, links, words
+
+LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
+
+def book(text):
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
+
+
+def test_terms_are_collected_with_all_that_lessons_say_of_them():
+    first = book("**Words**: *rank*, a process; *local* and *global model*, its own and\nthe mean.\n\n**Next:** *x* y")
+    second = book("**Words**: *Rank*: a process; *mesh*: ranks in rows.")
+    assert words(first) == {"rank": "a process", "local and global model": "its own and the mean"}
+    page = glossary({Path("notebooks/00_a.ipynb"): first, Path("notebooks/01_b.ipynb"): second})
+    assert "rank\n  a process ([00](notebooks/00_a.ipynb), [01](notebooks/01_b.ipynb))\n" in page
+    with pytest.raises(ValueError, match="'mesh without a comma'"):
+        words(book("**Words**: *rank*, a process; mesh without a comma."))
+
+
+def test_links_to_files_that_readers_do_not_have_become_text():
+    text = "[a](../README.md#start) [b](../helpers/data.py) [c](https://x.org) [d](#e) ![f](g.png)"
+    assert for_the_site(text, [ROOT / "README.md"], ROOT / "docs") == (
+        "[a](../index.md#start) b [c](https://x.org) [d](#e) ![f](g.png)")
+
+
+def test_broken_links_are_found(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#gone">2</a><img src="gone.png">')
+    (tmp_path / "b.html").write_text('<p id="here"><a href="https://x.org">3</a>')
+    broken, external = links(tmp_path)
+    assert [target for _, target in broken] == ["b.html#gone", "gone.png"]
+    assert [target for _, target in external] == ["https://x.org"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    for package in ("sphinx", "myst_nb", "furo"):
+        pytest.importorskip(package, reason="not installed: pip install -r docs/requirements.txt")
+    folder = tmp_path_factory.mktemp("build")
+    done = subprocess.run([sys.executable, ROOT / "tools" / "build_site.py", folder], capture_output=True, text=True,
+                          timeout=600)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def page(site):
+    if CHROMIUM is None:
+        pytest.skip("no chromium here (Debian: apt-get install chromium)")
+    with chromium() as page:
+        page.requests = []
+        page.on("request", lambda request: page.requests.append(request.url))
+        yield page
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_has_its_pictures_and_questions_and_links(site, path):
+    cells = nbformat.read(path, as_version=4).cells
+    tree = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_bytes(), "html.parser").find("article")
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    alts = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.get("data", {})]
+    assert [picture["alt"] for picture in tree.select(".cell_output img")] == alts and alts
+    code = "\n".join(tag.get_text() for tag in tree.select(".cell_input"))
+    hidden = [cell for cell in cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
+    assert "launch" in code and not any(cell.source in code for cell in hidden)
+    questions = [cell for cell in hidden if cell.source.startswith("predict(")]
+    assert len(tree.find_all("strong", string="Predict:")) == len(questions) > 0
+    terms = words(nbformat.read(path, as_version=4))
+    assert len(tree.select("a[href*='glossary.html#term-']")) == len(terms) > 3
+
+
+@pytest.mark.long
+def test_mentions_of_lessons_lead_there(site):
+    tree = BeautifulSoup((site / "notebooks" / f"{LESSONS[0].stem}.html").read_bytes(), "html.parser")
+    assert {link["href"] for link in tree.find_all("a", string="lesson 01")} == {f"{LESSONS[1].stem}.html"}
+    assert not tree.select("pre a.reference"), "code stays as it is"
+
+
+SIDEWAYS = """() => [...document.querySelectorAll('body, body *')].filter(tag => tag.scrollWidth > tag.clientWidth + 1
+    && ['auto', 'scroll'].includes(getComputedStyle(tag).overflowX) && !tag.matches('pre, .cell_output:has(img)'))
+    .map(tag => tag.outerHTML.slice(0, 200))"""
+
+
+@pytest.mark.long
+def test_on_a_telephone_only_code_and_figures_scroll_sideways_and_nothing_comes_from_a_network(site, page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    for html in sorted(site.rglob("*.html")):
+        page.goto(html.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, html.name
+        assert not page.evaluate(SIDEWAYS), html.name
+    assert all(url.startswith(("file:", "data:")) for url in page.requests)
+    assert not page.errors
+
+
+@pytest.mark.long
+def test_search_finds_a_word_from_a_disk(site, page):
+    page.goto((site / "search.html").as_uri() + "?q=straggler")
+    page.wait_for_selector("#search-results li a", timeout=30_000)
+    found = page.locator("#search-results li a").evaluate_all("links => links.map(link => link.href)")
+    assert any("08_profiling" in link for link in found) and not any("11_many" in link for link in found)
+
+
+@pytest.mark.long
+def test_light_and_dark(site, page):
+    shades = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto((site / "notebooks" / f"{LESSONS[0].stem}.html").as_uri())
+        shades.append([page.locator(what).first.evaluate("tag => getComputedStyle(tag).backgroundColor")
+                       for what in ("body", ".cell_input .highlight", ".cell_output .highlight")])
+    assert all(light != dark for light, dark in zip(*shades, strict=True)), shades

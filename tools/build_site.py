@@ -1,0 +1,172 @@
+"""Build the reading edition: all lessons as a static site, from their stored outputs. Nothing is executed.
+
+    pip install -r docs/requirements.txt
+    python tools/build_site.py               to build/site; open its index.html, no server is needed
+
+The pages are the README, the lessons, what is in docs/, and a glossary of the terms that the lessons' recaps explain.
+They are collected in build/pages, where they get what only the site needs; Sphinx does the rest, and any warning of its
+is an error. Links within the site are checked; those that lead out of it are listed in build/external_links.txt.
+"""
+
+import argparse
+import re
+import shutil
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = "**Words**:"
+TOC = """
+
+```{{toctree}}
+:hidden:
+:caption: {caption}
+
+{pages}
+```
+"""
+
+
+def words(book):
+    """The terms that a lesson's recap explains: {term: explanation}.
+
+    Raises:
+        ValueError: one of them is not written `*term*, explanation`.
+    """
+    found = {}
+    for paragraph in re.findall(r"\*\*Words\*\*:\s*(.+?)(?:\n\n|\Z)", texts(book), re.DOTALL):
+        for item in " ".join(paragraph.split()).rstrip(".").split("; "):
+            parts = re.fullmatch(r"((?:\*[^*]+\*(?: and )?)+)[,:] (.+)", item)
+            if not parts:
+                raise ValueError(f"{item!r} in a lesson's **Words**: write `*term*, explanation`, and `;` between two")
+            found[parts[1].replace("*", "")] = parts[2]
+    return found
+
+
+def texts(book):
+    return "\n\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+
+
+def glossary(lessons):
+    """A page of all terms; each with what the lessons say of it. `lessons` is {path on the site: notebook}."""
+    entries = {}
+    for path, book in lessons.items():
+        for term, explanation in words(book).items():
+            said = entries.setdefault(term.lower(), (term, {}))[1]
+            said.setdefault(explanation, []).append(f"[{path.name[:2]}]({path.as_posix()})")
+    page = ["# Glossary", "The words that the lessons explain, each with the lesson that does.", "```{glossary}"]
+    for _, (term, said) in sorted(entries.items()):
+        explained = (f"{explanation} ({', '.join(where)})" for explanation, where in said.items())
+        page.append(f"{term}\n  " + "; ".join(explained))
+    return "\n\n".join([*page, "```", ""])
+
+
+def for_reading(book):
+    """Change a lesson, in place, into what its page needs; what it says stays as it is."""
+    for cell in book.cells:
+        if cell.cell_type == "markdown" and WORDS in cell.source:
+            before, after = cell.source.split(WORDS)
+            for term in words(book):
+                italics = re.escape(term).replace(r"\ and\ ", r"\*\s+and\s+\*").replace(r"\ ", r"\s+")
+                after = re.sub(rf"\*{italics}\*", f"{{term}}`{term}`", after)
+            cell.source = before + WORDS + after
+        if cell.cell_type != "code":
+            continue
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "remove-input"]
+        for output in cell.outputs:
+            if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
+                cell.metadata["mystnb"] = {"image": {"alt": alt}}
+            if html := output.get("data", {}).get("text/html"):
+                html = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)  # of a listing; the site has its own
+                output.data["text/html"] = re.sub(r'href="(\w+)\.ipynb(#[^"]*)?"', r'href="\1.html"', html)
+    return book
+
+
+def for_the_site(text, pages, folder):
+    """Markdown of `folder`, where links to files that are not on the site are text; the README is its first page."""
+    def keep(link):
+        path, mark, heading = link[2].partition("#")
+        if not path or urlsplit(path).scheme:
+            return link[0]
+        there = (folder / path).resolve()
+        if there == ROOT / "README.md":
+            path = path.replace("README", "index")
+        return f"[{link[1]}]({path}{mark}{heading})" if there in pages else link[1]
+
+    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", keep, text)
+
+
+def collect(pages):
+    """Write the site's pages below `pages`."""
+    lessons, books, guides = (sorted(ROOT.glob(which)) for which in
+                              ("notebooks/[0-9]*.ipynb", "notebooks/[!0-9]*.ipynb", "docs/*.md"))
+    pictures = [*ROOT.glob("docs/*.png"), *ROOT.glob("docs/*.svg")]
+    read = {path.relative_to(ROOT): nbformat.read(path, as_version=4) for path in lessons + books}
+    write(pages / "glossary.md", glossary({path: book for path, book in read.items() if ROOT / path in lessons}))
+    for path, book in read.items():
+        write(pages / path, nbformat.writes(for_reading(book)))
+    for path in [ROOT / "README.md", *guides]:
+        text = path.read_text(encoding="utf-8")
+        text = for_the_site(text, [ROOT / "README.md", *lessons, *books, *guides, *pictures], path.parent)
+        if path.name == "README.md":
+            around = [*books, *guides, ROOT / "glossary.md"]
+            path, text = path.with_name("index.md"), text + toc("Lessons", lessons) + toc("Around them", around)
+        write(pages / path.relative_to(ROOT), text)
+    for path in pictures:
+        write(pages / path.relative_to(ROOT), path.read_bytes())
+
+
+def toc(caption, paths):
+    return TOC.format(caption=caption, pages="\n".join(path.relative_to(ROOT).as_posix() for path in paths))
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def links(site):
+    """What the pages of a built site link to and show: (broken, external); each a list of (page, target)."""
+    trees = {page: BeautifulSoup(page.read_bytes(), "html.parser") for page in sorted(site.rglob("*.html"))}
+    names = {page: {tag["id"] for tag in tree.find_all(id=True)} for page, tree in trees.items()}
+    broken, external = [], []
+    for page, tree in trees.items():
+        for target in sorted({tag.get("href") or tag.get("src") or "" for tag in tree(["a", "img", "link", "script"])}):
+            parts = urlsplit(target)
+            there = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            if parts.scheme or parts.netloc:
+                external.append((page, target))
+            elif not there.is_file() or (parts.fragment and unquote(parts.fragment) not in names[there]):
+                broken.append((page, target))
+    return broken, external
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Build the reading edition of the course.")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build", help="for pages/ and site/; build/")
+    folder = parser.parse_args().folder.resolve()
+    try:
+        from sphinx.cmd.build import build_main
+    except ImportError:
+        sys.exit("For the site: pip install -r docs/requirements.txt")
+    pages, site = folder / "pages", folder / "site"
+    for old in (pages, site):
+        shutil.rmtree(old, ignore_errors=True)
+    collect(pages)
+    if build_main(["-W", "--keep-going", "-q", "-c", str(ROOT / "docs"), "-d", str(folder / "doctrees"), str(pages),
+                   str(site)]):
+        sys.exit("The site was not built: see the warnings above.")
+    broken, external = links(site)
+    if broken:
+        sys.exit("\n".join(f"{page.relative_to(site)} links to {link}, which is not there" for page, link in broken))
+    (folder / "external_links.txt").write_text("".join(f"{one}\n" for one in sorted({link for _, link in external})))
+    print(site / "index.html")
+
+
+if __name__ == "__main__":
+    main()
