@@ -21,10 +21,34 @@ from PIL import Image
 #: `helpers.instruments.traces`.
 ACTIVITIES = {"compute": "#0072b2", "communication": "#d55e00", "waiting": "#f0c419"}
 
+#: What `use_course_style(projector=True)` asks of JupyterLab, for that notebook alone: text of 22 pixels; no prompts;
+#: larger controls, side by side; pictures as large as the screen allows, from 900 pixels up, dark on the dark theme.
+PROJECTOR = """<div class="projector"></div><style>
+.jp-Notebook:has(.projector) {
+    --jp-content-font-size1: 22px;
+    .jp-InputPrompt, .jp-OutputPrompt, .jp-Placeholder {display: none}
+    .widget-vbox {flex-flow: row wrap}
+    .widget-vbox > .widget-html {width: 100%}
+    .widget-vbox > :not(:has(img)) {zoom: 1.4}
+    .widget-vbox > .widget-inline-hbox:not(.widget-html) {width: 48% !important}
+    .widget-toggle-buttons {display: flex; align-items: center; gap: 8px}
+    .widget-label {min-width: max-content}
+    .widget-readout {overflow: visible}
+    .widget-html img {width: min(100%, max(900px, (100vh - 245px) * var(--shape)))}
+}
+[data-jp-theme-light=false] .jp-Notebook:has(.projector) .widget-html img {
+    filter: invert(1) hue-rotate(180deg) brightness(1.25)
+}
+</style>"""
 
-def use_course_style():
-    """Give matplotlib the look of the course, and pictures in this notebook their text alternatives."""
-    plt.style.use("helpers.course")
+
+def use_course_style(projector=False):
+    """Give matplotlib the look of the course, and pictures in this notebook their text alternatives.
+
+    Args:
+        projector: Pictures, text and controls of the whole notebook large enough for the back row.
+    """
+    plt.style.use(["helpers.course", "helpers.projector"] if projector else "helpers.course")
     try:
         from IPython import get_ipython
     except ImportError:
@@ -35,6 +59,8 @@ def use_course_style():
         formatters = shell.display_formatter.formatters
         formatters["image/png"].for_type(Figure, lambda figure: (png(figure), {"alt": alt(figure)}))
         formatters["text/plain"].for_type(Figure, lambda figure, printer, _cycle: printer.text(title(figure)))
+        if projector:
+            shell.display_pub.publish({"text/html": PROJECTOR, "text/plain": "Large type for a projector"})
 
 
 def png(figure):
@@ -51,8 +77,9 @@ def as_html(figure):
     """The figure as an `<img>` with its text alternative, for widgets."""
     from html import escape
 
-    data = base64.b64encode(png(figure)).decode()
-    return f'<img style="max-width: 100%" alt="{escape(alt(figure), quote=True)}" src="data:image/png;base64,{data}">'
+    data, (width, height) = base64.b64encode(png(figure)).decode(), figure.get_size_inches()
+    return (f'<img style="max-width: 100%; --shape: {width / height:.3f}" alt="{escape(alt(figure), quote=True)}" '
+            f'src="data:image/png;base64,{data}">')
 
 
 def title(figure):

@@ -1,0 +1,106 @@
+"""docs/instructors.md: its minutes are the lessons', its headings are there, and the checks say what it quotes."""
+
+import ast
+import re
+
+import nbformat
+import pytest
+
+from helpers.exercises.catalogue import exercises_of, modules
+from tests.conftest import ROOT
+from tools import everywhere
+from tools.execute import minutes
+
+GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+PARTS = {part[:2]: part for part in re.split(r"^## (?=\d\d · )", GUIDE, flags=re.MULTILINE)[1:]}
+LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+
+
+def sections(path):
+    """{heading: minutes} of a lesson, as `tools/execute.py` counts them; rounded so that their sum is the lesson's."""
+    found, words, heading = {}, 0, "the beginning"
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.id == everywhere.ID:
+            continue
+        begins = r"^(?=## )" if cell.cell_type == "markdown" else r"\Z"  # a cell may hold the end of one and the next
+        for part in re.split(begins, everywhere.without_badges(cell.source), flags=re.MULTILINE):
+            heading = next(iter(re.findall(r"^## (.+)", part)), heading)
+            before = round(words / 200)
+            words += len(part.split())
+            found[heading] = found.get(heading, 0) + round(words / 200) - before
+    return {**found, "running the cells": 1}
+
+
+def written(found):
+    """The line of the guide."""
+    return " · ".join(f"{heading} {count or '<1'}" for heading, count in found.items())
+
+
+def test_every_lesson_has_its_part_in_order():
+    titles = [nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].strip("# ") for path in LESSONS]
+    assert re.findall(r"^## (\d\d · .+)$", GUIDE, re.MULTILINE) == titles
+
+
+@every_lesson
+def test_minutes_are_those_of_the_lesson(path):
+    """Each within one, so that not every change of a lesson asks for one here."""
+    total, line = re.search(r"^\*\*(\d+) minutes:\*\* (.+)$", PARTS[path.name[:2]], re.MULTILINE).groups()
+    found = sections(path)
+    assert sum(found.values()) == minutes(path), "the same rule"
+    fresh = f"write: **{minutes(path)} minutes:** {written(found)}"
+    told = {heading: int(count.replace("<1", "0"))
+            for heading, count in (part.rsplit(" ", 1) for part in line.split(" · "))}
+    assert list(told) == list(found), fresh
+    assert all(abs(told[heading] - count) <= 1 for heading, count in found.items()), fresh
+    assert abs(int(total) - minutes(path)) <= 1, fresh
+
+
+def test_minutes_of_the_plans_are_those_of_their_lessons():
+    plans = re.findall(r"^\| a day, .*? \| ([\d, ]+) \| (\d+) \|", GUIDE, re.MULTILINE)
+    assert len(plans) == 2
+    for numbers, told in plans:
+        found = sum(minutes(LESSONS[int(number)]) for number in numbers.split(", "))
+        assert abs(int(told) - found) <= 5, f"{numbers}: {found} minutes"
+
+
+@every_lesson
+def test_what_is_to_be_shown_is_there(path):
+    """Headings in italics, of sections and of explorers."""
+    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^##+ (.+)", text, re.MULTILINE)
+    shows = re.findall(r"^\*\*Show\b.*", PARTS[path.name[:2]], re.MULTILINE)
+    named = [name for line in shows for name in re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", line)]
+    assert shows and all(any(heading.startswith(name) for heading in headings) for name in named), (named, headings)
+
+
+def asserted(lesson):
+    """{exercise: what its check says, by the tests of wrong answers and by the outputs stored in its lesson}."""
+    module = ROOT / "tests" / "exercises" / f"test_{lesson.name[3:].removesuffix('.ipynb')}.py"
+    said = {}
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("edits", "wrong", "refused") and node.args:
+            fragments = [row.elts[-1] if isinstance(row, ast.Tuple) else row for row in node.args[1:]]
+            said.setdefault(ast.unparse(node.args[0]).removeprefix("ex."), []).extend(
+                one.value for one in fragments if isinstance(one, ast.Constant))
+    for cell in nbformat.read(lesson, as_version=4).cells:
+        for name in re.findall(r"(\w+)\.check\(", cell.source):
+            said.setdefault(name, []).extend(output.data["text/plain"] for output in cell.outputs if "data" in output)
+    return said
+
+
+@every_lesson
+def test_checks_say_what_the_guide_quotes(path):
+    rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| `\w+`.*", PARTS[path.name[:2]], re.MULTILINE)]
+    said = asserted(path)
+    for exercise, mistake, quote in rows:
+        assert mistake and any(quote in one for one in said[exercise.strip("`")]), (exercise, quote)
+    names = [exercise.name for exercise in exercises_of(modules()[path.stem])]
+    assert {exercise.strip("`") for exercise, *_ in rows} == set(names), "every exercise, and no other"
+
+
+def test_links_and_paths_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", GUIDE):
+        assert (ROOT / "docs" / target).exists(), target
+    for path in re.findall(r"(?<!/)\b(?:tools|tests|docs|notebooks)/[\w./]*\w", GUIDE):
+        assert (ROOT / path).exists(), path
