@@ -5,6 +5,10 @@ Importing this package is cheap: nothing below loads before it is first asked fo
 
 from importlib import import_module
 
+from helpers import missing_names
+
+missing_names.install()
+
 _HOME = {
     "launch": "helpers.launcher",
     "Run": "helpers.launcher",

@@ -1,15 +1,20 @@
-"""All exercises there are, by lesson, and which of them the learner has solved."""
+"""All exercises and questions there are, by lesson; which of them the learner has solved, and predicted."""
 
+import ast
 import importlib
 from dataclasses import dataclass
 
-from helpers.exercises.engine import Exercise
-from helpers.exercises.journal import best_status
+from helpers import lessons
+from helpers.exercises.engine import Exercise, as_html
+from helpers.exercises.journal import best_status, first_answers
+from helpers.exercises.quiz import predict
 
 # A lesson's number is its place.
 LESSONS = ("start_here", "processes", "parallel_sgd", "data_loading", "data_parallel", "distributed_data_parallel",
            "ddp_in_practice", "mixed_precision", "profiling", "sharding", "model_parallel", "many_machines", "scaling",
            "speed_ladder")
+#: Wrong first answers that are shown. Nobody was asked how sure they were, so none is larger: the last ones are shown.
+SURPRISES = 3
 
 
 def modules():
@@ -23,31 +28,76 @@ def exercises_of(module):
     return [value for value in vars(module).values() if isinstance(value, Exercise)]
 
 
+def questions():
+    """The questions of each lesson, as its notebook has them now: {"00_start_here": {cell's id: Quiz}, …}."""
+    found = {}
+    for lesson, cells in lessons.code_cells().items():
+        found[lesson] = {}
+        for name, source in cells:
+            for call in ast.walk(lessons.parsed(source)) if "predict(" in source else ():
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "predict":
+                    try:
+                        named = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+                        found[lesson][name] = predict(*map(ast.literal_eval, call.args), **named)
+                    except (ValueError, TypeError):
+                        continue  # the learner's own
+    return found
+
+
 def progress():
-    """How many exercises of each lesson are solved; a notebook shows it as a table."""
-    best = best_status()
+    """What is solved and how well was predicted, by lesson; a notebook shows it as a table."""
+    best, answers, asked = best_status(), first_answers(), questions()
+    surprises = [(answers[quiz.key]["date"], lesson, cell, quiz, answers[quiz.key]["first"])
+                 for lesson, quizzes in asked.items() for cell, quiz in quizzes.items()
+                 if quiz.key in answers and answers[quiz.key]["status"] != "correct"]
+    surprises.sort(key=lambda one: one[0], reverse=True)
     return Progress({lesson: tuple(best.get(exercise.name) == "correct" for exercise in exercises_of(module))
-                     for lesson, module in modules().items()})
+                     for lesson, module in modules().items()},
+                    {lesson: tuple(answers[quiz.key]["status"] == "correct" if quiz.key in answers else None
+                                   for quiz in quizzes.values()) for lesson, quizzes in asked.items()},
+                    tuple(one[1:] for one in surprises[:SURPRISES]))
 
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """By lesson: which exercises are solved."""
+    """By lesson: which exercises are solved, and which first answers held."""
 
     lessons: dict
     """{lesson: (solved or not, by exercise)}"""
+    predictions: dict
+    """{lesson: (whether the first answer held, or None if there is none, by question)}"""
+    surprises: tuple
+    """(lesson, id of the cell, `Quiz`, first answer) of the last predictions that did not hold, the latest first."""
 
     def _rows(self):
         for lesson, solved in self.lessons.items():
-            yield lesson, "".join("●" if done else "○" for done in solved), f"{sum(solved)} of {len(solved)} solved"
+            held = self.predictions.get(lesson, ())
+            answered = len(held) - held.count(None)
+            to_go = f"{held.count(None)} to predict" if None in held else ""
+            predicted = f"predicted {held.count(True)} of {answered}" if answered else ""
+            yield (lesson, "".join("●" if done else "○" for done in solved), f"{sum(solved)} of {len(solved)} solved",
+                   ", ".join(filter(None, (predicted, to_go))))
+
+    def _said(self):
+        held = [one for lesson in self.predictions.values() for one in lesson if one is not None]
+        if not held:
+            return "You have predicted nothing yet."
+        last = f" Your last {len(self.surprises)} surprises:" if len(self.surprises) > 1 else " Your surprise:"
+        return f"You predicted {sum(held)} of {len(held)}.{last if self.surprises else ''}"
 
     def __repr__(self):
         width = max(map(len, self.lessons), default=0)
-        return "\n".join(f"{lesson:{width}}  {words}  {dots}" for lesson, dots, words in self._rows())
+        rows = [f"{lesson:{width}}  {words}  {dots:8}  {predicted}" for lesson, dots, words, predicted in self._rows()]
+        surprises = [f"  {lesson}: {quiz.question} You said: {first}" for lesson, _, quiz, first in self.surprises]
+        return "\n".join([*map(str.rstrip, rows), self._said(), *surprises])
 
     def _repr_html_(self):
         left = 'style="text-align: left"'
         rows = "".join(f'<tr><td {left}><a href="{lesson}.ipynb">{lesson}</a></td><td {left}>{words}</td>'
-                       f"<td {left}>{dots}</td></tr>" for lesson, dots, words in self._rows())
-        heads = "".join(f"<th {left}>{head}</th>" for head in ("lesson", "exercises", "solved"))
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+                       f"<td {left}>{dots}</td><td {left}>{predicted}</td></tr>"
+                       for lesson, dots, words, predicted in self._rows())
+        heads = "".join(f"<th {left}>{head}</th>" for head in ("lesson", "exercises", "solved", "predictions"))
+        surprises = "".join(f'<li>{lesson}: <a href="{lesson}.ipynb#cell-id={cell}">{as_html(quiz.question)}</a> '
+                            f"You said: <em>{as_html(first)}</em></li>" for lesson, cell, quiz, first in self.surprises)
+        return (f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><p>{self._said()}</p>"
+                + (f"<ul>{surprises}</ul>" if surprises else ""))

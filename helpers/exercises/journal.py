@@ -1,6 +1,7 @@
-"""What the learner has solved, kept in a file of their own: $COURSE_PROGRESS, or ~/.parallel-pytorch-course.json.
+"""What the learner has solved and predicted: a file, $COURSE_PROGRESS, or ~/.parallel-pytorch-course.json.
 
-It holds, for each "lesson.exercise", the best status so far and the day it was reached.
+It holds, for each "lesson.exercise", the best status so far and the day it was reached; for each "predict:question",
+the first answer, its status ("correct" or "not yet") and when it was given. An older course reads both, and keeps them.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import tempfile
 
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
+_PREDICTION = "predict:"
 _warned = False
 
 
@@ -18,9 +20,16 @@ def best_status():
     """{exercise: the best status so far}, whichever lesson it stood in at that time."""
     best = {}
     for key, entry in _read(path()).items():
-        name = key.rpartition(".")[2]
-        best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
+        if not key.startswith(_PREDICTION):
+            name = key.rpartition(".")[2]
+            best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
     return best
+
+
+def first_answers():
+    """{question: {"first": the option, "status": "correct" or "not yet", "date": when}}."""
+    return {key.removeprefix(_PREDICTION): entry for key, entry in _read(path()).items()
+            if key.startswith(_PREDICTION) and "first" in entry}
 
 
 def record(exercise, status):
@@ -34,10 +43,26 @@ def record(exercise, status):
     if STATUSES.index(status) <= STATUSES.index(best.get(exercise, {}).get("status", STATUSES[0])):
         return
     best[exercise] = {"status": status, "date": datetime.date.today().isoformat()}
-    try:
-        write(file, json.dumps(best, indent=1, sort_keys=True))
-    except OSError as error:
-        _warn(error)
+    _save(file, best)
+
+
+def keep_first(question, option, holds):
+    """Keep `option` as the answer to `question` if there is none yet; return the entry that counts. Never raises."""
+    file = path()
+    kept = _read(file)
+    now = datetime.datetime.now().isoformat(timespec="seconds")
+    entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": now, "first": option}
+    if "first" not in kept.get(_PREDICTION + question, {}):
+        kept[_PREDICTION + question] = entry
+        _save(file, kept)
+    return kept[_PREDICTION + question]
+
+
+def files():
+    """What there is of the progress: the file, one that was damaged, and the best times of lesson 13 beside them."""
+    file = path()
+    return [name for name in (file, f"{file}.damaged", f"{file.removesuffix('.json')}.ladders.json")
+            if os.path.exists(name)]
 
 
 def path():
@@ -46,12 +71,13 @@ def path():
 
 
 def _read(path):
-    """{"lesson.exercise": {"status": …, "date": …}}; empty if there is no file, or none that can be read."""
+    """{"lesson.exercise" or "predict:question": {"status": …, "date": …}}; empty if no such file can be read."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         best = json.loads(text or "{}")
-        if all(entry["status"] in STATUSES for entry in best.values()):
+        if all(entry["status"] in STATUSES and isinstance(entry.get("date", ""), str)
+               and isinstance(entry.get("first", ""), str) for entry in best.values()):
             return best
     except FileNotFoundError:
         return {}
@@ -66,6 +92,13 @@ def _read(path):
     except OSError as error:
         _warn(error)
     return {}
+
+
+def _save(file, kept):
+    try:
+        write(file, json.dumps(kept, indent=1, sort_keys=True))
+    except OSError as error:
+        _warn(error)
 
 
 def write(path, text):

@@ -1,0 +1,50 @@
+"""What a notebook adds to a NameError: which cell of the lesson makes this name, and so is to be run first."""
+
+import re
+import sys
+
+
+def install():
+    """Have IPython, if this runs in it, add that."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        load_ipython_extension(shell)
+
+
+def load_ipython_extension(shell):
+    """Called by IPython, too, where its configuration names this module as an extension."""
+    shell.set_custom_exc((NameError, RuntimeError), _show)  # RuntimeError: a RankError, which a NameError caused
+
+
+def _show(shell, kind, error, traceback, tb_offset=None):
+    name = re.search(r"name '(\w+)' is not defined", str(error))
+    if name and isinstance(error.args[0], str):
+        error.args = (error.args[0] + _advice(name[1], shell), *error.args[1:])
+    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
+
+
+def _advice(name, shell):
+    from helpers.lessons import code_cells  # here, as below: this module is imported by every rank
+
+    ran = [source.strip() for source in shell.history_manager.input_hist_raw]
+    lessons = [[source.strip() for _, source in cells] for cells in code_cells().values()]
+    here = max(lessons, key=lambda cells: (ran[-1] in cells, len(set(cells) & set(ran))), default=[])
+    if not set(here) & set(ran):
+        return ""  # a notebook of the learner's own
+    above = here[:here.index(ran[-1])] if ran[-1] in here else here  # a cell that was edited stands nowhere
+    makers = [source for source in above if name in names_made(shell.transform_cell(source))]
+    if not makers:
+        return ""
+    return (f". A cell of this lesson that begins with `{makers[-1].splitlines()[0]}` makes it: run that cell first, "
+            "or all cells above this one")
+
+
+def names_made(source):
+    """The names that a notebook has after it ran this cell; none if this is not Python."""
+    import dis
+
+    try:
+        code = compile(source, "<cell>", "exec")
+    except (SyntaxError, ValueError):
+        return set()
+    return {step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_NAME", "STORE_GLOBAL")}
