@@ -7,8 +7,10 @@
     recorded("data_parallel", "scaling")       # in the lesson: the numbers and their machine, or what would be measured
 """
 
+import hashlib
 import importlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,8 +74,43 @@ def read(lesson):
 
     {"results": {name: {"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}},
      "skipped": {name: why}}
+    Raises RecordError where it is damaged.
     """
+    path = RECORDS / f"{lesson}.json"
+    return stored(path) if path.exists() else {"results": {}, "skipped": {}}
+
+
+class RecordError(RuntimeError):
+    """A record cannot be read, or is not what was stored. The message says what to do about it."""
+
+
+def stored(path):
+    """What a record's JSON holds, once the file agrees with the SHA256SUMS beside it. Raises RecordError."""
+    cure = "To restore it, run in the course's folder: git checkout -- data/records"
+    path = Path(path)
     try:
-        return json.loads((RECORDS / f"{lesson}.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {"results": {}, "skipped": {}}
+        content, sums = path.read_bytes(), _sums(path.parent)
+    except (OSError, ValueError) as error:
+        raise RecordError(f"Cannot read the record {path.name}: {error}. {cure}") from None
+    if hashlib.sha256(content).hexdigest() != sums.get(path.name):
+        raise RecordError(f"The record {path.name} is damaged: it differs from its checksum in SHA256SUMS. {cure}")
+    return json.loads(content)
+
+
+def store(path, content):
+    """Write a record's JSON, whole or not at all, and its checksum."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    sums = (_sums(path.parent) if (path.parent / "SHA256SUMS").exists() else {}) | {
+        path.name: hashlib.sha256(text.encode()).hexdigest()}
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+    for target, words in ((path, text), (path.parent / "SHA256SUMS", lines)):
+        part = target.with_suffix(f".{os.getpid()}")
+        part.write_bytes(words.encode())
+        part.replace(target)
+
+
+def _sums(folder):
+    """{name: checksum} of SHA256SUMS in a folder. Raises OSError or ValueError where there is none that can be read."""
+    return dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines())

@@ -99,17 +99,8 @@ def record(lesson, limit):
         else:
             skipped[name] = why
             print(f"skipped after {seconds:.1f} s: {why}" + "; the earlier result stays" * (name in results))
-        store(lesson, {"results": results, "skipped": skipped})
+        records.store(records.RECORDS / f"{lesson}.json", {"results": results, "skipped": skipped})
     return skipped
-
-
-def store(lesson, record):
-    """Write a lesson's file, whole or not at all."""
-    records.RECORDS.mkdir(parents=True, exist_ok=True)
-    path = records.RECORDS / f"{lesson}.json"
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
 
 
 def main():

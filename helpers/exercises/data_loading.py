@@ -11,7 +11,7 @@ from unittest import mock
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from helpers.exercises.engine import Exercise, not_yet
+from helpers.exercises.engine import Exercise, not_yet, scratch
 from helpers.instruments.calls import counted_calls
 
 _sleep, _cpu_seconds = time.sleep, time.process_time  # the true ones, whatever is patched
@@ -85,13 +85,12 @@ class HideTheLoading(Exercise):
         return DataLoader(dataset, batch_size=4, num_workers=4, persistent_workers=True)
 
     def probe(hide_the_loading, case):
-        import tempfile
         from multiprocessing.process import BaseProcess
 
         from torch.utils.data import DataLoader
 
         _allow_quick_workers()
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch() as folder:
             dataset = SlowDisk(Path(folder, "reads"))
             loader = hide_the_loading(dataset)
             seen = {"type": type(loader).__name__, "workers": getattr(loader, "num_workers", 0)}

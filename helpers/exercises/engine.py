@@ -32,7 +32,9 @@ import inspect
 import os
 import re
 import sys
+import tempfile
 import textwrap
+import types
 from dataclasses import dataclass, replace
 
 from helpers.exercises.journal import STATUSES, record
@@ -44,6 +46,8 @@ GRACE = 2
 
 # Middle tones, readable as a border on white and on black. The sign and the words say the same without them.
 _LOOK = {NOT_ATTEMPTED: ("○", "#808080"), NOT_YET: ("✘", "#c77700"), CORRECT: ("✔", "#2e9e4f")}
+# What can be asked for its name and its parameters without running code of the learner's.
+_FUNCTIONS = types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
 
 
@@ -147,6 +151,8 @@ class Exercise:
             KeyboardInterrupt: the cell was interrupted.
             RuntimeError, OSError: no rank can be started here at all; never because of what the learner wrote.
         """
+        if callable(answer) and not isinstance(answer, (type, *_FUNCTIONS)):
+            answer = type(answer).__call__.__get__(answer)  # its attributes may be anything, and do anything
         feedback = self._refused(answer)
         if feedback is None:  # and not `or`: only "correct" is true
             feedback = self._tried(answer)
@@ -290,6 +296,13 @@ def _syntax_error_in_cell(name):
 def _busy():
     """Whether so much else runs on this machine that a time limit says nothing."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > 2 * os.cpu_count()
+
+
+def scratch():
+    """For probes: a temporary folder, as a context, that goes with the run, also where the rank is killed."""
+    from helpers.launcher.rank import RUN_FOLDER
+
+    return tempfile.TemporaryDirectory(dir=os.environ[RUN_FOLDER])
 
 
 def _in_rank(exercise, answer, slowly):

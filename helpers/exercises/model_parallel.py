@@ -1,5 +1,7 @@
 """The exercises of model parallelism: a schedule, a layer split by columns, a mesh, and a division forgotten."""
 
+import numbers
+
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
@@ -212,7 +214,7 @@ class ChooseMesh(Alone):
             return _costs(copies, shards, tensor, seed)
 
         found = choose_mesh(gpus, costs, limit)
-        return {"found": tuple(found) if isinstance(found, (tuple, list)) else found, "type": type(found).__name__}
+        return {"found": _mesh(found), "type": type(found).__name__}
 
     def judge(self, seen, case):
         (one,), (gpus, limit, seed) = seen, case
@@ -234,6 +236,13 @@ class ChooseMesh(Alone):
         return not_yet(f"{found} holds {held:.1f} GiB and sends {sent:.1f}", expected,
                        f"it does not fit in {limit} GiB" if held > limit else "is every mesh asked for, copies "
                                                                               "included?")
+
+
+def _mesh(found):
+    """What a function returned, as a tuple of plain numbers; its repr where it is neither such a thing nor None."""
+    if isinstance(found, (tuple, list)) and all(isinstance(one, numbers.Real) for one in found):
+        return tuple(int(one) if float(one).is_integer() else float(one) for one in found)
+    return None if found is None else repr(found)
 
 
 def _meshes(gpus):

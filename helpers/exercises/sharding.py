@@ -1,10 +1,9 @@
 """The exercises of sharding: an optimizer in shards, its bytes predicted, a checkpoint cut anew, FSDP in units."""
 
-import tempfile
 from pathlib import Path
 
 from helpers.exercises.alone import Alone
-from helpers.exercises.engine import not_yet
+from helpers.exercises.engine import not_yet, scratch
 from helpers.exercises.group import InGroup
 
 
@@ -193,7 +192,7 @@ class MyPiece(InGroup):
         total, dtype = case
         flat = torch.zeros(-(-total // 4) * 4, dtype=getattr(torch, dtype))
         flat[:total] = torch.arange(1, total + 1)
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch() as folder:
             files = [str(Path(folder, f"rank{rank}.pt")) for rank in range(4)]
             for file, piece in zip(files, flat.chunk(4), strict=True):
                 torch.save(piece.clone(), file)

@@ -98,7 +98,7 @@ class MeanOfRanks(InGroup):
     def probe(mean_of_ranks, values):
         mean = mean_of_ranks(values[int(os.environ["RANK"])])
         is_number = isinstance(mean, int | float) and not isinstance(mean, bool)
-        return mean if is_number else f"returned a {type(mean).__name__}".replace("a NoneType", "None")
+        return float(mean) if is_number else f"returned a {type(mean).__name__}".replace("a NoneType", "None")
 
     def judge(self, seen, values):
         values = values[:len(seen)]

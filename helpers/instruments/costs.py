@@ -3,17 +3,15 @@
 It is checked against published rows in lesson 12 and in tests, which say by how much it misses.
 """
 
-import json
 import math
-from pathlib import Path
 from typing import NamedTuple
 
-PUBLISHED = Path(__file__).parents[2] / "data" / "records" / "published_scaling.json"
+from helpers.records import RECORDS, stored
 
 
 def published():
     """The published tables A to E and the failure counts, each with its source; see the file."""
-    return json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    return stored(RECORDS / "published_scaling.json")
 
 
 class Shape(NamedTuple):

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 from engines import ENGINES, FIRSTS, FUNCTION, LATER, SCRIPT, Kernel, LaunchFailed  # noqa: E402
 
 from helpers.hardware import hardware  # noqa: E402
+from helpers.records import store  # noqa: E402
 
 IN_WORDS = {"group": "two ranks form a group, all-reduce and return", "ddp": "two ranks, DDP and AdamW, one step"}
 
@@ -205,10 +205,9 @@ def main():
     for row in checked:
         value = "not measured" if row["measured"] is None else f"{row['measured']:.3f}"
         print(f"  {'ok  ' if row['reached'] else 'FAIL'} {row['what']:58} {value:>12}   {row['must be']}")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": here, "milliseconds": results.times, "steps per second": results.training,
                "absent": results.absent, "checks": checked}
-    options.json.write_text(json.dumps(content, indent=1) + "\n")
+    store(options.json, content)
     missed = [row["what"] for row in checked if not row["reached"]]
     if options.check and missed:
         sys.exit("not reached: " + "; ".join(missed))

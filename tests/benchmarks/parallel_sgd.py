@@ -12,7 +12,6 @@ Pure compute is the same number of steps on tensors that are ready, in one proce
 
 import argparse
 import datetime
-import json
 import os
 import sys
 import time
@@ -26,8 +25,8 @@ import torch  # noqa: E402
 from helpers import launch  # noqa: E402
 from helpers.data import DataError, load  # noqa: E402
 from helpers.hardware import hardware  # noqa: E402
+from helpers.records import RECORDS, store  # noqa: E402
 
-RECORDS = ROOT / "data" / "records"
 WORKERS, EPOCHS = 4, 3
 #: S4's published test accuracies and losses on MNIST, epoch by epoch.
 PUBLISHED = {"accuracy": (0.87, 0.92, 0.93), "loss": (0.5926, 0.3062, 0.2283)}
@@ -158,7 +157,7 @@ def main():
         run = launch("sgd_published.py", 1, args=["--task", name, "--epochs", str(EPOCHS)], timeout=7200)
         content = {"machine": here, "task": name, "workers": WORKERS, "epochs": EPOCHS,
                    "results": replayed(run.reports[0])}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        store(options.json, content)
         return
     launch(int, 1, show=False)  # the fork server's import of torch is nobody's time
     rounds = [measure(name, options.threads) for _ in range(options.rounds)]
@@ -167,10 +166,9 @@ def main():
     print(table(name, results), "\n\nMust be reached")
     for row in checked:
         print(f"  {'ok  ' if row['reached'] else 'FAIL'} {row['what']:66} {row['measured']:8.3f}   {row['must be']}")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": here, "task": name, "workers": WORKERS, "epochs": EPOCHS, "threads": options.threads,
                "results": results, "rounds": rounds, "published": PUBLISHED, "checks": checked}
-    options.json.write_text(json.dumps(content, indent=1) + "\n")
+    store(options.json, content)
     missed = [row["what"] for row in checked if not row["reached"]]
     if options.check and missed:
         sys.exit("not reached: " + "; ".join(missed))

@@ -75,7 +75,8 @@ def main():
     multiprocessing.set_forkserver_preload(preload)  # also where empty: some versions of Python import this script
     change_things()
     rows = []
-    with tempfile.NamedTemporaryFile() as file:
+    # Under `launch` it goes with the run, also where this rank is killed.
+    with tempfile.NamedTemporaryFile(dir=os.environ.get("HELPERS_RUN_FOLDER")) as file:
         for method in ["forkserver"] if preload else [*CHILDREN]:
             context = multiprocessing.get_context(method)
             answers = [ask_one_child(context, file.name, file.fileno()) for _ in range(CHILDREN[method])]
