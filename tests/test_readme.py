@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tools.execute import minutes, store
 
 README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 def table(heading, text=README):
@@ -76,6 +76,14 @@ def test_packages_are_those_of_requirements():
     assert lines[-1] == "-e ."
 
 
+def test_promises_name_tests_that_exist():
+    for row in table("Promises"):
+        for file, chosen in re.findall(r"`(tests/\S+\.py)?(?: ?-k (\w+))?`", " ".join(row)):
+            path = ROOT / (file or "tests/test_promises.py")
+            names = re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert path.name == "soak.py" or any(chosen in name for name in names), (file, chosen)
+
+
 def test_commands_and_files_exist():
     """Each path of ours in a command, or between backticks; each folder of the map."""
     for text in README, CONTRIBUTING:
@@ -128,5 +136,5 @@ def test_normalising_takes_out_what_an_editor_puts_in(tmp_path):
     book = nbformat.read(tmp_path / "book.ipynb", as_version=4)
     (cell,) = book.cells
     assert set(book.metadata) == {"kernelspec", "language_info"}
-    assert cell.metadata == {"tags": ["kept"]} and cell.execution_count == 7
+    assert cell.metadata == {"tags": ["kept"], "slideshow": {"slide_type": "slide"}} and cell.execution_count == 7
     assert [output.text for output in cell.outputs] == ["1\n2\n"]

@@ -24,6 +24,11 @@ from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
+sys.path.insert(0, str(ROOT))  # also where `python tools/execute.py` has put tools/ alone
+
+from tools import everywhere  # noqa: E402
+from tools.slides import mark  # noqa: E402
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -41,6 +46,7 @@ def execute(path, fresh):
         CellExecutionError: a cell raised that is not tagged `raises-exception`. The file is left as it was.
     """
     book = nbformat.read(path, as_version=4)
+    everywhere.place(book, path.name)
     before = [list(cell.get("outputs", ())) for cell in book.cells]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -72,9 +78,11 @@ def store(book, path):
     for cell in book.cells:
         cell.metadata = {name: value for name, value in cell.metadata.items() if name == "tags"}
         if cell.cell_type == "code":
-            if cell.source.startswith("predict("):
-                cell.metadata["jupyter"] = {"source_hidden": True}  # the code of a question holds its answer
+            if (cell.source.startswith("predict(") or cell.id == everywhere.ID
+                    or "hide-input" in cell.metadata.get("tags", ())):
+                cell.metadata["jupyter"] = {"source_hidden": True}  # it holds the answer; or is not what to read first
             cell.outputs = stable(cell.outputs, cell.execution_count)
+    mark(book.cells)
     book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
                      "language_info": {"name": "python"}}
     nbformat.validate(book)
@@ -83,7 +91,8 @@ def store(book, path):
 
 def minutes(path):
     """How long a lesson takes to read, at 200 words of text and code a minute, and to execute: one minute more."""
-    words = sum(len(cell.source.split()) for cell in nbformat.read(path, as_version=4).cells)
+    cells = nbformat.read(path, as_version=4).cells
+    words = sum(len(everywhere.without_badges(cell.source).split()) for cell in cells if cell.id != everywhere.ID)
     return round(words / 200) + 1
 
 

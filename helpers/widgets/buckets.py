@@ -6,13 +6,12 @@ that its prediction can be compared with a measured step.
 
 from dataclasses import dataclass
 
-import ipywidgets as widgets
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from helpers.figures import ACTIVITIES
 from helpers.instruments import traces as tracing
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 _COMPUTE, _COMMUNICATION = ACTIVITIES["compute"], ACTIVITIES["communication"]
 

@@ -1,12 +1,11 @@
 """What every rank holds before and after a collective: pictures of values that real ranks have sent home."""
 
-import ipywidgets as widgets
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 #: What each collective is for, in a line.
 WORDS = {

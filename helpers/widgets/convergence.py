@@ -3,12 +3,11 @@
 import math
 from dataclasses import dataclass, field
 
-import ipywidgets as widgets
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 WORKERS = (1, 2, 4, 8)
 #: Steps between two averagings; 0 stands for once per epoch.

@@ -5,14 +5,13 @@
 
 from functools import partial
 
-import ipywidgets as widgets
 import numpy
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from helpers.figures import ACTIVITIES
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 #: What a device holds, and what it does, each with its colour.
 KINDS = {"weights": "C0", "gradients": "C4", "optimizer": "C2", "activations": "C5", "outputs": "C3"}

@@ -1,8 +1,16 @@
 """What all explorers share: controls above a figure that is drawn anew when one of them changes."""
 
-import ipywidgets as widgets
+import warnings
 
 from helpers.figures import alt, as_html, png
+
+try:
+    import ipywidgets as widgets
+except ImportError:
+    from helpers.widgets import still as widgets
+
+    warnings.warn("ipywidgets is not installed here: explorers show a picture each, and nothing can be moved.",
+                  stacklevel=2)
 
 
 class Explorer(widgets.VBox):

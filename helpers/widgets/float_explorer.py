@@ -2,13 +2,12 @@
 
 import math
 
-import ipywidgets as widgets
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from helpers.formats import FORMATS, encode, parse
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 _SIGN, _EXPONENT, _FRACTION, _UNUSED = "#e3e3e3", "#f7cfa8", "#bcdcf2", "white"
 _KEY = {"sign": _SIGN, "exponent: how far": _EXPONENT, "fraction: how fine": _FRACTION, "stored, not used": _UNUSED}

@@ -7,7 +7,6 @@ import time
 from itertools import groupby
 from math import isfinite, nan
 
-import ipywidgets as widgets
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -15,7 +14,7 @@ from helpers.figures import as_html
 from helpers.launcher import RankError, launch
 from helpers.launcher.arguments import WORKERS
 from helpers.launcher.output import clip
-from helpers.widgets.explorer import with_static
+from helpers.widgets.explorer import widgets, with_static
 
 #: Lines of each rank that the panel shows: the last ones.
 SHOWN_LINES = 6

@@ -3,11 +3,10 @@
 import math
 from dataclasses import dataclass
 
-import ipywidgets as widgets
 import torch
 from matplotlib.figure import Figure
 
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 #: What fp16 makes of numbers, by size: {words: (from this power of two, up to that one, the colour)}.
 _ZONES = {"becomes 0": (-60, -25, "C1"), "subnormal": (-25, -14, "C5"), "kept": (-14, 16, "C0"),

@@ -4,10 +4,9 @@
 ranks. They leave out the allocator's gaps, the CUDA context and the buffers of collectives.
 """
 
-import ipywidgets as widgets
 from matplotlib.figure import Figure
 
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 GIB = 2**30
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")

@@ -7,11 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
 
-import ipywidgets as widgets
 from matplotlib.figure import Figure
 
 from helpers.figures import ACTIVITIES
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 #: Each of these batches takes longer to load than the others, where there are stalls.
 EVERY = 7

@@ -6,13 +6,12 @@
 import itertools
 from dataclasses import dataclass
 
-import ipywidgets as widgets
 from matplotlib import colormaps
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 BEFORE, REDUCE_SCATTER, ALL_GATHER = "before", "reduce-scatter", "all-gather"
 

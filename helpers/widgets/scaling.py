@@ -5,11 +5,10 @@ with the GPUs, an all-reduce of float32 gradients is added at the bandwidth publ
 against the published rows are drawn, whatever the sliders say: they are those of the published setting.
 """
 
-import ipywidgets as widgets
 from matplotlib.figure import Figure
 
 from helpers.instruments import costs
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 _A = costs.published()["A"]
 BATCH, LENGTH = _A["batch"], _A["length"]

@@ -1,11 +1,10 @@
 """The pipeline explorer: who does which micro-batch when, and what a rank holds, by GPipe and by 1F1B."""
 
-import ipywidgets as widgets
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from helpers.instruments.schedules import COST, gpipe, one_f_one_b, simulate
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b}
 

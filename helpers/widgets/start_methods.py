@@ -1,11 +1,10 @@
 """The start-method explorer: what a new process receives, whether that is enough, and what it costs on this machine."""
 
-import ipywidgets as widgets
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 METHODS = ("fork", "spawn", "forkserver", "launch")
 

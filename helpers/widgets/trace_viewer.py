@@ -7,14 +7,13 @@ import html
 from bisect import bisect_left
 from collections import defaultdict
 
-import ipywidgets as widgets
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from helpers.figures import ACTIVITIES
 from helpers.instruments import traces as tracing
-from helpers.widgets.explorer import Explorer
+from helpers.widgets.explorer import Explorer, widgets
 
 COLOURS = {tracing.OTHER: "#b9c4cc"} | ACTIVITIES
 _MARK = "a step"

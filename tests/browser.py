@@ -1,0 +1,254 @@
+"""JupyterLab in chromium, for tests and benchmarks: start it, open a notebook, run it, look at what it shows."""
+
+import contextlib
+import json
+import os
+import platform
+import secrets
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import nbformat
+
+from tests.conftest import ROOT, eventually, running
+
+CHROMIUM = shutil.which("chromium")
+# A browser that is cut off from its update servers must not fill the log with that.
+BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+           "--disable-sync", "--no-first-run"]
+
+
+class Lab(NamedTuple):
+    """A running JupyterLab, and the folder of its notebooks."""
+
+    address: str
+    token: str
+    folder: os.PathLike
+
+
+@contextlib.contextmanager
+def jupyterlab(folder, **tracker):
+    """JupyterLab, started as the README says, on a copy of the lessons in `folder`.
+
+    Args:
+        folder: An empty folder.
+        tracker: Settings of JupyterLab's notebooks, such as windowingMode="none": draw cells that are not in view, too.
+    """
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    token, mark = secrets.token_hex(16), f"lab-{secrets.token_hex(4)}"
+    command = [sys.executable, "-m", "jupyter", "lab", "notebooks/00_start_here.ipynb", "--no-browser",
+               f"--port={port}", f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
+    settings = {"apputils-extension/notification": {"fetchNews": "false"},  # or a box asks for it, before everything
+                "notebook-extension/tracker": tracker}
+    for name, values in settings.items():
+        file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(values))
+    environment = {**os.environ, "COURSE_TEST_MARK": mark, "JUPYTER_CONFIG_DIR": str(folder / "config"),
+                   "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
+                   "COURSE_PROGRESS": str(folder / "progress.json")}
+
+    def answers():
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    with open(folder / "log", "w") as log:
+        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
+        try:
+            assert eventually(answers, 60), (folder / "log").read_text()
+            yield Lab(f"http://127.0.0.1:{port}", token, folder / "notebooks")
+        finally:
+            server.terminate()
+            server.wait(30)
+            assert eventually(lambda: not running(mark), 30), "JupyterLab's end leaves nothing behind"
+
+
+@contextlib.contextmanager
+def chromium():
+    """A page of a new browser; `page.errors` collects what the console and the page's scripts complain about."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER)
+        page = browser.new_page(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce")
+        page.errors = []
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and page.errors.append(f"{said.text} {said.location}"))
+        yield page
+        browser.close()
+
+
+def write_notebook(lab, name, *sources):
+    """Write a notebook with these code cells beside the lessons of `lab`."""
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), lab.folder / name)
+
+
+def open_notebook(page, lab, name):
+    """Open a notebook, and wait until its kernel is there; before, JupyterLab would ask for one."""
+    page.goto(f"{lab.address}/lab/tree/{name}?token={lab.token}&reset")
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)
+
+
+def open_and_start(page, lab, name):
+    open_notebook(page, lab, name)
+    page.get_by_text("Run", exact=True).first.click()
+    page.get_by_text("Run All Cells", exact=True).click()
+
+
+def open_and_run_all(page, lab, name, seconds=300):
+    """Open a notebook and run all cells.
+
+    Raises:
+        AssertionError: after `seconds`; it names the cells that have not ended.
+    """
+    open_and_start(page, lab, name)
+    eventually(lambda: busy(page), 5)  # it may not have begun; or it was too quick to be seen
+    assert eventually(lambda: not busy(page), seconds), f"{name}: not ended after {seconds} s: {busy(page)}"
+
+
+def busy(page):
+    """The first lines of the cells that run or wait; a look costs the two cores something, so it takes its time."""
+    time.sleep(0.5)
+    return page.evaluate("""() => [...document.querySelectorAll('.jp-CodeCell')].filter(
+        cell => cell.querySelector('.jp-InputPrompt')?.innerText.includes('*')).map(
+        cell => cell.querySelector('.jp-InputArea-editor').innerText.split('\\n')[0])""")
+
+
+def raised(page):
+    """The numbers of the cells that have raised an error, and what, in order. (On the page: like stderr.)"""
+    return page.evaluate("""() => jupyterapp.shell.currentWidget.content.widgets.flatMap((cell, number) =>
+        (cell.model.outputs?.toJSON() ?? []).filter(output => output.output_type === 'error')
+            .map(output => [number, `${output.ename}: ${output.evalue}`]))""")
+
+
+def scroll_to(page, selector):
+    """Scroll through the notebook until `selector` is there, and return its locator."""
+    for top in range(0, 60_000, 500):
+        page.evaluate(f"document.querySelector('.jp-WindowedPanel-outer').scrollTop = {top}")
+        found = page.locator(selector)
+        if found.count() and found.first.is_visible():
+            found.first.scroll_into_view_if_needed()
+            return found.first
+        time.sleep(0.05)
+    raise AssertionError(f"{selector} is nowhere in the notebook")
+
+
+def choose_theme(page, theme):
+    """Give JupyterLab its "Light" or "Dark" theme."""
+    page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {theme}")
+    page.wait_for_selector(f"body[data-jp-theme-light={json.dumps(str(theme == 'Light').lower())}]", state="attached",
+                           timeout=60_000)
+    page.wait_for_timeout(1000)  # the style sheet follows
+
+
+#: As each lesson's first cell does; and a cell for every explorer of the course, as small as it can be.
+LOOK = "from helpers.figures import use_course_style\nuse_course_style()\n"
+EXPLORERS = {
+    "start methods": "from helpers.widgets.start_methods import start_method_explorer\nstart_method_explorer()",
+    "convergence": ("from helpers.widgets.convergence import convergence_explorer, train_grid\n"
+                    "convergence_explorer(train_grid(workers=(1, 2), every=(1, 0), skews=(0.0, 1.0), epochs=2))"),
+    "pipeline": "from helpers.widgets.pipeline import pipeline_explorer\npipeline_explorer(2)",
+    "DataParallel": "from helpers.widgets.data_parallel import data_parallel_explorer\ndata_parallel_explorer()",
+    "collectives": ("from helpers.widgets.collectives import collectives_explorer\nones = [[1.0], [2.0]]\n"
+                    "collectives_explorer({'barrier': (ones, ones), 'all_reduce': (ones, [[3.0], [3.0]])}, 'barrier')"),
+    "ring": "from helpers.widgets.ring import ring_explorer\nring_explorer()",
+    "buckets": "from helpers.widgets.buckets import bucket_explorer\nbucket_explorer()",
+    "float": "from helpers.widgets.float_explorer import float_explorer\nfloat_explorer('0.1')",
+    "loss scale": ("import torch\nfrom helpers.widgets.loss_scale import loss_scale_explorer\n"
+                   "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),
+    "memory": "from helpers.widgets.memory import memory_explorer\nmemory_explorer()",
+    "schedule": "from helpers.widgets.schedule import schedule_explorer\nschedule_explorer()",
+    "scaling": "from helpers.widgets.scaling import scaling_explorer\nscaling_explorer()",
+    "trace": ("import torch\nfrom torch.profiler import profile\nfrom helpers.instruments.traces import read\n"
+              "from helpers.widgets.trace_viewer import trace_viewer\nwith profile() as prof:\n"
+              "    for _ in range(50):\n        torch.randn(64, 64) @ torch.randn(64, 64)\n"
+              "prof.export_chrome_trace('trace.json')\ntrace_viewer(read('trace.json'))"),
+}
+
+
+# Counts from the key's own event to the moment at which the new picture has been decoded.
+WATCH = """(picture) => {
+    window.answers = [];
+    let pressed = 0;
+    document.addEventListener('keydown', () => { pressed = performance.now(); }, {capture: true});
+    new MutationObserver(() => {
+        const image = picture.querySelector('img'), began = pressed;
+        if (image && began) image.decode().then(() => window.answers.push(performance.now() - began));
+    }).observe(picture, {childList: true, subtree: true});
+}"""
+
+
+def key_presses(explorer):
+    """Two functions that move a control of an explorer by a key, there and back: a slider, if it has one."""
+    for kind in "[role=slider]", "input[type=checkbox]", ".widget-toggle-button:not(.mod-active)":
+        if explorer.locator(kind).count():
+            break
+    control = explorer.locator(kind).first.element_handle()
+    there, back = (control, "Space"), (control, "Space")
+    if "slider" in kind:
+        there, back = (control, "ArrowRight"), (control, "ArrowLeft")
+        if control.get_attribute("aria-valuenow") == control.get_attribute("aria-valuemax"):
+            there, back = back, there
+    elif "toggle" in kind:
+        back = explorer.locator(".widget-toggle-button.mod-active").first.element_handle(), "Space"
+    return [lambda which=which: which[0].press(which[1]) for which in (there, back)]
+
+
+def answer_times(page, explorer, presses=20):
+    """Milliseconds from each key press to the next picture of an explorer, given by its widget's locator."""
+    explorer.locator(".widget-html-content:has(img)").first.evaluate(WATCH)
+    press = key_presses(explorer)
+    for number in range(presses):
+        press[number % 2]()
+        page.wait_for_function(f"answers.length > {number}", timeout=60_000)
+    return page.evaluate("answers")
+
+
+def p95(times):
+    return sorted(times)[-(-95 * len(times) // 100) - 1]
+
+
+def say_and_store(path, found):
+    """Print the p50 and p95 of {explorer: milliseconds}, and add them to a JSON with hardware and load."""
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+    rows = {name: {"p50_ms": round(statistics.median(times)), "p95_ms": round(p95(times)), "presses": len(times),
+                   "load": load} for name, times in found.items()}
+    for name, row in rows.items():
+        print(f"{name:40} p50 {row['p50_ms']:5} ms   p95 {row['p95_ms']:5} ms   {row['presses']} presses   load {load}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stored = json.loads(path.read_text())["explorers"] if path.exists() else {}
+    path.write_text(json.dumps({"hardware": machine, "explorers": stored | rows}, indent=1))
+
+
+# JupyterLab's body is 0 pixels high and hides what overflows, and an invisible button lies over each output: axe takes
+# the texts for hidden.
+SEEN = "body, .jp-LabShell {overflow: visible !important} .jp-OutputArea-promptOverlay {display: none !important}"
+
+
+def axe_findings(page, scope=None):
+    """What axe-core has to say against a page, or against what lies within the selector `scope`: a line for each thing.
+
+    Raises:
+        AssertionError: it saw no picture and read no colour, so that its silence would say nothing.
+    """
+    from axe_playwright_python.sync_playwright import Axe
+
+    style = page.add_style_tag(content=SEEN)
+    found = Axe().run(page, scope, {"resultTypes": ["violations", "passes"]}).response
+    style.evaluate("style => style.remove()")
+    assert any(rule["id"] == "color-contrast" for rule in found["passes"] + found["violations"]), "axe read no colour"
+    return [f"{rule['id']} ({rule['impact']}): {' '.join(node['target'])[-100:]}: {node['html'][:100]!r}: "
+            f"{(node['any'] + node['all'] + node['none'])[0]['message']}"
+            for rule in found["violations"] for node in rule["nodes"]]

@@ -1,0 +1,182 @@
+"""Every lesson in JupyterLab in a real browser: run whole, all controls moved by key and mouse, heard by axe-core.
+
+Pictures of the lessons, and how long explorers took to answer, are left in the folder that COURSE_ARTEFACTS names, or
+else in build/browser.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.browser import (
+    CHROMIUM,
+    answer_times,
+    axe_findings,
+    choose_theme,
+    chromium,
+    jupyterlab,
+    open_and_run_all,
+    open_notebook,
+    raised,
+    say_and_store,
+)
+from tests.conftest import ROOT, eventually
+
+pytestmark = [pytest.mark.long,
+              pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")]
+LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+SITE = ROOT / "build" / "site"
+ARTEFACTS = Path(os.environ.get("COURSE_ARTEFACTS") or ROOT / "build" / "browser")
+THEMES = "Light", "Dark"
+#: A lesson may take so long here, with other tests beside it.
+SECONDS = 900
+MOVES = re.compile(r"\b(\w+_explorer|trace_viewer|launch_panel)\(")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with jupyterlab(tmp_path_factory.mktemp("lab"), windowingMode="none") as lab:
+        yield lab
+
+
+@pytest.fixture
+def page():
+    with chromium() as page:
+        yield page
+
+
+def in_both_themes(page, name):
+    """What axe finds in a lesson's outputs, by theme; a picture of the whole lesson is left for each."""
+    found = []
+    for theme in THEMES:
+        choose_theme(page, theme)
+        found += [f"{theme}: {finding}" for finding in axe_findings(page, ".jp-OutputArea-output")]
+        high, seen = page.evaluate("(({scrollHeight, clientHeight}) => [scrollHeight, clientHeight])"
+                                   "(document.querySelector('.jp-WindowedPanel-outer'))")
+        size = page.viewport_size
+        page.set_viewport_size({"width": size["width"], "height": size["height"] + high - seen})
+        page.screenshot(path=ARTEFACTS / f"{name}-{theme.lower()}.png")
+        page.set_viewport_size(size)
+    return found
+
+
+def test_axe_finds_nothing_in_what_is_stored(page, lab):
+    """As one reads a lesson before any cell has run."""
+    found = []
+    for path in LESSONS:
+        open_notebook(page, lab, path.name)
+        found += [f"{path.stem}: {finding}" for finding in in_both_themes(page, f"{path.stem}-stored")]
+        page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs_and_what_moves_can_be_moved(page, lab, path):
+    cells = nbformat.read(path, as_version=4).cells
+    raise_by_design = [number for number, cell in enumerate(cells)
+                       if any(output.output_type == "error" for output in cell.get("outputs", ()))]
+    open_and_run_all(page, lab, path.name, SECONDS)
+    for number, error in raised(page):
+        assert number in raise_by_design, f"the first failing cell is number {number}:\n{cells[number].source}\n{error}"
+
+    times = {}
+    for number, cell in enumerate(cells):
+        names = MOVES.findall(cell.source) if cell.cell_type == "code" else ()
+        for name in names:
+            output = page.locator(f".jp-CodeCell[data-windowed-list-index='{number}'] .jp-OutputArea-output")
+            view = output.locator(".widget-vbox")
+            if name == "launch_panel":
+                move_panel(page, view.first)
+            else:
+                still = move(page, view.first)
+                assert not still, f"{name}, cell {number}: these changed nothing: {still}"
+                times[f"{path.stem[:2]} {name}, cell {number}"] = answer_times(page, view.first)
+    found = in_both_themes(page, path.stem)
+    page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
+    say_and_store(ARTEFACTS / "explorers.json", times)
+    assert not found, "\n".join(found)
+    assert not page.errors
+
+
+def changes(picture, act):
+    before = picture.get_attribute("src")
+    act()
+    return eventually(lambda: picture.get_attribute("src") != before, 3)
+
+
+def move(page, explorer):
+    """Move each control by key and, where the page itself answers the mouse, by mouse; return what changed nothing."""
+    picture = explorer.locator(".widget-html-content img").first
+    picture.scroll_into_view_if_needed()
+    still = []
+
+    def some(name, acts):
+        if not any(changes(picture, act) for act in acts):
+            still.append(name)
+
+    def key(control, name):
+        def act():
+            control.focus()
+            page.keyboard.press(name)
+        return act
+
+    def click(bar, share):
+        def act():
+            bar.scroll_into_view_if_needed()
+            box = bar.bounding_box()
+            page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+        return act
+
+    for slider in explorer.locator(".widget-slider").all():
+        name, handle, bar = slider.inner_text(), slider.locator("[role=slider]"), slider.locator(".noUi-target")
+        (at, wide), (left, whole) = (((box := part.bounding_box())["x"], box["width"]) for part in (handle, bar))
+        some(f"{name} by key", [key(handle, name) for name in ("ArrowRight", "ArrowLeft", "End", "Home")])
+        some(f"{name} by mouse", [click(bar, share) for share in (0.9, 0.1, 0.5)])
+        page.wait_for_timeout(500)  # while the handle glides, a slider does not hear the mouse
+        changes(picture, click(bar, (at + wide / 2 - left) / whole))  # back, or others may have nothing to change
+    for box in explorer.locator("input[type=checkbox]").all():
+        some(f"{box.locator('..').inner_text()} by key", [key(box, "Space")])
+        some(f"{box.locator('..').inner_text()} by mouse", [box.click])
+    for group in explorer.locator(".widget-toggle-buttons").all():
+        buttons = group.locator("button").all()
+        some(f"{group.inner_text()} by key", [key(button, "Enter") for button in buttons])
+        some(f"{group.inner_text()} by mouse", [button.click for button in buttons])
+    for menu in explorer.locator("select").all():  # the list that a mouse opens is the system's, not the page's
+        some(f"{menu.locator('..').inner_text()} by key", [key(menu, name) for name in ("ArrowDown", "ArrowUp")])
+    for text in explorer.locator("input[type=text]").all():
+        some("a text", [lambda text=text: text.fill("3"), lambda text=text: text.fill("0.7")])
+    return still
+
+
+def move_panel(page, panel):
+    """By key: choose another number of ranks, run to the end. By mouse: run again, and stop."""
+    status, output = panel.locator("[role=status]"), panel.locator(".widget-html-content").first
+    button = panel.locator("button:has(i.fa-play)")
+    before = output.inner_html()
+    ranks = panel.get_by_label("Ranks")
+    ranks.focus()
+    page.keyboard.press("ArrowDown")
+    chosen = ranks.input_value()
+    button.focus()
+    page.keyboard.press("Enter")
+    panel.get_by_text(re.compile(f"{chosen} ranks? finished")).wait_for(timeout=SECONDS * 1000)
+    assert output.inner_html() != before
+    button.click()
+    assert eventually(lambda: "is running on" in status.inner_text(), 60)
+    panel.locator("button:has(i.fa-stop)").click()
+    assert eventually(lambda: "is running on" not in status.inner_text(), 60)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_axe_finds_nothing_on_the_site(page, theme):
+    if not SITE.exists():
+        pytest.skip("the site has not been built: python tools/build_site.py")
+    page.emulate_media(color_scheme=theme.lower(), reduced_motion="reduce")
+    found = []
+    for path in sorted(SITE.rglob("*.html")):
+        page.goto(path.as_uri())
+        found += [f"{path.relative_to(SITE)}: {finding}" for finding in axe_findings(page)]
+    assert not found, "\n".join(found)
