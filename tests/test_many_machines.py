@@ -74,14 +74,15 @@ def test_one_torchrun_on_each_node(lab):
         assert says.format(node) in text, job.outputs
 
 
-def test_a_rank_that_aborts_after_its_work_is_tried_again_and_nobody_waits_for_it(lab, tmp_path):
+def test_a_rank_that_aborts_after_its_work_is_tried_again_and_nobody_waits_for_it(tmp_path):
     """The agent of a rank that has ended well waits for the others, for 300 s: also for one that has failed."""
     script, tries = tmp_path / "aborts.py", tmp_path / "tries"
     script.write_text("import os, pathlib, sys\ntries = pathlib.Path(sys.argv[1])\n"
                       "if os.environ['GROUP_RANK'] == '1' and not tries.exists():\n    tries.touch()\n"
                       "    print('terminate called without an active exception', flush=True)\n    os.abort()\n")
     began = time.monotonic()
-    job = lab.torchrun(script, tries, timeout=100)
+    with Nodes(2) as lab:
+        job = lab.torchrun(script, tries, timeout=100)
     assert job.exitcodes == {0: 0, 1: 0} and tries.exists(), job.outputs
     assert time.monotonic() - began < 100
 
