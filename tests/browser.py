@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import platform
 import secrets
 import shutil
 import socket
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 import nbformat
 
+from helpers.hardware import hardware
 from tests.conftest import ROOT, eventually, running
 
 CHROMIUM = shutil.which("chromium")
@@ -221,7 +221,7 @@ def p95(times):
 
 def say_and_store(path, found):
     """Print the p50 and p95 of {explorer: milliseconds}, and add them to a JSON with hardware and load."""
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    machine = f"{hardware.cpu}, {hardware.cores} cores"
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     rows = {name: {"p50_ms": round(statistics.median(times)), "p95_ms": round(p95(times)), "presses": len(times),
                    "load": load} for name, times in found.items()}

@@ -1,0 +1,49 @@
+// What some learners need and JupyterLab 4.6 leaves out. It shows a picture without the text alternative that is stored
+// with it (jupyter/enhancement-proposals#120); the sliders of ipywidgets 8.1 do not say what they are for; an arrow key in
+// one of their menus goes to the next cell; and comments in code are too dark on the dark theme. This is all of the
+// extension: it is loaded as it stands, and nothing builds it.
+{
+  const NAMELESS = ".widget-slider [role=slider]:not([aria-label])";
+  const KEYS_LOST = ".widget-dropdown select:not([data-lm-suppress-shortcuts])";
+  const COMMENTS = "[data-jp-theme-light=false] .jp-Notebook {--jp-mirror-editor-comment-color: #68a8a8}";
+  let shared;
+
+  function withAlt(factory) {
+    return {
+      ...factory,
+      createRenderer(options) {
+        const renderer = factory.createRenderer(options);
+        const render = renderer.renderModel.bind(renderer);
+        renderer.renderModel = async (model, ...more) => {
+          await render(model, ...more);
+          renderer.node.querySelector("img").alt = model.metadata[options.mimeType]?.alt ?? "";
+        };
+        return renderer;
+      },
+    };
+  }
+
+  function mendControls() {
+    for (const slider of document.querySelectorAll(NAMELESS)) {
+      slider.setAttribute("aria-label", slider.closest(".widget-slider").querySelector(".widget-label").textContent);
+    }
+    for (const menu of document.querySelectorAll(KEYS_LOST)) {
+      menu.setAttribute("data-lm-suppress-shortcuts", "true");
+    }
+  }
+
+  function activate(_app, registry) {
+    document.head.append(Object.assign(document.createElement("style"), {textContent: COMMENTS}));
+    registry.addFactory(withAlt(registry.getFactory("image/png")));
+    new MutationObserver(mendControls).observe(document.body, {childList: true, subtree: true});
+  }
+
+  (window._JUPYTERLAB ??= {})["parallel-pytorch-course"] = {
+    init: (scope) => { shared = scope; },
+    get: async () => {
+      const [rendermime] = Object.values(shared["@jupyterlab/rendermime"]);
+      const {IRenderMimeRegistry} = (await rendermime.get())();
+      return () => ({id: "parallel-pytorch-course:mends", autoStart: true, requires: [IRenderMimeRegistry], activate});
+    },
+  };
+}
