@@ -77,6 +77,8 @@ def test_no_slide_of_any_lesson_overflows(tmp_path):
         for path in LESSONS:
             page.goto((tmp_path / f"{path.stem}.slides.html").as_uri())
             page.wait_for_function("Reveal.isReady()")
+            title = page.locator("section.present h1").bounding_box()
+            assert title["height"] > 30 and 0 <= title["y"] < 720, "it is seen, and not scaled away"
             assert not page.evaluate(OVERFLOWING, [BODY, CODE]), path.name
             seen = [cell for cell in nbformat.read(path, as_version=4).cells
                     if cell.metadata["slideshow"]["slide_type"] != "skip"]
