@@ -180,4 +180,4 @@ if __name__ == "__main__":
         while (left := os.listdir(folder)) and time.monotonic() < end:
             time.sleep(0.1)
     print(done.stderr, end="", file=sys.stderr)
-    sys.exit(f"left behind after the end: {left}" if left else done.returncode or int(bool(done.stderr)))
+    sys.exit(f"left behind after the end: {left}" if left else done.returncode or int("Traceback" in done.stderr))
