@@ -277,7 +277,7 @@ def readmes_first_command():
 def test_the_devcontainer_installs_what_the_readme_says_and_opens_no_door():
     text = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
     config = json.loads(re.sub("^ *//.*", "", text, flags=re.MULTILINE))
-    assert config["postCreateCommand"] == readmes_first_command().rpartition(" && ")[0]
+    assert config["updateContentCommand"] == readmes_first_command().rpartition(" && ")[0]
     assert config["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"].endswith("/.venv/bin/python")
     assert "token" not in text.replace("asks for its token", "") and "privileged" not in text
     assert config["init"] and "--shm-size=2g" in config["runArgs"] and config["forwardPorts"] == [8888]

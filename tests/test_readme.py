@@ -78,7 +78,7 @@ def test_packages_are_those_of_requirements():
 
 def test_promises_name_tests_that_exist():
     for row in table("Promises"):
-        for file, chosen in re.findall(r"`(tests/\S+\.py)?(?: ?-k (\w+))?`", " ".join(row)):
+        for file, chosen in re.findall(r"`(?:\.venv/bin/python )?(tests/\S+\.py)?(?: ?-k (\w+))?`", " ".join(row)):
             path = ROOT / (file or "tests/test_promises.py")
             names = re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
             assert path.name == "soak.py" or any(chosen in name for name in names), (file, chosen)

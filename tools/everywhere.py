@@ -29,8 +29,10 @@ if not (found and found.origin and pathlib.Path(found.origin).with_name("course.
     if not (course / script).exists():
 """
 _FETCH = """\
+        import shutil
         git = ["git", "clone", "--depth=1", f"--branch={version}", address, course]
         try:
+            shutil.rmtree(course, ignore_errors=True)  # what an interrupted clone has left
             subprocess.run(git, check=True, capture_output=True, text=True, timeout=300, start_new_session=True)
         except (OSError, subprocess.SubprocessError) as error:
             raise RuntimeError("The course could not be fetched. Are there git, and a network (on Kaggle: Settings, "

@@ -47,7 +47,7 @@ def questions():
 def progress():
     """What is solved and how well was predicted, by lesson; a notebook shows it as a table."""
     best, answers, asked = best_status(), first_answers(), questions()
-    surprises = [(answers[quiz.key]["date"], lesson, cell, quiz, answers[quiz.key]["first"])
+    surprises = [(answers[quiz.key].get("date", ""), lesson, cell, quiz, answers[quiz.key]["first"])
                  for lesson, quizzes in asked.items() for cell, quiz in quizzes.items()
                  if quiz.key in answers and answers[quiz.key]["status"] != "correct"]
     surprises.sort(key=lambda one: one[0], reverse=True)

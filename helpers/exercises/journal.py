@@ -19,7 +19,7 @@ _warned = False
 def best_status():
     """{exercise: the best status so far}, whichever lesson it stood in at that time."""
     best = {}
-    for key, entry in _read(path()).items():
+    for key, entry in (_read(path()) or {}).items():
         if not key.startswith(_PREDICTION):
             name = key.rpartition(".")[2]
             best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
@@ -28,7 +28,7 @@ def best_status():
 
 def first_answers():
     """{question: {"first": the option, "status": "correct" or "not yet", "date": when}}."""
-    return {key.removeprefix(_PREDICTION): entry for key, entry in _read(path()).items()
+    return {key.removeprefix(_PREDICTION): entry for key, entry in (_read(path()) or {}).items()
             if key.startswith(_PREDICTION) and "first" in entry}
 
 
@@ -40,7 +40,7 @@ def record(exercise, status):
     # Read again each time: another notebook may have written since. (Two writes within the same millisecond can lose
     # one; the next check brings it back.)
     best = _read(file)
-    if STATUSES.index(status) <= STATUSES.index(best.get(exercise, {}).get("status", STATUSES[0])):
+    if best is None or STATUSES.index(status) <= STATUSES.index(best.get(exercise, {}).get("status", STATUSES[0])):
         return
     best[exercise] = {"status": status, "date": datetime.date.today().isoformat()}
     _save(file, best)
@@ -52,6 +52,8 @@ def keep_first(question, option, holds):
     kept = _read(file)
     now = datetime.datetime.now().isoformat(timespec="seconds")
     entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": now, "first": option}
+    if kept is None:
+        return entry
     if "first" not in kept.get(_PREDICTION + question, {}):
         kept[_PREDICTION + question] = entry
         _save(file, kept)
@@ -71,7 +73,7 @@ def path():
 
 
 def _read(path):
-    """{"lesson.exercise" or "predict:question": {"status": …, "date": …}}; empty if no such file can be read."""
+    """{"lesson.exercise" or "predict:question": {"status": …, "date": …}}; empty if damaged, None if unreadable."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -83,15 +85,15 @@ def _read(path):
         return {}
     except OSError as error:
         _warn(error)
-        return {}
+        return None  # and not empty: what is in it must not be written over
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         pass  # no JSON, or JSON of another form
     try:
         os.replace(path, f"{path}.damaged")
         print(f"The file with your progress is damaged; it is kept as {path}.damaged, and a new one begins.")
+        return {}
     except OSError as error:
         _warn(error)
-    return {}
 
 
 def _save(file, kept):

@@ -162,3 +162,20 @@ def test_one_command_shows_it_all_and_clears_it(tmp_path):
     said = elsewhere(["-m", "helpers.exercises", "--clear"])
     assert said.count("\nremoved ") == 3 and os.listdir(tmp_path) == ["progress.txt"]
     assert "remove" not in elsewhere(["-m", "helpers.exercises"]) and not journal.first_answers()
+
+
+def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path, monkeypatch, capsys):
+    """A lock that passes, or a file of somebody else's in a folder of ours: what is in it would be lost."""
+    file = tmp_path / "progress.json"
+    monkeypatch.setenv("COURSE_PROGRESS", str(file))
+    journal.record("start_here.my_share", "correct")
+    before = file.read_bytes()
+
+    def refuses(*args, **how):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(journal, "open", refuses, raising=False)
+    journal.record("start_here.say_it_once", "correct")
+    assert journal.keep_first("what", "this", True)["first"] == "this"
+    assert journal.best_status() == journal.first_answers() == {}
+    assert file.read_bytes() == before and [file.name] == os.listdir(tmp_path)

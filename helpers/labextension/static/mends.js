@@ -16,7 +16,8 @@
         const render = renderer.renderModel.bind(renderer);
         renderer.renderModel = async (model, ...more) => {
           await render(model, ...more);
-          renderer.node.querySelector("img").alt = model.metadata[options.mimeType]?.alt ?? "";
+          const image = renderer.node.querySelector("img");
+          if (image && !image.alt) image.alt = model.metadata?.[options.mimeType]?.alt ?? "A picture without a description";
         };
         return renderer;
       },
@@ -25,7 +26,8 @@
 
   function mendControls() {
     for (const slider of document.querySelectorAll(NAMELESS)) {
-      slider.setAttribute("aria-label", slider.closest(".widget-slider").querySelector(".widget-label").textContent);
+      const words = slider.closest(".widget-slider").querySelector(".widget-label")?.textContent;
+      if (words) slider.setAttribute("aria-label", words);
     }
     for (const menu of document.querySelectorAll(KEYS_LOST)) {
       menu.setAttribute("data-lm-suppress-shortcuts", "true");
@@ -34,14 +36,21 @@
 
   function activate(_app, registry) {
     document.head.append(Object.assign(document.createElement("style"), {textContent: COMMENTS}));
-    registry.addFactory(withAlt(registry.getFactory("image/png")));
-    new MutationObserver(mendControls).observe(document.body, {childList: true, subtree: true});
+    let waits = false;
+    new MutationObserver(() => {
+      if (waits) return;  // many changes, one look
+      waits = true;
+      requestAnimationFrame(() => { waits = false; mendControls(); });
+    }).observe(document.body, {childList: true, subtree: true});
+    const factory = registry.getFactory("image/png");
+    if (factory) registry.addFactory(withAlt(factory));
   }
 
   (window._JUPYTERLAB ??= {})["parallel-pytorch-course"] = {
     init: (scope) => { shared = scope; },
     get: async () => {
-      const [rendermime] = Object.values(shared["@jupyterlab/rendermime"]);
+      const versions = Object.values(shared["@jupyterlab/rendermime"]);
+      const rendermime = versions.find((one) => one.loaded) ?? versions[0];  // JupyterLab's own
       const {IRenderMimeRegistry} = (await rendermime.get())();
       return () => ({id: "parallel-pytorch-course:mends", autoStart: true, requires: [IRenderMimeRegistry], activate});
     },
