@@ -37,9 +37,12 @@ def progress_of_this_test_alone(monkeypatch):
 
 
 def running(marker):
-    """Processes other than this one whose command line or environment holds `marker`."""
+    """Processes other than this one whose command line or environment holds `marker`.
+
+    They may have ended meanwhile: `info["name"]` is what each was called when it was found.
+    """
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter(["name"]):
         try:
             text = " ".join(process.cmdline()) + " ".join(f"{k}={v}" for k, v in process.environ().items())
             if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and marker in text:

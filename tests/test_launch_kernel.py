@@ -53,10 +53,10 @@ class Kernel:
     def start(self, code):
         """Execute a cell, without waiting, until its ranks are up."""
         self.client.execute(code)
-        assert eventually(lambda: sum("sleep" in p.name() for p in running(self.mark)) == 2, 60)
+        assert eventually(lambda: sum("sleep" in p.info["name"] for p in running(self.mark)) == 2, 60)
 
     def ranks_are_gone(self):
-        return eventually(lambda: not any("sleep" in p.name() for p in running(self.mark)))
+        return eventually(lambda: not any("sleep" in p.info["name"] for p in running(self.mark)))
 
     def reply(self, timeout=30):
         return self.client.get_shell_msg(timeout=timeout)["content"]
