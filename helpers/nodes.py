@@ -252,7 +252,7 @@ class Nodes:
         for _ in range(3):
             job = self.start_torchrun(script, script_args=script_args, **how)
             # A rank's abort ends its agent; the others would wait 300 s for it in torchrun's exit barrier.
-            job.until(lambda job: job.aborted or None not in job.exitcodes.values(), timeout)
+            job.until(lambda job: job.aborted, timeout)
             if not job.aborted:
                 break
             job.stop()

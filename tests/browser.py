@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -152,6 +153,8 @@ def choose_theme(page, theme):
     page.wait_for_timeout(1000)  # the style sheet follows
 
 
+#: Calls that show what can be moved.
+SHOWS = re.compile(r"\b(\w+_explorer|trace_viewer|launch_panel)\(")
 #: As each lesson's first cell does; and a cell for every explorer of the course, as small as it can be.
 LOOK = "from helpers.figures import use_course_style\nuse_course_style()\n"
 EXPLORERS = {

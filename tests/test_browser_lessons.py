@@ -13,6 +13,7 @@ import pytest
 
 from tests.browser import (
     CHROMIUM,
+    SHOWS,
     answer_times,
     axe_findings,
     choose_theme,
@@ -33,7 +34,6 @@ ARTEFACTS = Path(os.environ.get("COURSE_ARTEFACTS") or ROOT / "build" / "browser
 THEMES = "Light", "Dark"
 #: A lesson may take so long here, with other tests beside it.
 SECONDS = 900
-MOVES = re.compile(r"\b(\w+_explorer|trace_viewer|launch_panel)\(")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_lesson_runs_and_what_moves_can_be_moved(page, lab, path):
 
     times = {}
     for number, cell in enumerate(cells):
-        names = MOVES.findall(cell.source) if cell.cell_type == "code" else ()
+        names = SHOWS.findall(cell.source) if cell.cell_type == "code" else ()
         for name in names:
             output = page.locator(f".jp-CodeCell[data-windowed-list-index='{number}'] .jp-OutputArea-output")
             view = output.locator(".widget-vbox")

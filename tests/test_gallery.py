@@ -9,7 +9,17 @@ import nbformat
 import pytest
 from PIL import Image
 
-from tests.browser import CHROMIUM, EXPLORERS, chromium, jupyterlab, open_and_start, scroll_to
+from tests.browser import (
+    CHROMIUM,
+    EXPLORERS,
+    SHOWS,
+    choose_theme,
+    chromium,
+    jupyterlab,
+    key_presses,
+    open_and_start,
+    scroll_to,
+)
 from tests.conftest import ROOT, eventually
 from tests.test_notebooks import (  # noqa: F401 - what holds of a lesson's file holds of this one
     test_every_cell_was_executed_in_order_and_only_marked_ones_raised,
@@ -20,7 +30,6 @@ from tests.test_notebooks import (  # noqa: F401 - what holds of a lesson's file
 from tools.execute import store
 
 GALLERY = ROOT / "notebooks" / "gallery.ipynb"
-SHOWS = re.compile(r"\b(\w+_explorer|trace_viewer|launch_panel)\(")
 
 
 @pytest.fixture
@@ -69,11 +78,11 @@ def test_it_is_legible_from_the_back_row_and_answers_the_keyboard(book, tmp_path
         last = scroll_to(page, f".jp-CodeCell[data-windowed-list-index='{numbers[-1]}']")
         last.locator(".widget-html img").first.wait_for(timeout=300_000)  # all have run
         for theme in "Light", "Dark":
-            page.evaluate("jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab " + theme + "'})")
+            choose_theme(page, theme)
             for number in numbers:
                 cell = scroll_to(page, f".jp-CodeCell[data-windowed-list-index='{number}']")
                 looks_large(cell, theme)
-                answers_a_key(page, cell)
+                answers_a_key(cell)
         assert not page.errors
 
 
@@ -89,11 +98,9 @@ def looks_large(cell, theme):
                       (theme == "Dark"), 30)
 
 
-def answers_a_key(page, cell):
+def answers_a_key(cell):
     picture, sliders = cell.locator(".widget-html img").first, cell.locator("[role=slider]")
     before = picture.get_attribute("src")
     if sliders.count():
-        at, most = (sliders.first.get_attribute(f"aria-value{which}") for which in ("now", "max"))
-        sliders.first.focus()
-        page.keyboard.press("ArrowLeft" if at == most else "ArrowRight")
+        key_presses(cell)[0]()
         assert eventually(lambda: picture.get_attribute("src") != before, 30), picture.get_attribute("alt")

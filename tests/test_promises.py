@@ -12,7 +12,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -76,23 +75,6 @@ class Lesson:
         os.kill(self.client.km.provisioner.pid, signal.SIGKILL)
 
 
-def listening(pid):
-    """The addresses on which a process listens by TCP, of the network that it lives in."""
-    sockets = set()
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
-        except OSError:
-            continue  # closed meanwhile
-    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            _, local, _, state, *_, inode = line.split()[:10]
-            if state == "0A" and f"socket:[{inode}]" in sockets:
-                words = bytes.fromhex(local.partition(":")[0])
-                words = b"".join(words[at:at + 4][::-1] for at in range(0, len(words), 4))
-                yield socket.inet_ntop(family, words)
-
-
 def is_loopback(address):
     try:
         address = ipaddress.ip_address(address)
@@ -112,8 +94,9 @@ def heard(mark, network, known):
             if pid not in known:
                 known[pid] = mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
             if known[pid] and os.readlink(f"/proc/{pid}/ns/net") == network:
-                found |= set(listening(pid))
-        except OSError:
+                found |= {one.laddr.ip for one in psutil.Process(int(pid)).net_connections("tcp")
+                          if one.status == psutil.CONN_LISTEN}
+        except (OSError, psutil.Error):
             continue  # ended meanwhile
     return found
 

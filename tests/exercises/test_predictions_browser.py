@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from helpers.exercises.catalogue import questions
-from tests.browser import CHROMIUM, chromium, jupyterlab
+from tests.browser import CHROMIUM, chromium, jupyterlab, open_and_start, write_notebook
 from tests.conftest import ROOT, eventually
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")]
@@ -19,27 +19,16 @@ IN_VIEW = """([path, id]) => {
 }"""
 
 
-def run_all(page, lab, name):
-    page.goto(f"{lab.address}/lab/tree/{name}?token={lab.token}&reset")
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)
-    page.get_by_text("Run", exact=True).first.click()
-    page.get_by_text("Run All Cells", exact=True).click()
-
-
 def test_a_click_is_kept_and_the_progress_leads_back_to_the_question(tmp_path):
     cell, quiz = list(questions()[LESSON].items())[-1]
     book = nbformat.read(ROOT / "notebooks" / f"{LESSON}.ipynb", as_version=4)
     source = next(one.source for one in book.cells if one.id == cell)
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     cells = ["from helpers.exercises import predict, progress", source, "progress()"]
     wrong = next(number for number, (option, _) in enumerate(quiz.options) if option != quiz.answer)
     with jupyterlab(tmp_path) as lab, chromium() as page:
         for name in ("first.ipynb", "second.ipynb"):
-            new = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells],
-                                           metadata={"kernelspec": kernel})
-            nbformat.write(new, lab.folder / name)
-        run_all(page, lab, "first.ipynb")
+            write_notebook(lab, name, *cells)
+        open_and_start(page, lab, "first.ipynb")
         page.get_by_text("You have predicted nothing yet.").wait_for(timeout=120_000)
         options = page.locator("button.course-option")
         assert options.count() == len(quiz.options)
@@ -56,7 +45,7 @@ def test_a_click_is_kept_and_the_progress_leads_back_to_the_question(tmp_path):
         kept, = json.loads((tmp_path / "progress.json").read_text()).values()
         assert kept["first"] == quiz.options[wrong][0]
 
-        run_all(page, lab, "second.ipynb")
+        open_and_start(page, lab, "second.ipynb")
         page.get_by_text("You predicted 0 of 1. Your surprise:").wait_for(timeout=120_000)
         assert page.get_by_text("Your first answer:").count() == 1
         page.locator(f"a[href*='cell-id={cell}']").click()
