@@ -2,9 +2,7 @@
 
 import contextlib
 import functools
-import itertools
 import os
-import time
 from pathlib import Path
 
 from helpers.exercises.engine import Exercise, not_yet
@@ -450,7 +448,9 @@ class WhoHangs(Exercise):
         return culprit, min(waiting)
 
     def probe(who_hangs, program):
-        returned = who_hangs(_dumps_of(*program))
+        from helpers.instruments.hangs import dumps_of
+
+        returned = who_hangs(dumps_of(*program))
         try:
             rank, number = map(int, returned)
         except (TypeError, ValueError):
@@ -458,7 +458,9 @@ class WhoHangs(Exercise):
         return rank, number
 
     def judge(self, seen, program):
-        rank, number = program[0], _parted(*program[1:])
+        from helpers.instruments.hangs import parted
+
+        rank, number = program[0], parted(*program[1:])
         for got in seen:
             if isinstance(got, str) or got[0] not in range(4):
                 return not_yet(f"it returned {got}", "two numbers: a rank, from 0 to 3, and a `collective_seq_id`")
@@ -475,43 +477,6 @@ class WhoHangs(Exercise):
                                "two others did", "the one that did not, or that asked for another one there",
                                "each rank's entry with that number: is it there, and what is its `profiling_name`?")
         return None
-
-
-#: Collectives by the letters of `WhoHangs.cases`.
-_ASYNC = {"r": lambda dist, x, **how: dist.all_reduce(x, **how), "b": lambda dist, x, **how: dist.barrier(**how),
-          "g": lambda dist, x, **how: dist.all_gather([x.clone() for _ in range(4)], x, **how)}
-
-
-def _dumps_of(culprit, its, others):
-    """By rank, what flight recorders hold of a real run that hangs. Nobody waits for what never ends."""
-    import json
-
-    import torch
-    import torch.distributed as dist
-    from torch._C import _distributed_c10d as c10d
-
-    if not dist.is_initialized():
-        os.environ["TORCH_FR_BUFFER_SIZE"] = "8"
-        dist.init_process_group("gloo")
-    group = dist.new_group()
-    for number, letter in enumerate(its if dist.get_rank() == culprit else others, start=1):
-        work = _ASYNC[letter](dist, torch.ones(3), group=group, async_op=True)
-        if number < _parted(its, others):
-            work.wait()
-    while True:
-        recorded = json.loads(c10d._dump_fr_trace_json()).get("entries", [])
-        mine = [entry for entry in recorded if entry["process_group"][0] == group.group_name]
-        if all(entry["retired"] for entry in mine if entry["collective_seq_id"] < _parted(its, others)):
-            break
-        time.sleep(0.001)  # `wait` returns a little before the recorder knows
-    dumps = [None] * dist.get_world_size()
-    dist.all_gather_object(dumps, mine)
-    return dumps
-
-
-def _parted(its, others):
-    """The number of the first collective, from 1, that is not the same in both."""
-    return next(number for number, (one, other) in enumerate(itertools.zip_longest(its, others), 1) if one != other)
 
 
 exact_accuracy, resume, save_snapshot = ExactAccuracy(), Resume(), SaveSnapshot()

@@ -1,8 +1,5 @@
 """The exercises of parallel SGD: share the samples, average the models, choose when; and three bugs."""
 
-import multiprocessing
-import os
-import sys
 import threading
 from collections import Counter
 from itertools import chain, islice
@@ -10,6 +7,7 @@ from itertools import chain, islice
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import Exercise, not_yet
 from helpers.exercises.group import InGroup
+from helpers.instruments.processes import Worker
 
 
 def _outcome(answer, args, refuses):
@@ -252,54 +250,6 @@ class ChooseK(Alone):
         return None
 
 
-_CONTEXT = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-
-
-class _Worker(_CONTEXT.Process):
-    """A worker that trains until somebody waits for it: no time that passes ends it, and so none decides anything.
-
-    `join()` waits. So does who asks again and again whether it has ended: the second time, it has. `join(10)` does not:
-    this worker takes longer.
-    """
-
-    def __init__(self, rank):
-        super().__init__(daemon=True)
-        self.rank, self.waited_for, self.asked = rank, _CONTEXT.Semaphore(0), 0
-
-    def run(self):
-        self.waited_for.acquire()
-        os._exit(0)  # where a thread of a pool forked it, a Python process cannot leave in good order
-
-    def join(self, timeout=None):
-        if timeout is None:
-            if threading.active_count() > self.threads:  # others are at work, who may be starting the rest
-                self.all_started.wait(5)
-                self.all_started.set()  # nobody came: nobody waits for them again
-            self.waited_for.release()
-            super().join()
-
-    def is_alive(self):
-        return self.exitcode is None
-
-    @property
-    def exitcode(self):
-        self.asked += 1
-        if self.asked > 1:
-            self.join()
-        return super().exitcode
-
-    @property
-    def sentinel(self):  # for `multiprocessing.connection.wait`
-        self.join()
-        return super().sentinel
-
-    def close(self):
-        """Nothing: the check still has questions."""
-
-    def trains(self):
-        return super().exitcode is None
-
-
 class RunEpoch(Exercise):
     title = "Hunt: an epoch that is trained n times over"
     task = ("This is the loop of S4's program. Repair it, so that one epoch is one epoch: pull down once, then start "
@@ -331,7 +281,7 @@ class RunEpoch(Exercise):
             events.append((what, [worker.rank for worker in workers if worker.trains()]))
 
         def start(rank):
-            worker = _Worker(rank)
+            worker = Worker(rank)
             worker.start()
             worker.all_started, worker.threads = all_started, threads
             workers.append(worker)

@@ -56,7 +56,8 @@ _SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_g
          "_reduce_scatter_base": "reduce_scatter_tensor", "all_to_all_base": "all_to_all_single"}
 
 
-def _recorded():
+def recorded():
+    """What torch's flight recorder holds in this rank, as dicts, the oldest first (torch/csrc: FlightRecorder)."""
     from torch._C import _distributed_c10d as c10d
 
     return json.loads(c10d._dump_fr_trace_json()).get("entries", [])
@@ -107,7 +108,7 @@ def counted_traffic():
 
         return asked
 
-    before = {entry["record_id"] for entry in _recorded()}
+    before = {entry["record_id"] for entry in recorded()}
     with contextlib.ExitStack() as patches:
         for name in ("send", "recv", "recv_anysource"):
             patches.enter_context(mock.patch.object(dist.ProcessGroup, name, message(name)))
@@ -118,7 +119,7 @@ def counted_traffic():
             patches.enter_context(mock.patch.object(dist.Work, name, waits(getattr(dist.Work, name))))
         monitored = patches.enter_context(counted_calls(dist.ProcessGroup, "monitored_barrier"))
         yield traffic
-    for entry in _recorded():
+    for entry in recorded():
         if entry["record_id"] not in before:
             name = entry["profiling_name"].rpartition(":")[2]
             sizes = list(zip(entry["input_sizes"], entry["input_dtypes"], strict=False))
