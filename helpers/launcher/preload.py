@@ -14,9 +14,11 @@ from pathlib import Path
 from helpers.launcher import workarounds
 
 # torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; cloudpickle and the
-# rank's own code, because every rank needs them. Never a learner's module: an edit would not be seen.
+# rank's own code, because every rank needs them, and what the ranks of a check need. Never a learner's module: an edit
+# would not be seen.
 MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo",
-           "cloudpickle", "helpers.launcher.rank", "helpers.reporting"]
+           "cloudpickle", "helpers.launcher.rank", "helpers.reporting", "helpers.exercises.alone",
+           "helpers.exercises.group", "helpers.instruments.collectives"]
 
 
 def preload():
@@ -51,10 +53,12 @@ if "HELPERS_SESSION" in os.environ:
     # must survive the second, to clean up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setsid()
+    gc.disable()  # all that is imported stays: looking for garbage in it takes an eighth of the time
     failed = preload()
     workarounds.remember_entry_points("torch.distributed.backends")
     gc.collect()
     gc.freeze()  # the collector of a rank then never touches, and so never copies, the pages it shares with the server
+    gc.enable()
     outlive_the_kernel(os.environ["HELPERS_SESSION"])
     # The server sets its own, and leaves this one to ranks: interrupted before it is one, a rank ends without a word.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
