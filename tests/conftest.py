@@ -16,6 +16,10 @@ ROOT = Path(__file__).parents[1]
 # No test, and no notebook that nbval executes, may read or write the progress of the person who runs the tests.
 os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
 
+# Four tests at a time share two cores: a thread of OpenMP that has nothing to do shall sleep, not spin. (libgomp reads
+# it when torch is imported, in whatever is started from here. It saves the whole run 75 s of CPU time.)
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run beside. A
 # kernel that a test starts runs this line, too.
 OWN_SEMAPHORES = f"import multiprocessing; multiprocessing.current_process()._config['semprefix'] = '/mp-{os.getpid()}'"
@@ -24,8 +28,12 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items):
-    """The lessons and the longest files begin, so that no core is idle at the end. (pyproject.toml: in this order.)"""
-    long = "test_browser.py", "test_gpu_branches.py", "test_profiling.py", "test_many_machines.py"
+    """The lessons and the longest files begin, so that no core is idle at the end. (pyproject.toml: in this order.)
+
+    So do two that mostly wait for a limit to pass: beside others that do, all cores would be idle.
+    """
+    long = ("test_browser.py", "test_gpu_branches.py", "test_profiling.py", "test_many_machines.py",
+            "test_ddp_in_practice.py", "test_engine.py")
     items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name not in long)
 
 
