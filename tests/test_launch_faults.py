@@ -327,6 +327,20 @@ def test_the_fork_server_killed_between_launches():
         assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
 
 
+def test_the_fork_server_killed_between_the_look_at_it_and_the_first_rank(monkeypatch):
+    run_folder = server.run_folder
+
+    def kills_the_server():
+        monkeypatch.undo()
+        os.kill(workarounds.server_pid(), signal.SIGKILL)
+        assert eventually(lambda: psutil.Process(workarounds.server_pid()).status() == psutil.STATUS_ZOMBIE)
+        return run_folder()
+
+    launch(print, nprocs=1, show=False)
+    monkeypatch.setattr(server, "run_folder", kills_the_server)
+    assert launch(lambda: 5, nprocs=2, show=False, timeout=60).results == [5, 5]
+
+
 def test_the_fork_server_killed_during_a_run():
     launch(print, nprocs=1, show=False)
     threading.Timer(1.0, lambda: os.kill(workarounds.server_pid(), signal.SIGKILL)).start()

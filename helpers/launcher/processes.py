@@ -47,10 +47,13 @@ class Processes:
                 goodbye, ranks_end = context.Pipe(duplex=False)
                 process = context.Process(target=rank_module.main, name=f"rank {rank}",
                                           args=(str(self.folder), rank, environment, parent, ranks_end))
-                process.start()
+                with server.ours():
+                    process.start()
                 ranks_end.close()
             self.processes.append(process)
             self.goodbyes.append(goodbye)
+            if parent not in (None, workarounds.server_pid()):
+                raise OSError("the fork server has died, and this rank takes itself for an orphan")
 
     def wait(self, seconds):
         """Return when a rank ends, or after `seconds`."""

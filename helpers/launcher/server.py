@@ -67,6 +67,21 @@ def _start():
     if before is not None and before not in _started:
         forkserver.ensure_running()
         return None  # theirs: ranks start there as well, but each has to import torch again
+    with ours():
+        forkserver.ensure_running()
+    return workarounds.server_pid()
+
+
+@contextlib.contextmanager
+def ours():
+    """See to it that a fork server that is started within the block is ours: it imports torch, and cleans up.
+
+    Whoever starts a process starts a server, too, if the last one has died by then.
+    """
+    if START_METHOD != "forkserver":
+        yield
+        return
+    before = workarounds.server_pid()
     folder = _started.get(before) or _session_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     workarounds.keep_socket_folder()
@@ -76,10 +91,9 @@ def _start():
     own = {SESSION: str(folder), "PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor")}
     with workarounds.server_environment(**_QUIET, **own):
         multiprocessing.set_forkserver_preload(["helpers.launcher.preload"])
-        forkserver.ensure_running()
-    pid = workarounds.server_pid()
-    _started[pid] = folder
-    return pid
+        yield
+    if workarounds.server_pid() != before:
+        _started[workarounds.server_pid()] = folder
 
 
 def wait_until_ready(seconds=120):
