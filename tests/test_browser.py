@@ -19,6 +19,7 @@ from tests.browser import (
     jupyterlab,
     key_presses,
     open_and_start,
+    open_notebook,
     raised,
     write_notebook,
 )
@@ -39,6 +40,8 @@ def work():
     print("I have ended")
 
 launch(work, nprocs=2, timeout=240)"""
+QUESTION = """from helpers.exercises import predict
+predict("How many ranks are there?", {"two": "One for each.", "none": "Look again."}, answer="two")"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def started(page, lab):
     """The page with a notebook whose cells run: lesson 00's panel, one that never ends, the explorers, live lines."""
     lesson = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
     panel, = (cell.source for cell in lesson.cells if "launch_panel(" in cell.source and cell.cell_type == "code")
-    write_notebook(lab, "all.ipynb", f"together = None\n{panel}", ENDLESS, *EXPLORERS.values(), LIVE)
+    write_notebook(lab, "all.ipynb", f"together = None\n{panel}", ENDLESS, *EXPLORERS.values(), LIVE, QUESTION)
     open_and_start(page, lab, "all.ipynb")
     return page
 
@@ -117,6 +120,21 @@ def test_explorers_answer_the_keyboard(ran):
         assert len(picture.get_attribute("alt")) > 20, name
         key_presses(cell)[0]()
         assert eventually(lambda: picture.get_attribute("src") != before, 30), name  # noqa: B023 - used at once
+
+
+def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_day(page, ran, lab):
+    """Its kernel is gone, and so are the widgets: ipywidgets would show an error in their places."""
+    page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    assert eventually(lambda: "widget-view" in (lab.folder / "all.ipynb").read_text(), 30)
+    page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
+    open_notebook(page, lab, "all.ipynb")
+    for number in range(2, 2 + len(EXPLORERS)):
+        ran(number).locator(".jp-OutputArea-output img[alt]").first.wait_for(timeout=60_000)
+    question = ran(len(EXPLORERS) + 3)
+    question.get_by_text("B) none").click()
+    question.get_by_text("No. Look again.").wait_for()
+    assert not page.get_by_text("Error displaying widget").count()
+    page.errors[:] = [error for error in page.errors if "model" not in error]  # of ipywidgets, which found none
 
 
 def test_every_explorer_is_here():

@@ -1,10 +1,13 @@
 // What some learners need and JupyterLab 4.6 leaves out. It shows a picture without the text alternative that is stored
 // with it (jupyter/enhancement-proposals#120); the sliders of ipywidgets 8.1 do not say what they are for; an arrow key in
-// one of their menus goes to the next cell; and comments in code are too dark on the dark theme. This is all of the
-// extension: it is loaded as it stands, and nothing builds it.
+// one of their menus goes to the next cell; a notebook that was saved and is opened again shows an error in the place of
+// each widget, whose kernel is gone, and not the picture or text that is stored beside it; and comments in code are too
+// dark on the dark theme. This is all of the extension: it is loaded as it stands, and nothing builds it.
 {
   const NAMELESS = ".widget-slider [role=slider]:not([aria-label])";
   const KEYS_LOST = ".widget-dropdown select:not([data-lm-suppress-shortcuts])";
+  const WIDGET = "application/vnd.jupyter.widget-view+json";
+  const LOST = "Error displaying widget: model not found";
   const COMMENTS = "[data-jp-theme-light=false] .jp-Notebook {--jp-mirror-editor-comment-color: #68a8a8}";
   let shared;
 
@@ -34,13 +37,28 @@
     }
   }
 
-  function activate(_app, registry) {
+  function showWhatIsStored(notebooks) {
+    const lost = [...document.querySelectorAll(".jp-OutputArea-output.jupyter-widgets")]
+      .filter((node) => node.textContent === LOST);
+    if (!lost.length) return;
+    notebooks.forEach(({content}) => {
+      for (const {outputArea} of content.widgets) {
+        for (const [number, {node}] of (outputArea?.widgets ?? []).entries()) {
+          if (!lost.some((one) => node.contains(one))) continue;
+          const {data: {[WIDGET]: _, ...data}, ...output} = outputArea.model.get(number).toJSON();
+          outputArea.model.set(number, {...output, data});
+        }
+      }
+    });
+  }
+
+  function activate(_app, registry, notebooks) {
     document.head.append(Object.assign(document.createElement("style"), {textContent: COMMENTS}));
     let waits = false;
     new MutationObserver(() => {
       if (waits) return;  // many changes, one look
       waits = true;
-      requestAnimationFrame(() => { waits = false; mendControls(); });
+      requestAnimationFrame(() => { waits = false; mendControls(); showWhatIsStored(notebooks); });
     }).observe(document.body, {childList: true, subtree: true});
     const factory = registry.getFactory("image/png");
     if (factory) registry.addFactory(withAlt(factory));
@@ -49,10 +67,14 @@
   (window._JUPYTERLAB ??= {})["parallel-pytorch-course"] = {
     init: (scope) => { shared = scope; },
     get: async () => {
-      const versions = Object.values(shared["@jupyterlab/rendermime"]);
-      const rendermime = versions.find((one) => one.loaded) ?? versions[0];  // JupyterLab's own
-      const {IRenderMimeRegistry} = (await rendermime.get())();
-      return () => ({id: "parallel-pytorch-course:mends", autoStart: true, requires: [IRenderMimeRegistry], activate});
+      const ofJupyterLab = async (name) => {
+        const versions = Object.values(shared[name]);
+        return (await (versions.find((one) => one.loaded) ?? versions[0]).get())();
+      };
+      const {IRenderMimeRegistry} = await ofJupyterLab("@jupyterlab/rendermime");
+      const {INotebookTracker} = await ofJupyterLab("@jupyterlab/notebook");
+      const requires = [IRenderMimeRegistry, INotebookTracker];
+      return () => ({id: "parallel-pytorch-course:mends", autoStart: true, requires, activate});
     },
   };
 }
