@@ -2,9 +2,7 @@
 
 import itertools
 import os
-import shutil
 import signal
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,13 +10,6 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[1]
-
-# No test, and no notebook that nbval executes, may read or write the progress of the person who runs the tests.
-os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
-
-# Four tests at a time share two cores: a thread of OpenMP that has nothing to do shall sleep, not spin. (libgomp reads
-# it when torch is imported, in whatever is started from here. It saves the whole run 75 s of CPU time.)
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run beside. A
 # kernel that a test starts runs this line, too.
@@ -137,7 +128,3 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def pytest_sessionfinish():
-    shutil.rmtree(Path(os.environ["COURSE_PROGRESS"]).parent, ignore_errors=True)
