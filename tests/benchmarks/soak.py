@@ -133,7 +133,6 @@ def changes(before, shared, wait=10):
 
 def main(options):
     from helpers import launch
-    from tests import conftest
 
     shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     launch(print, show=False)
