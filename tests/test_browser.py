@@ -134,7 +134,7 @@ def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_d
     question.get_by_text("B) none").click()
     question.get_by_text("No. Look again.").wait_for()
     assert not page.get_by_text("Error displaying widget").count()
-    page.errors[:] = [error for error in page.errors if "model" not in error]  # of ipywidgets, which found none
+    page.errors[:] = [error for error in page.errors if "model not found" not in error]
 
 
 def test_every_explorer_is_here():

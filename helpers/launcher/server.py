@@ -91,9 +91,11 @@ def ours():
     own = {SESSION: str(folder), "PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor")}
     with workarounds.server_environment(**_QUIET, **own):
         multiprocessing.set_forkserver_preload(["helpers.launcher.preload"])
-        yield
-    if workarounds.server_pid() != before:
-        _started[workarounds.server_pid()] = folder
+        try:
+            yield
+        finally:
+            if workarounds.server_pid() != before:
+                _started[workarounds.server_pid()] = folder
 
 
 def wait_until_ready(seconds=120):
