@@ -27,14 +27,14 @@ def dumps_of(culprit, its, others):
     if not dist.is_initialized():
         os.environ["TORCH_FR_BUFFER_SIZE"] = "8"
         dist.init_process_group("gloo")
-    group = dist.new_group()
+    group, vain = dist.new_group(), parted(its, others)
     for number, letter in enumerate(its if dist.get_rank() == culprit else others, start=1):
         work = _ASYNC[letter](dist, torch.ones(3), group=group, async_op=True)
-        if number < parted(its, others):
+        if number < vain:
             work.wait()
     while True:
         mine = [entry for entry in recorded() if entry["process_group"][0] == group.group_name]
-        if all(entry["retired"] for entry in mine if entry["collective_seq_id"] < parted(its, others)):
+        if all(entry["retired"] for entry in mine if entry["collective_seq_id"] < vain):
             break
         time.sleep(0.001)  # `wait` returns a little before the recorder knows
     dumps = [None] * dist.get_world_size()
