@@ -326,8 +326,8 @@ def test_where_there_is_no_fork_server_ranks_are_spawned(monkeypatch):
 
 
 def test_importing_helpers_is_cheap_and_loads_no_torch():
-    code = ("import sys, time; t = time.perf_counter(); import helpers; s = time.perf_counter() - t;"
-            "from helpers import report; print(s < 0.1, 'torch' in sys.modules);"
+    code = ("import sys; before = set(sys.modules); import helpers; print(len(set(sys.modules) - before) < 50);"
+            "from helpers import report; print('torch' in sys.modules);"
             "from helpers import launch; print('torch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "False", "False"], done.stderr
