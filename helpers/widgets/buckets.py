@@ -204,8 +204,7 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
         latency_ms, mb_per_s, bucket_mb: The sliders' first values.
         measured_ms: As `draw_sizes` takes it.
     """
-    figure = Figure(figsize=(9, 5.2))
-    figure.set_layout_engine("none")
+    figure = Figure(figsize=(9, 5.2), layout="none")
     timeline, curve = figure.add_axes((0.12, 0.6, 0.86, 0.28)), figure.add_axes((0.12, 0.11, 0.86, 0.3))
     model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
 

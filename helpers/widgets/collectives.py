@@ -98,8 +98,7 @@ def collectives_explorer(results, name="all_reduce"):
         results: {name: (before, after)}, as `draw` takes them, from real ranks.
         name: The one to begin with.
     """
-    figure = Figure(figsize=(9, 2.8))
-    figure.set_layout_engine("none")
+    figure = Figure(figsize=(9, 2.8), layout="none")
     ax = figure.subplots(gridspec_kw={"left": 0.08, "right": 0.99, "bottom": 0.1, "top": 0.8})
 
     def redraw(name):

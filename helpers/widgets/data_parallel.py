@@ -181,8 +181,7 @@ def new_figure():
 
     What never changes, most of the picture's text, is drawn here once, and from then on shown as an image.
     """
-    figure = Figure(figsize=(9.6, 6.8))
-    figure.set_layout_engine("none")
+    figure = Figure(figsize=(9.6, 6.8), layout="none")
     fixed = [figure.text(0.01, 0.015, (
         "Memory: the formula that the lesson checked against counted tensors; Adam. Assumed for a sample:\n"
         f"input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight. Time: a model, nothing in it is "

@@ -76,13 +76,12 @@ def _said(encoded, number, form):
 
 def float_explorer(number="0.1"):
     """Type a number, or move the slider through the powers of two; see what each format makes of it."""
-    wide = {"style": {"description_width": "150px"}, "layout": {"width": "600px"}, "continuous_update": True}
+    wide = {"style": {"description_width": "150px"}, "layout": {"width": "600px"}}
     controls = {
         "number": widgets.Text(number, description="number", **wide),
         "power": widgets.IntSlider(0, -30, 20, description="or 2 to the power of", **wide),
     }
-    figure = Figure(figsize=(10, 3.6))
-    figure.set_layout_engine("none")
+    figure = Figure(figsize=(10, 3.6), layout="none")
     ax = figure.add_axes((0.01, 0.1, 0.98, 0.79))
 
     def redraw(number, power):

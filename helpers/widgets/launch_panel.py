@@ -88,8 +88,8 @@ class LaunchPanel(widgets.VBox):
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", icon="stop")
         self.output, self.curve = widgets.HTML(), widgets.HTML(layout={"min_height": "310px"})  # also while it changes
-        self.figure, self.drawing = Figure(figsize=(9, 3)), threading.Lock()  # one thread at a time can draw a figure
-        self.figure.set_layout_engine("none")
+        self.drawing = threading.Lock()  # one thread at a time can draw a figure
+        self.figure = Figure(figsize=(9, 3), layout="none")
         self.axes = self.figure.add_axes((0.08, 0.2, 0.9, 0.68))
         self.run_button.on_click(lambda _: self.run())
         self.stop_button.on_click(lambda _: self.stop())

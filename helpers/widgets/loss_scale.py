@@ -91,10 +91,9 @@ def loss_scale_explorer(gradients, log2_scale=0):
     Raises ValueError as `shares` does.
     """
     bars, values = histogram(gradients), gradients[gradients != 0].flatten()
-    slider = widgets.IntSlider(log2_scale, 0, 40, description="log2 of the scale", continuous_update=True,
+    slider = widgets.IntSlider(log2_scale, 0, 40, description="log2 of the scale",
                                style={"description_width": "150px"}, layout={"width": "600px"})
-    figure = Figure(figsize=(9, 3.4))
-    figure.set_layout_engine("none")
+    figure = Figure(figsize=(9, 3.4), layout="none")
     ax = figure.add_axes((0.08, 0.17, 0.89, 0.73))
 
     def redraw(log2_scale):

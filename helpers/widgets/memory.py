@@ -96,7 +96,7 @@ class _Chart:
 
 def memory_explorer():
     """Choose a model, ranks, batch and checkpointing: the bars show what a rank holds at each stage of ZeRO."""
-    wide = {"style": {"description_width": "8em"}, "layout": {"width": "30em"}, "continuous_update": True}
+    wide = {"style": {"description_width": "8em"}, "layout": {"width": "30em"}}
     controls = {
         "model": widgets.Dropdown(options=list(MODELS), value="GPT-2 XL, 1.6 billion", description="Model",
                                   style={"description_width": "8em"}),

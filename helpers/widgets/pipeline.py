@@ -191,8 +191,7 @@ def pipeline_explorer(num_workers=3, prefetch_factor=2, load_ms=20, compute_ms=1
         "compute_ms": widgets.IntSlider(compute_ms, 1, 100, description="compute, ms", **wide),
         "start_ms": widgets.IntSlider(10, 0, 200, 10, description="start a worker, ms", **wide),
     }
-    figure = Figure(figsize=(9, 4.6))
-    figure.set_layout_engine("none")
+    figure = Figure(figsize=(9, 4.6), layout="none")
     ax = figure.add_axes((0.17, 0.15, 0.81, 0.77))
     note = figure.text(0.01, 0.02, "", fontsize="small")
 

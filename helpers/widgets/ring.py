@@ -183,8 +183,7 @@ def ring_explorer(ranks=4, megabytes=100.0, step=2):
         megabytes: The size of the tensor, for the amounts of data.
         step: The step at first.
     """
-    figure = Figure(figsize=(9, 5.4))
-    figure.set_layout_engine("none")
+    figure = Figure(figsize=(9, 5.4), layout="none")
     ring, amounts = figure.add_axes((0.08, 0.31, 0.91, 0.53)), figure.add_axes((0.24, 0.02, 0.75, 0.18))
 
     def redraw(ranks, step):

@@ -116,7 +116,7 @@ class _Chart:
 
 def scaling_explorer():
     """Set model, bandwidth, overlap and batch: tokens/s of each GPU by their number, and where the time goes."""
-    wide = {"style": {"description_width": "10em"}, "layout": {"width": "32em"}, "continuous_update": True}
+    wide = {"style": {"description_width": "10em"}, "layout": {"width": "32em"}}
     controls = {
         "model": widgets.ToggleButtons(options=list(MODELS), description="Model",
                                        style={"description_width": "10em"}),

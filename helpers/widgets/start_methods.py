@@ -146,8 +146,7 @@ def start_method_explorer(measured=None):
         "threads_used": widgets.Checkbox(False, description="the parent has computed with threads", **wide),
         "cuda_used": widgets.Checkbox(False, description="the parent has used CUDA", **wide),
     }
-    figure = Figure(figsize=(9.6, 6.2))
-    figure.set_layout_engine("none")  # two places that never change: quicker than to have them worked out
+    figure = Figure(figsize=(9.6, 6.2), layout="none")  # two places that never change
     upper, lower = figure.add_axes((0.01, 0.34, 0.98, 0.615)), figure.add_axes((0.11, 0.095, 0.87, 0.185))
     bars = draw_costs(lower, measured)
 

@@ -74,8 +74,8 @@ class View:
         places = [number + 0.25 * sum(bool(name) for name, *_ in self.rows[:number + 1])
                   for number in range(len(self.rows))]
         high = _TOP + _BOTTOM + _ROW * (places[-1] + 1)
-        self.figure = Figure(figsize=(_WIDTH / 100, high / 100), dpi=100, facecolor="white")
-        self.figure.set_layout_engine("none")  # slow, and the axes would move while one zooms
+        # Without a layout engine, which is slow, and would move the axes while one zooms.
+        self.figure = Figure(figsize=(_WIDTH / 100, high / 100), dpi=100, layout="none")
         self.ax = self.figure.add_axes((_LEFT / _WIDTH, _BOTTOM / high, 1 - (_LEFT + _RIGHT) / _WIDTH,
                                         1 - (_BOTTOM + _TOP) / high))
         self.ax.set_title("Timeline", pad=30)
