@@ -49,7 +49,7 @@ class Step:
         return hidden / self.communicated if self.communicated else 0.0
 
 
-def fill_buckets(megabytes, bucket_mb, first_mb=None):
+def fill_buckets(megabytes, bucket_mb):
     """[[place, …], …]: which gradients share a bucket, as DDP fills them, in the order in which they become ready.
 
     A bucket is closed by the gradient with which it reaches its size, so it may be larger than that.
@@ -57,11 +57,10 @@ def fill_buckets(megabytes, bucket_mb, first_mb=None):
     Args:
         megabytes: The size of each gradient, in the order in which they become ready.
         bucket_mb: The size at which a bucket is closed.
-        first_mb: That of the first one, where it differs: DDP's is 1 MB unless `bucket_cap_mb` is set.
     """
     buckets, size = [[]], 0.0
     for place, megabyte in enumerate(megabytes):
-        if buckets[-1] and size >= (first_mb if len(buckets) == 1 and first_mb is not None else bucket_mb):
+        if size >= bucket_mb:
             buckets.append([])
             size = 0.0
         buckets[-1].append(place)
@@ -69,62 +68,29 @@ def fill_buckets(megabytes, bucket_mb, first_mb=None):
     return buckets
 
 
-def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=1000.0, layers=20, first_mb=None):
+def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=1000.0, layers=20):
     """One step's backward with DDP's buckets.
 
-    The model: layers run backward from the last to the first, and each one's gradient is ready when the layer is done.
-    Gradients fill buckets in that order. A bucket's all-reduce begins when the bucket is full and the one before it is
-    done; it takes latency plus bytes over bandwidth, and costs the computing nothing.
+    The model: equal layers run backward from the last to the first, and each one's gradient is ready when the layer is
+    done. Gradients fill buckets in that order. A bucket's all-reduce begins when the bucket is full and the one before
+    it is done; it takes latency plus bytes over bandwidth, and costs the computing nothing.
 
     Args:
         bucket_mb: Size at which a bucket is closed, in MB (2**20 bytes, as DDP's `bucket_cap_mb` counts).
-        backward_ms: Milliseconds of backward, per layer: one number for all layers or a list, the first layer first.
-        layer_mb: MB of gradients, per layer: likewise.
+        backward_ms: Milliseconds of a layer's backward.
+        layer_mb: MB of a layer's gradients.
         latency_ms: Milliseconds that an all-reduce takes however small it is.
         mb_per_s: MB that an all-reduce gets through in a second, beyond its latency.
-        layers: The number of layers where neither of the two is a list.
-        first_mb: As `fill_buckets` takes it.
-
-    Raises:
-        TypeError, ValueError: an argument makes no sense; the message says which.
+        layers: How many there are.
     """
-    times, sizes = _checked(bucket_mb, backward_ms, layer_mb, latency_ms, mb_per_s, layers, first_mb)
-    backward, now = [], 0.0
-    for layer in reversed(range(len(times))):
-        backward.append((layer, now, now + times[layer]))
-        now += times[layer]
-    sizes = sizes[::-1]
+    backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms) for place in range(layers)]
     buckets, free = [], 0.0
-    for members in fill_buckets(sizes, bucket_mb, first_mb):
-        megabytes, ready = sum(sizes[place] for place in members), backward[members[-1]][2]
+    for members in fill_buckets([layer_mb] * layers, bucket_mb):
+        megabytes, ready = len(members) * layer_mb, backward[members[-1]][2]
         begin = max(ready, free)
         free = begin + latency_ms + 1000 * megabytes / mb_per_s
         buckets.append((megabytes, ready, begin, free))
     return Step(backward, buckets)
-
-
-def _checked(bucket_mb, backward_ms, layer_mb, latency_ms, mb_per_s, layers, first_mb):
-    """By layer: its milliseconds and its megabytes; once all arguments make sense."""
-    lists = [argument for argument in (backward_ms, layer_mb) if isinstance(argument, list | tuple)]
-    if isinstance(layers, bool) or not isinstance(layers, int):
-        raise TypeError(f"layers must be a whole number such as 20, not {layers!r}")
-    count = len(lists[0]) if lists else layers
-    if count < 1:
-        raise ValueError("there must be at least one layer")
-    if any(len(argument) != count for argument in lists):
-        raise ValueError(f"backward_ms lists {len(backward_ms)} layers, but layer_mb lists {len(layer_mb)}")
-    times, sizes = (list(argument) if isinstance(argument, list | tuple) else [argument] * count
-                    for argument in (backward_ms, layer_mb))
-    numbers = [("bucket_mb", bucket_mb), ("latency_ms", latency_ms), ("mb_per_s", mb_per_s),
-               *(("backward_ms", ms) for ms in times), *(("layer_mb", megabytes) for megabytes in sizes)]
-    for name, value in numbers + ([("first_mb", first_mb)] if first_mb is not None else []):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number, not {value!r}")
-        if not 0 <= value < float("inf") or (value == 0 and name in ("bucket_mb", "mb_per_s")):
-            raise ValueError(f"{name} must be a positive number, not {value}")
-    if sum(times) + sum(sizes) == 0:
-        raise ValueError("backward_ms and layer_mb are both 0: there is nothing to see")
-    return times, sizes
 
 
 # -------------------------------------------------------------------------------------------- the pictures of the model
