@@ -87,7 +87,7 @@ def test_ring_ends_with_the_sum_everywhere(ranks, length):
 @pytest.mark.parametrize("ranks, length", RINGS)
 def test_every_partial_sum_is_the_sum_of_the_ranks_that_it_names(ranks, length):
     values = numbers(ranks, length)
-    places = ring.split(length, ranks)
+    places = np.array_split(range(length), ranks)
     for state in ring_states(values):
         for rank, chunk in itertools.product(range(ranks), repeat=2):
             expected = [sum(values[other][place] for other in state.summed[rank][chunk]) for place in places[chunk]]
@@ -103,12 +103,6 @@ def test_every_rank_sends_and_receives_once_a_step_and_no_more_than_the_least(ra
     assert states[-1].sent == [2 * (ranks - 1) * 12] * ranks, "2(N-1)/N of the tensor"
     owners = [[chunk for chunk in range(ranks) if len(row[chunk]) == ranks] for row in states[ranks - 1].summed]
     assert all(len(owned) == 1 for owned in owners), "after reduce-scatter each rank holds one finished chunk"
-
-
-@pytest.mark.parametrize("values", [[], [[1], [1, 2]]])
-def test_ring_refuses(values):
-    with pytest.raises(ValueError, match="a list of numbers for each rank"):
-        ring_states(values)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -144,7 +138,7 @@ def test_each_step_is_what_real_ranks_hold_after_sending_and_receiving(ranks):
 @pytest.mark.usefixtures("style")
 @pytest.mark.parametrize("ranks", range(2, 7))
 def test_ring_pictures(ranks):
-    draw = ring_explorer(ranks).draw
+    draw = ring_explorer().draw
     for step, state in enumerate(ring_states(ring.example(ranks))):
         figure = draw(ranks, step)
         texts, diagram, amounts = shown(figure), *figure.axes
@@ -158,7 +152,6 @@ def test_ring_pictures(ranks):
             len(whose) == ranks for row in state.summed for whose in row)
         assert amounts.patches[0].get_width() == pytest.approx(state.sent[0] / ranks)
     assert f"{2 * (ranks - 1) / ranks:.2f} tensors, {200 * (ranks - 1) / ranks:.0f} MB" in texts
-    assert shown(draw(ranks, 99)) == texts
 
 
 def test_ring_explorer_redraws_quickly_and_keeps_its_step_in_range():

@@ -6,6 +6,7 @@
 import itertools
 from dataclasses import dataclass
 
+import numpy
 from matplotlib import colormaps
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
@@ -14,6 +15,8 @@ from matplotlib.patches import Rectangle
 from helpers.widgets.explorer import Explorer, widgets
 
 BEFORE, REDUCE_SCATTER, ALL_GATHER = "before", "reduce-scatter", "all-gather"
+#: Size of the tensor, for the amounts of data.
+MEGABYTES = 100
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,6 @@ class RingState:
     """By rank: how many numbers it has sent so far."""
 
 
-def split(count, parts):
-    """Ranges that share out `count` places among `parts` chunks; the first ones are one longer where it must be."""
-    each, longer = divmod(count, parts)
-    starts = [part * each + min(part, longer) for part in range(parts + 1)]
-    return [range(*pair) for pair in itertools.pairwise(starts)]
-
-
 def ring_states(values):
     """Run a ring all-reduce (sum) over `values`, and return the state before it and after each of its 2(N-1) steps.
 
@@ -47,15 +43,9 @@ def ring_states(values):
 
     Args:
         values: By rank, its numbers; equally many in each rank. Any number of ranks from 1 up.
-
-    Raises:
-        ValueError: there is no rank, or the ranks hold different numbers of numbers.
     """
     ranks = len(values)
-    if ranks == 0 or len({len(numbers) for numbers in values}) != 1:
-        raise ValueError("values must hold a list of numbers for each rank, all of them of the same length")
-    places = split(len(values[0]), ranks)
-    chunks = [[list(numbers[part.start:part.stop]) for part in places] for numbers in values]
+    chunks = [[part.tolist() for part in numpy.array_split(numbers, ranks)] for numbers in values]
     summed = [[frozenset([rank])] * ranks for rank in range(ranks)]
     sent = [0] * ranks
     states = [_state(BEFORE, chunks, summed, [], sent)]
@@ -67,7 +57,7 @@ def ring_states(values):
             if adds:
                 numbers = [own + come for own, come in zip(chunks[receiver][chunk], numbers, strict=True)]
                 whose = summed[receiver][chunk] | whose
-            chunks[receiver][chunk], summed[receiver][chunk] = list(numbers), whose
+            chunks[receiver][chunk], summed[receiver][chunk] = numbers, whose
             sent[sender] += len(numbers)
         states.append(_state(REDUCE_SCATTER if adds else ALL_GATHER, chunks, summed, sends, sent))
     return states
@@ -93,10 +83,9 @@ def draw(ax, ranks, step):
     Args:
         ax: The axes.
         ranks: 2 to 6.
-        step: 0 (before) to 2(ranks-1); a larger one is taken for the last.
+        step: 0 (before) to 2(ranks-1).
     """
     states = ring_states(example(ranks))
-    step = min(step, len(states) - 1)
     state = states[step]
     arrived = {(receiver, chunk) for _, receiver, chunk in state.sends}
     cells = list(itertools.product(range(ranks), repeat=2))  # (rank, chunk)
@@ -153,36 +142,28 @@ def _arrows(ax, sends, ranks):
         ax.plot(xs, tips, "v", color="C1", markersize=7)
 
 
-def draw_amounts(ax, ranks, step, megabytes):
+def draw_amounts(ax, ranks, step):
     """Draw how much each rank has sent after a step, beside what it is in the end, and what the naive way sends.
 
     Args:
         ax: The axes.
         ranks, step: As `draw` takes them.
-        megabytes: The size of the tensor.
     """
-    states = ring_states(example(ranks))
-    sent = states[min(step, len(states) - 1)].sent[0] / ranks
+    sent = ring_states(example(ranks))[step].sent[0] / ranks
     rows = {"sent so far": sent, f"in the end, 2·({ranks}−1)/{ranks}": 2 * (ranks - 1) / ranks,
             "naive, all to all others": ranks - 1}
     ax.barh(range(3), list(rows.values()), color=["C0", "C4", "C6"])
     most = max(rows.values())
     for y, (name, amount) in enumerate(rows.items()):
         ax.text(-0.02 * most, y, name, ha="right", va="center")
-        ax.text(amount + 0.02 * most, y, f"{amount:.2f} tensors, {amount * megabytes:.0f} MB", va="center")
+        ax.text(amount + 0.02 * most, y, f"{amount:.2f} tensors, {amount * MEGABYTES:.0f} MB", va="center")
     ax.set(xlim=(0, 1.45 * most), ylim=(2.6, -0.6))
     ax.set_axis_off()  # the bars carry their amounts
-    ax.set_title(f"Sent by each rank, of a tensor of {megabytes:g} MB")
+    ax.set_title(f"Sent by each rank, of a tensor of {MEGABYTES} MB")
 
 
-def ring_explorer(ranks=4, megabytes=100.0, step=2):
-    """Step through a ring all-reduce of 2 to 6 ranks.
-
-    Args:
-        ranks: The number of ranks at first.
-        megabytes: The size of the tensor, for the amounts of data.
-        step: The step at first.
-    """
+def ring_explorer():
+    """Step through a ring all-reduce of 2 to 6 ranks."""
     figure = Figure(figsize=(9, 5.4), layout="none")
     ring, amounts = figure.add_axes((0.08, 0.31, 0.91, 0.53)), figure.add_axes((0.24, 0.02, 0.75, 0.18))
 
@@ -191,13 +172,12 @@ def ring_explorer(ranks=4, megabytes=100.0, step=2):
             for artist in (*ax.collections, *ax.patches, *ax.lines, *ax.texts):
                 artist.remove()  # quicker than `clear`, which makes new axes
         draw(ring, ranks, step)
-        draw_amounts(amounts, ranks, step, megabytes)
+        draw_amounts(amounts, ranks, step)
         return figure
 
     wide = {"style": {"description_width": "120px"}, "layout": {"width": "600px"}}
-    last = 2 * (ranks - 1)
-    controls = {"ranks": widgets.IntSlider(ranks, 2, 6, description="ranks", **wide),
-                "step": widgets.IntSlider(min(step, last), 0, last, description="step", **wide)}
+    controls = {"ranks": widgets.IntSlider(4, 2, 6, description="ranks", **wide),
+                "step": widgets.IntSlider(2, 0, 6, description="step", **wide)}
     controls["ranks"].observe(lambda change: setattr(controls["step"], "max", 2 * (change["new"] - 1)), names="value")
     return Explorer(controls, redraw,
                     "Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's "
