@@ -29,13 +29,7 @@ INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
 
 
 def chunk_sizes(batch, n_devices):
-    """How many samples each device gets, as `torch.chunk` cuts them; 0 where none are left.
-
-    Raises:
-        ValueError: there is no sample or no device.
-    """
-    if batch < 1 or n_devices < 1:
-        raise ValueError(f"batch and n_devices must be 1 or more, not {batch} and {n_devices}")
+    """How many samples each device gets, as `torch.chunk` cuts them; 0 where none are left."""
     each = -(-batch // n_devices)
     return [max(0, min(each, batch - device * each)) for device in range(n_devices)]
 
@@ -240,21 +234,21 @@ def draw(figure, n_devices, batch, parameters, output, uses=1, link="PCIe, 12 GB
     return figure
 
 
-def data_parallel_explorer(n_devices=4, batch=64, parameters=25_000_000, output=1000, uses=100):
+def data_parallel_explorer():
     """Move devices, batch, model and output; see who holds what and who waits."""
     wide = {"style": {"description_width": "190px"}, "layout": {"width": "620px"}}
 
-    def choice(values, value, description, unit=""):
-        return widgets.SelectionSlider(options=[(f"{number:,}{unit}", number) for number in values], value=value,
+    def choice(values, value, description):
+        return widgets.SelectionSlider(options=[(f"{number:,}", number) for number in values], value=value,
                                        description=description, **wide)
 
     controls = {
-        "n_devices": widgets.IntSlider(n_devices, 1, 8, description="devices", **wide),
-        "batch": widgets.IntSlider(batch, 1, 256, description="batch size", **wide),
-        "parameters": choice([million * 1_000_000 for million in (1, 5, 25, 100, 350, 1000)], parameters,
+        "n_devices": widgets.IntSlider(4, 1, 8, description="devices", **wide),
+        "batch": widgets.IntSlider(64, 1, 256, description="batch size", **wide),
+        "parameters": choice([million * 1_000_000 for million in (1, 5, 25, 100, 350, 1000)], 25_000_000,
                              "weights of the model"),
-        "output": choice([1, 10, 1000, 50_000, 1_000_000, 10_000_000], output, "outputs per sample"),
-        "uses": choice([1, 10, 100, 1000], uses, "uses of a weight per sample"),
+        "output": choice([1, 10, 1000, 50_000, 1_000_000, 10_000_000], 1000, "outputs per sample"),
+        "uses": choice([1, 10, 100, 1000], 100, "uses of a weight per sample"),
         "link": widgets.ToggleButtons(options=list(LINKS), description="link", style={"button_width": "150px"}),
     }
     return Explorer(controls, partial(draw, new_figure()),
