@@ -8,7 +8,6 @@ The larger sets live in a folder: the argument `folder`, else the environment va
 `data/`. Whatever goes wrong with files or network is a DataError, whose text says what to do.
 """
 
-import hashlib
 import http.client
 import os
 import pickle
@@ -23,6 +22,8 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset
+
+from helpers.records import shipped
 
 PROJECT_DATA = Path(__file__).resolve().parents[1] / "data"
 FOLDER_VARIABLE = "COURSE_DATA"
@@ -53,23 +54,11 @@ class Digits(Dataset):
     classes += ("5 - five", "6 - six", "7 - seven", "8 - eight", "9 - nine")
 
     def __init__(self, root=None, train=True, transform=None, target_transform=None):
-        self.folder = (PROJECT_DATA if root is None else Path(root).expanduser()) / "digits"
+        folder = (PROJECT_DATA if root is None else Path(root).expanduser()) / "digits"
         self.train, self.transform, self.target_transform = train, transform, target_transform
         part = "train" if train else "t10k"
-        self.data = parse_idx(self._read(f"{part}-images-idx3-ubyte"))
-        self.targets = parse_idx(self._read(f"{part}-labels-idx1-ubyte")).long()
-
-    def _read(self, name):
-        """The bytes of a file, once they agree with SHA256SUMS."""
-        cure = "To restore it, run in the course's folder: git checkout -- data/digits"
-        try:
-            sums = dict(line.split()[::-1] for line in (self.folder / "SHA256SUMS").read_text().splitlines())
-            content = (self.folder / name).read_bytes()
-        except (OSError, ValueError) as error:
-            raise DataError(f"Cannot read the digits in {self.folder}: {error}. {cure}") from error
-        if hashlib.sha256(content).hexdigest() != sums.get(name):
-            raise DataError(f"{self.folder / name} is damaged: it differs from its checksum in SHA256SUMS. {cure}")
-        return content
+        self.data = parse_idx(shipped(folder / f"{part}-images-idx3-ubyte", DataError))
+        self.targets = parse_idx(shipped(folder / f"{part}-labels-idx1-ubyte", DataError)).long()
 
     def __len__(self):
         return len(self.data)

@@ -85,21 +85,24 @@ class RecordError(RuntimeError):
 
 
 def stored(path):
-    """What a record's JSON holds, once the file agrees with the SHA256SUMS beside it. Raises RecordError."""
-    cure = "To restore it, run in the course's folder: git checkout -- data/records"
-    path = Path(path)
+    """What a record's JSON holds. Raises RecordError."""
+    return json.loads(shipped(path, RecordError))
+
+
+def shipped(path, refusal):
+    """The bytes of a file in data/, once they agree with the SHA256SUMS beside it. Raises `refusal`, an exception."""
+    cure = f"To restore it, run in the course's folder: git checkout -- data/{path.parent.name}"
     try:
         content, sums = path.read_bytes(), _sums(path.parent)
     except (OSError, ValueError) as error:
-        raise RecordError(f"Cannot read the record {path.name}: {error}. {cure}") from None
+        raise refusal(f"Cannot read {path.name}: {error}. {cure}") from None
     if hashlib.sha256(content).hexdigest() != sums.get(path.name):
-        raise RecordError(f"The record {path.name} is damaged: it differs from its checksum in SHA256SUMS. {cure}")
-    return json.loads(content)
+        raise refusal(f"{path} is damaged: it differs from its checksum in SHA256SUMS. {cure}")
+    return content
 
 
 def store(path, content):
     """Write a record's JSON, whole or not at all, and its checksum."""
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     sums = (_sums(path.parent) if (path.parent / "SHA256SUMS").exists() else {}) | {
