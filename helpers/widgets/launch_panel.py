@@ -16,8 +16,8 @@ from helpers.launcher.arguments import WORKERS
 from helpers.launcher.output import clip
 from helpers.widgets.explorer import widgets, with_static
 
-#: Lines of each rank that the panel shows: the last ones.
-SHOWN_LINES = 6
+#: Lines of each rank that the panel shows: the last ones. The most ranks, and seconds, that it lets a run have.
+SHOWN_LINES, MOST_RANKS, TIMEOUT = 6, 4, 120
 #: Seconds between two updates while ranks run: of their lines; and of the curve, which takes a core 50 ms.
 INTERVAL, CURVE_INTERVAL = 0.1, 0.5
 
@@ -43,8 +43,8 @@ def draw_ranks(lines, unfinished, status):
             f'<div style="display: flex; flex-wrap: wrap; gap: 8px">{"".join(boxes)}</div>')
 
 
-def draw_curves(ax, reports, value="loss"):
-    """Draw every rank's reported `value`, one point a report; the axes are there before the first one has come.
+def draw_curves(ax, reports):
+    """Draw every rank's reported loss, one point a report; the axes are there before the first one has come.
 
     Args:
         ax: The axes; what they showed is removed.
@@ -53,38 +53,37 @@ def draw_curves(ax, reports, value="loss"):
     ax.clear()
     said = []
     for rank, rows in enumerate(reports):
-        ys = [row[value] if isfinite(row[value]) else nan for row in rows if isinstance(row.get(value), int | float)]
+        losses = [row["loss"] for row in rows if isinstance(row.get("loss"), int | float)]
+        ys = [loss if isfinite(loss) else nan for loss in losses]
         if ys:
             ax.plot(ys, ".-", label=f"rank {rank}: {ys[-1]:.2f}")
             said.append(f"rank {rank}: {len(ys)} reports, from {ys[0]:.2f} to {ys[-1]:.2f}.")
-    title = f"{value} of {len(reports)} rank{'s' * (len(reports) != 1)}"
-    ax.set(title=title, xlabel="report", ylabel=value)
+    title = f"loss of {len(reports)} rank{'s' * (len(reports) != 1)}"
+    ax.set(title=title, xlabel="report", ylabel="loss")
     ax.grid(visible=True, axis="both")
     if said:
         ax.legend(loc="upper right", title="at last")
     else:
         ax.set(xlim=(0, 9), ylim=(0, 2.5))
-        ax.text(4.5, 1.25, f"no {value} has been reported yet", ha="center")
+        ax.text(4.5, 1.25, "no loss has been reported yet", ha="center")
     ax.figure.set_label(f"{title} over their reports. {' '.join(said) or 'None has come yet.'}")
 
 
 class LaunchPanel(widgets.VBox):
     """Controls for a script and its ranks above one box of live output per rank and the curve of what they report."""
 
-    def __init__(self, scripts, args=(), nprocs=2, most=4, timeout=120, shown=None):
+    def __init__(self, scripts, args=(), nprocs=2, shown=None):
         """
         Args:
             scripts: Names of scripts in helpers/workers/, or paths.
             args: The command line that each of them gets at first; there is a field to change it.
             nprocs: Ranks at first.
-            most: Ranks at most.
-            timeout: Seconds after which a run is ended.
             shown: A `Run` that the panel shows until its first own.
         """
-        self.timeout, self.stop_event, self.thread = timeout, threading.Event(), None
+        self.stop_event, self.thread = threading.Event(), None
         self.script = widgets.Dropdown(options=list(scripts), description="Script")
         self.args = widgets.Text(shlex.join(args), description="Arguments")
-        self.nprocs = widgets.BoundedIntText(nprocs, 1, most, description="Ranks", layout={"width": "150px"})
+        self.nprocs = widgets.BoundedIntText(nprocs, 1, MOST_RANKS, description="Ranks", layout={"width": "150px"})
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", icon="stop")
         self.output, self.curve = widgets.HTML(), widgets.HTML(layout={"min_height": "310px"})  # also while it changes
@@ -121,7 +120,7 @@ class LaunchPanel(widgets.VBox):
         self.running = f"{script} is running on {ranks} …"
         self._draw(self.running)
         try:
-            run = launch(script, nprocs, shlex.split(args), timeout=self.timeout, show=self, on_report=self._report,
+            run = launch(script, nprocs, shlex.split(args), timeout=TIMEOUT, show=self, on_report=self._report,
                          stop=self.stop_event)
             self._draw(f"{script}: {ranks} finished after {run.seconds:.1f} s.")
         except KeyboardInterrupt:
