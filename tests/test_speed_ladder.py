@@ -98,7 +98,8 @@ def test_first_images_are_of_all_digits(photos):
 
 def test_chart_shows_what_is_measured():
     found, fig = rungs(True), plt.figure()
-    ax = draw_ladder(fig.add_subplot(), found, {}, {"memory": 5000})
+    ax = fig.add_subplot()
+    draw_ladder(ax, found, {}, {"memory": 5000})
     assert "none measured yet" in fig.get_label()
     draw_ladder(ax, found, {"The slow script": [100, 90], "Two ranks": [250]}, {"memory": 5000})
     bars = [bar.get_width() for bars in ax.containers for bar in bars if bar.get_width()]

@@ -33,12 +33,7 @@ def draw(ax, name, before, after):
         name: What it is called; WORDS explains those that it knows.
         before: By rank, the numbers that it held; every number in one rank only, so that its colour shows its origin.
         after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None for nothing.
-
-    Raises:
-        ValueError: there is no rank, or `after` is of other ranks than `before`.
     """
-    if not before or len(before) != len(after):
-        raise ValueError(f"before and after are lists by rank, of {len(before)} and {len(after)} ranks")
     origin = {number: rank for rank, numbers in enumerate(before) for number in numbers}
     middle, boxes = len(before[0]) + _ARROW, []  # boxes: (x, rank, number)
     right = middle + len(before) * (len(before[0]) + _GAP)  # all collectives to one scale: room for all_gather
@@ -65,14 +60,9 @@ def draw(ax, name, before, after):
     ax.grid(visible=False)
     ax.set_title(name, pad=26)
     ax.text(0, 1.03, WORDS.get(name, ""), transform=ax.transAxes, va="bottom")
-    ax.figure.set_label(in_words(name, before, after))
-
-
-def in_words(name, before, after):
-    """The picture's text alternative."""
     ranks = "; ".join(f"rank {rank} held {_said(numbers)} and then {_said(after[rank])}"
                       for rank, numbers in enumerate(before))
-    return f"{name}: {ranks}"
+    ax.figure.set_label(f"{name}: {ranks}")
 
 
 def _said(held):
@@ -91,7 +81,7 @@ def _fill(rank):
     return SUM if rank is None else tuple(1 - 0.35 * (1 - tone) for tone in to_rgb(f"C{rank % 7}"))
 
 
-def collectives_explorer(results, name="all_reduce"):
+def collectives_explorer(results, name):
     """Choose a collective; see what every rank held before and after it.
 
     Args:

@@ -8,15 +8,13 @@ from helpers.exercises import journal
 KEPT, TRIED = "#0072b2", "#d55e00"
 
 
-def draw_ladder(ax, rungs, speeds, ceilings=None, title="The ladder"):
+def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
     """Draw what has been measured so far: a bar for each rung, a mark for each single measurement.
 
     Args:
         rungs: Objects with `title` and `kept`, from the bottom to the top.
         speeds: {title: [images a second, one for each measurement]}; rungs without one stay empty.
         ceilings: {what limits: images a second}, drawn as dashed lines.
-    Returns:
-        The axes.
     """
     ax.clear()
     ax.set(title=title, xlabel="images a second, over a whole training", xscale="log")
@@ -30,23 +28,22 @@ def draw_ladder(ax, rungs, speeds, ceilings=None, title="The ladder"):
         ax.plot(speeds[rung.title], [row] * len(speeds[rung.title]), "|", color="black", markersize=13)
         ax.text(best[rung.title] * 1.1, row, f"{best[rung.title] / slowest:.1f}×", va="center")
     styles = ((0, (4, 2)), (0, (1, 1.5)), "-.")
-    for (what, limit), style in zip((ceilings or {}).items(), styles, strict=False):
+    for (what, limit), style in zip(ceilings.items(), styles, strict=False):
         ax.axvline(limit, color="black", linestyle=style, label=f"ceiling: {what}")
     if not all(rung.kept for rung in rungs):
         ax.barh([0], [0], color=KEPT, label="kept")
         ax.barh([0], [0], color=TRIED, hatch="//", edgecolor="white", label="tried, not kept")
     ax.set_yticks(range(len(rungs)), [rung.title for rung in rungs])
     ax.set_ylim(len(rungs) - 0.4, -0.6)
-    ax.set_xlim(slowest / 2, 2 * max([*best.values(), *(ceilings or {}).values(), 10 * slowest]))
+    ax.set_xlim(slowest / 2, 2 * max([*best.values(), *ceilings.values(), 10 * slowest]))
     ax.figure.legends.clear()
     if ax.get_legend_handles_labels()[0]:
         ax.figure.legend(loc="outside lower center", ncols=4)
     said = ", ".join(f"{rung.title}{'' if rung.kept else ' (not kept)'} {best[rung.title] / slowest:.1f} times"
                      for rung in rungs if rung.title in best)
-    limits = ", ".join(f"{what} {limit / slowest:,.0f} times" for what, limit in (ceilings or {}).items())
+    limits = ", ".join(f"{what} {limit / slowest:,.0f} times" for what, limit in ceilings.items())
     ax.figure.set_label(f"{title}: speed of each rung, as a multiple of the slowest: {said or 'none measured yet'}."
                         + (f" Ceilings: {limits}." if limits else ""))
-    return ax
 
 
 def best_so_far(ladder, speed=None):
