@@ -131,7 +131,6 @@ class Nodes:
         On loopback there is no cable, and nothing happens.
         """
         _checked(mbit)
-        self.mbit = mbit if self.shaped else None
         if self.shaped:
             self._ask(cable=mbit)
 

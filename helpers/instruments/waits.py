@@ -5,8 +5,8 @@ long this process was ready to run and had no core to run on.
 """
 
 import contextlib
+import inspect
 import itertools
-import linecache
 import os
 import re
 import time
@@ -81,9 +81,6 @@ def meet(word=""):
 
 def own_line(error, function):
     """The innermost line of the function's own file in the traceback of `error`, as text; "?" if there is none."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    file = getattr(getattr(function, "__code__", None), "co_filename", None)
-    lines = [frame.line or linecache.getline(file, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
-             if frame.filename == file]
-    return (lines[-1] if lines else "").partition("  #")[0].strip() or "?"
+    file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
+    lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return (lines or [""])[-1].partition("  #")[0].strip() or "?"
