@@ -47,10 +47,11 @@ class Traffic:
 _ITEM = {"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8,
          "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16}
 #: The methods of a group that return something to wait for; not all versions of torch have all.
-_METHODS = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base", "gather",
-            "all_gather_single", "allgather_coalesced", "allgather_into_tensor_coalesced", "gather_single", "scatter",
-            "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
-            "alltoall", "alltoall_base", "all_to_all_single", "barrier")
+_METHODS = ("send", "recv", "recv_anysource", "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather",
+            "_allgather_base", "gather", "all_gather_single", "allgather_coalesced",
+            "allgather_into_tensor_coalesced", "gather_single", "scatter", "reduce_scatter", "reduce_scatter_single",
+            "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base",
+            "all_to_all_single", "barrier")
 #: Names that the recorder gives to one and the same thing in different versions of torch.
 _SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
          "_reduce_scatter_base": "reduce_scatter_tensor", "all_to_all_base": "all_to_all_single"}
@@ -78,24 +79,15 @@ def counted_traffic():
 
     traffic, works, waited = Traffic(), [], set()
 
-    def message(name):
+    def asking(name):
         method = getattr(dist.ProcessGroup, name)
 
-        def asked(group, tensors, *args, **kwargs):
+        def asked(group, *args, **kwargs):
             if name == "send":
-                traffic.sent.append(sum(tensor.nbytes for tensor in tensors))
-            else:
-                traffic.received += 1
-            works.append(method(group, tensors, *args, **kwargs))
+                traffic.sent.append(sum(tensor.nbytes for tensor in args[0]))
+            traffic.received += name in ("recv", "recv_anysource")
+            works.append(method(group, *args, **kwargs))
             return works[-1]
-
-        return asked
-
-    def collective(method):
-        def asked(*args, **kwargs):
-            work = method(*args, **kwargs)
-            works.append(work)
-            return work
 
         return asked
 
@@ -110,11 +102,8 @@ def counted_traffic():
 
     before = {entry["record_id"] for entry in recorded()}
     with contextlib.ExitStack() as patches:
-        for name in ("send", "recv", "recv_anysource"):
-            patches.enter_context(mock.patch.object(dist.ProcessGroup, name, message(name)))
         for name in filter(partial(hasattr, dist.ProcessGroup), _METHODS):
-            method = collective(getattr(dist.ProcessGroup, name))
-            patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+            patches.enter_context(mock.patch.object(dist.ProcessGroup, name, asking(name)))
         for name in ("wait", "get_future", "is_completed"):
             patches.enter_context(mock.patch.object(dist.Work, name, waits(getattr(dist.Work, name))))
         monitored = patches.enter_context(counted_calls(dist.ProcessGroup, "monitored_barrier"))
