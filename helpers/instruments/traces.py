@@ -140,8 +140,8 @@ class Trace:
         for own in self._own.values():
             for begin, end, event in own:
                 pieces[event.kind].append((begin, end))
-        busy = {kind: _union(found) for kind, found in pieces.items()}
-        busy[WAITING] = _without(busy[WAITING], _union(busy[COMPUTE] + busy[COMMUNICATION]))
+        busy = {kind: union(found) for kind, found in pieces.items()}
+        busy[WAITING] = _without(busy[WAITING], union(busy[COMPUTE] + busy[COMMUNICATION]))
         return busy
 
     def seconds(self):
@@ -151,7 +151,7 @@ class Trace:
         span. "other" is the rest of the span: Python between the operators, mostly.
         """
         busy = {kind: self.busy(kind) for kind in (COMPUTE, COMMUNICATION, WAITING)}
-        covered = _length(_union(piece for pieces in busy.values() for piece in pieces))
+        covered = _length(union(piece for pieces in busy.values() for piece in pieces))
         begin, end = self.span_us if self.events else (0, 0)
         return {kind: _length(pieces) / 1e6 for kind, pieces in busy.items()} | {OTHER: (end - begin - covered) / 1e6}
 
@@ -359,7 +359,7 @@ def waited_for(traces):
             if match := re.match(r"waits for rank (\d+)", event.name):
                 by_rank[int(match[1])].append((event.begin_us, event.end_us))
         for whom, pieces in by_rank.items():
-            total[trace.rank, whom] = _length(_both(_union(pieces), trace.busy(WAITING))) / 1e6
+            total[trace.rank, whom] = _length(_both(union(pieces), trace.busy(WAITING))) / 1e6
     return total
 
 
@@ -388,11 +388,11 @@ def _innermost(events):
     return pieces
 
 
-def _union(pieces):
-    """Intervals, in order and without overlaps, that cover the same moments."""
+def union(pieces, gap=0):
+    """Intervals, in order and without overlaps, that cover the same moments, and gaps between them up to `gap`."""
     joined = []
     for begin, end in sorted(pieces):
-        if joined and begin <= joined[-1][1]:
+        if joined and begin <= joined[-1][1] + gap:
             if end > joined[-1][1]:
                 joined[-1] = (joined[-1][0], end)
         elif end > begin:

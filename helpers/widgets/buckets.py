@@ -226,8 +226,9 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
         for number, (kind, colour) in enumerate(ACTIVITIES.items()):
             y = 3.5 * place + number
             rows[y] = f"rank {trace.rank}: {kind}" if number == 0 else kind
+            # Gaps too thin to be seen are closed: a picture of 10,000 events stays small.
             spans = [((a - begin) / 1000, (b - a) / 1000)
-                     for a, b in _visible(trace.busy(kind), (until - begin) / 3000)]
+                     for a, b in tracing.union(trace.busy(kind), (until - begin) / 3000)]
             ax.broken_barh(spans, (y - 0.4, 0.8), facecolors=colour)
             took = f"{1000 * seconds[kind]:,.0f} ms"
             hidden = f", {overlap:.0%} hidden" if kind == tracing.COMMUNICATION and overlap is not None else ""
@@ -241,14 +242,3 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
     ax.label_outer()
     ax.set_title(title)
     ax.figure.set_label(" ".join(filter(None, [ax.figure.get_label(), *said])))
-
-
-def _visible(pieces, gap):
-    """The pieces, with gaps too thin to be seen closed: a picture of 10,000 events stays small."""
-    joined = []
-    for begin, end in pieces:
-        if joined and begin - joined[-1][1] < gap:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((begin, end))
-    return joined
