@@ -9,6 +9,7 @@ drawing function has said with `figure.set_label("…")`, or else what the axes 
 """
 
 import base64
+import html
 import io
 
 import matplotlib.pyplot as plt
@@ -48,13 +49,11 @@ def use_course_style(projector=False):
     Args:
         projector: Pictures, text and controls of the whole notebook large enough for the back row.
     """
+    from IPython import get_ipython
+
     plt.style.use(["helpers.course", "helpers.projector"] if projector else "helpers.course")
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return
     shell = get_ipython()
-    if shell is not None and hasattr(shell, "kernel"):
+    if hasattr(shell, "kernel"):
         plt.switch_backend(plt.get_backend())  # now: loaded at the first figure, it would take away what follows
         formatters = shell.display_formatter.formatters
         formatters["image/png"].for_type(Figure, lambda figure: (png(figure), {"alt": alt(figure)}))
@@ -75,10 +74,8 @@ def png(figure):
 
 def as_html(figure):
     """The figure as an `<img>` with its text alternative, for widgets."""
-    from html import escape
-
     data, (width, height) = base64.b64encode(png(figure)).decode(), figure.get_size_inches()
-    return (f'<img style="max-width: 100%; --shape: {width / height:.3f}" alt="{escape(alt(figure), quote=True)}" '
+    return (f'<img style="max-width: 100%; --shape: {width / height:.3f}" alt="{html.escape(alt(figure))}" '
             f'src="data:image/png;base64,{data}">')
 
 

@@ -46,9 +46,9 @@ _TAIL = """\
     runpy.run_path(str(course / script))["set_up"]()"""
 
 
-def project(name, course=COURSE):
+def project(name):
     """The text that pyproject.toml gives a name, such as version or Repository; empty where it has none."""
-    found = re.search(rf'^{name} = "(.*)"$', (course / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.search(rf'^{name} = "(.*)"$', (COURSE / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     return found[1] if found else ""
 
 
