@@ -46,11 +46,6 @@ class Format:
         return 2.0 ** (2 - 2 ** (self.exponent_bits - 1))
 
     @property
-    def smallest(self):
-        """The smallest positive number: subnormal, with one bit left."""
-        return self.smallest_normal * self.eps
-
-    @property
     def eps(self):
         """The distance from 1 to the next number; a rounding is wrong by at most half of it, relatively."""
         return 2.0**-self.fraction_bits

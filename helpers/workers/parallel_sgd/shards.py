@@ -52,23 +52,17 @@ def _to_tensor(mean, std, image):
     return (torch.from_numpy(numpy.array(image)).unsqueeze(0).float() / 255 - mean) / std
 
 
-def split(n_samples, n_workers, shard_size=None):
+def split(n_samples, n_workers):
     """Neighbouring samples for each worker, as ranges; what is left over goes to the last one.
 
-    shard_size: every shard's length, where not all samples are to be used.
-
-    Raises ValueError where there is nothing to split, nobody to split it for, or less than the shards hold together.
+    Raises ValueError where there is nothing to split, or less than a sample for each worker.
     """
-    if n_workers < 1:
-        raise ValueError(f"the data is split among 1 worker or more, not {n_workers}")
     if n_samples < 1:
         raise ValueError("the dataset is empty: there is nothing to split")
-    size = n_samples // n_workers if shard_size is None else shard_size
-    if size < 1 or size * n_workers > n_samples:
-        size = max(size, 1)
-        raise ValueError(f"{n_workers} shards of {size} or more need {size * n_workers} samples; there are {n_samples}")
-    end = n_samples if shard_size is None else size * n_workers
-    return [range(rank * size, (rank + 1) * size if rank < n_workers - 1 else end) for rank in range(n_workers)]
+    size = n_samples // n_workers
+    if size < 1:
+        raise ValueError(f"{n_workers} shards of 1 or more need {n_workers} samples; there are {n_samples}")
+    return [range(rank * size, (rank + 1) * size if rank < n_workers - 1 else n_samples) for rank in range(n_workers)]
 
 
 def skewed_split(labels, n_workers, skew=0.0):
