@@ -56,7 +56,7 @@ class Nodes:
         ValueError: n is not 1 to 4, or the speed is not positive.
     """
 
-    def __init__(self, n=2, mbit=None, loopback=None):
+    def __init__(self, n, mbit=None):
         if n not in range(1, MOST_NODES + 1):
             raise ValueError(f"Nodes({n}): 1 to {MOST_NODES} nodes")
         _checked(mbit)
@@ -64,7 +64,7 @@ class Nodes:
         self._owner, self._asked = os.getpid(), 0
         _LABS.add(self)
         atexit.register(self.close)
-        forced = os.environ.get("COURSE_NODES") == "loopback" if loopback is None else loopback
+        forced = os.environ.get("COURSE_NODES") == "loopback"
         try:
             why = "COURSE_NODES=loopback" if forced else self._make_namespaces()
             self.shaped = why is None

@@ -27,10 +27,11 @@ needs_namespaces = pytest.mark.skipif(not NAMESPACES, reason=LAB.kind)
 
 
 @pytest.fixture(params=["namespaces", "loopback"])
-def lab(request):
+def lab(request, monkeypatch):
     if request.param == "namespaces" and not NAMESPACES:
         pytest.skip(LAB.kind)
-    with Nodes(2, loopback=request.param == "loopback") as lab:
+    monkeypatch.setenv("COURSE_NODES", request.param)
+    with Nodes(2) as lab:
         yield lab
     assert not lab.folder.exists()
 
@@ -87,10 +88,11 @@ def test_a_rank_that_aborts_after_its_work_is_tried_again_and_nobody_waits_for_i
 
 
 OWNER = """
-import signal, sys, time
+import os, signal, sys, time
 from helpers.nodes import Nodes
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs these tests in the background ignores it
-lab = Nodes(2, loopback=sys.argv[1] == "loopback")
+os.environ["COURSE_NODES"] = sys.argv[1]
+lab = Nodes(2)
 for node in (0, 1):
     lab.start(node, ["sh", "-c", f"setsid {sys.argv[2]} & setsid {sys.argv[2]}"])
 print(lab.folder, flush=True)
@@ -129,8 +131,6 @@ def test_nodes_reach_each_other_and_nobody_else():
             outside = subprocess.run([sys.executable, "-c", reaches, lab.addresses[node]], capture_output=True,
                                      timeout=20)
             assert b"it is me" not in outside.stdout
-
-
 
 
 @needs_namespaces
@@ -236,15 +236,17 @@ def test_an_unplugged_node_runs_on_and_its_connections_stay_open():
         lab.boot(1)  # plugged in again
 
 
-def test_there_is_no_cable_to_unplug_on_loopback():
-    with Nodes(2, loopback=True) as lab, pytest.raises(RuntimeError, match="no cable to unplug"):
+def test_there_is_no_cable_to_unplug_on_loopback(monkeypatch):
+    monkeypatch.setenv("COURSE_NODES", "loopback")
+    with Nodes(2) as lab, pytest.raises(RuntimeError, match="no cable to unplug"):
         lab.unplug(1)
 
 
 FORKS = """
 import os, sys, time
 from helpers.nodes import Nodes
-lab = Nodes(2, loopback=sys.argv[1] == "loopback")
+os.environ["COURSE_NODES"] = sys.argv[1]
+lab = Nodes(2)
 lab.start(1, ["sleep", os.environ["SECONDS"]])
 if not (child := os.fork()):
     sys.exit() if sys.argv[2] == "ends" else time.sleep(60)
