@@ -55,13 +55,10 @@ def execute(path, fresh):
                        store_widget_state=False).execute()
     seconds = time.monotonic() - began
     known = patterns()
-    number = 0
     for cell, old in zip(book.cells, before, strict=True):
         if cell.cell_type != "code":
             continue
-        number += 1
-        cell.execution_count = number
-        cell.outputs = stable(cell.outputs, number)
+        cell.outputs = stable(cell.outputs, cell.execution_count)
         ignored = "nbval-ignore-output" in cell.metadata.get("tags", ())
         same = comparable(cell.outputs, known) == comparable(old, known)
         if not fresh and old and (same or ignored):
