@@ -17,6 +17,7 @@ import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -319,21 +320,19 @@ def together(traces):
         counted = ", ".join(f"rank {rank}: {len(events)}" for rank, events in zip(ranks, transfers, strict=True))
         raise TraceError(f"the ranks recorded different numbers of collectives ({counted}): do all of them profile the "
                          "same steps?")
-    late = {}  # by rank and place among its collectives: the moment when the last rank joined, and which one it was
-    for place in range(counts.pop() if counts else 0):
-        begins = [events[place].begin_us for events in transfers]
-        last = max(range(len(begins)), key=begins.__getitem__)
-        for number in range(len(ranks)):
-            if number != last:
-                late[number, id(transfers[number][place])] = (begins[last], ranks[last])
-    return [replace(trace, events=sorted(_parted(trace.events, number, late), key=_order))
-            for number, trace in enumerate(traces)]
+    joins = [max(zip((event.begin_us for event in events), ranks, strict=True), key=itemgetter(0))
+             for events in zip(*transfers, strict=True)]
+    return [replace(trace, events=sorted(_parted(trace.events, joins), key=_order)) for trace in traces]
 
 
-def _parted(events, number, late):
-    """The events, each collective that had to wait in two: what it waited for, and the rest."""
+def _parted(events, joins):
+    """The events, each collective that had to wait in two: what it waited for, and the rest.
+
+    `joins`: for each collective, the moment when the last rank joined, and which one it was.
+    """
+    joins = iter(joins)
     for event in events:
-        joined, whom = late.get((number, id(event)), (event.begin_us, None))
+        joined, whom = next(joins) if event.kind == COMMUNICATION else (event.begin_us, None)
         joined = min(joined, event.end_us)
         if joined > event.begin_us:
             yield event._replace(name=f"waits for rank {whom} ({event.name})", kind=WAITING,
