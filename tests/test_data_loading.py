@@ -140,9 +140,6 @@ def test_explorer_draws_what_its_controls_say():
     assert spans_of(ax.collections[-1]) == pytest.approx(np.array(expected.computes))
     assert ax.get_title("left").startswith("5 workers")
     assert f"{expected.total:.0f} ms" in explorer.picture.value
-    bundle, metadata = explorer._repr_mimebundle_()
-    assert bundle["text/plain"].startswith("Pipeline simulator") and bundle["image/png"].startswith(b"\x89PNG")
-    assert "5 workers" in metadata["image/png"]["alt"]
 
 
 def test_in_the_explorer_prefetching_matters_from_the_start():

@@ -159,9 +159,6 @@ def test_float_explorer_answers_by_slider_and_draws_once():
         seen.add(widget.picture.value)
     widget.controls["number"].value = "nonsense"
     assert "nonsense" in widget.picture.value and len(seen) == 6
-    bundle, metadata = widget._repr_mimebundle_()
-    assert "Float explorer" in bundle["text/plain"] and bundle["image/png"].startswith(b"\x89PNG")
-    assert "nonsense" in metadata["image/png"]["alt"]
     drawn = []
     widget.picture.observe(drawn.append, names="value")
     widget.controls["power"].value = 3
@@ -276,8 +273,6 @@ def test_loss_scale_explorer_draws_what_the_slider_says(trained):
         widget.controls["log2_scale"].value = power
         seen.add(widget.picture.value)
     assert len(seen) == 9
-    bundle, _ = widget._repr_mimebundle_()
-    assert bundle["text/plain"].startswith("Loss-scale") and bundle["image/png"].startswith(b"\x89PNG")
 
 
 # ------------------------------------------------------------------------------------------------------ worker, DDP

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from helpers import launch
 from helpers.figures import alt
 from helpers.instruments.calls import counted_calls
-from helpers.instruments.traces import Event, Trace, TraceError
+from helpers.instruments.traces import Event, Trace
 from helpers.widgets import buckets, ring
 from helpers.widgets.buckets import bucket_explorer, draw_overlap, fill_buckets, simulate
 from helpers.widgets.ring import ALL_GATHER, BEFORE, REDUCE_SCATTER, ring_explorer, ring_states
@@ -166,9 +166,6 @@ def test_ring_explorer_redraws_quickly_and_keeps_its_step_in_range():
     explorer.controls["ranks"].value = 6
     explorer.controls["step"].value = 10
     assert "step 10 of 10" in explorer.picture.value
-    bundle, metadata = ring_explorer()._repr_mimebundle_()
-    assert bundle["text/plain"].startswith("Ring all-reduce") and bundle["image/png"].startswith(b"\x89PNG")
-    assert "0 of 16 chunks hold the whole sum" in metadata["image/png"]["alt"]
 
 
 # ---------------------------------------------------------------------------------------------------------- the buckets
@@ -247,9 +244,7 @@ def test_bucket_explorer_redraws_quickly():
         seen.add(explorer.picture.value)
     assert len(seen) == 5
     assert cpu_seconds(explorer, "bucket_mb", (0.25, 1, 4, 50, 1000)) < 0.2
-    bundle, metadata = explorer._repr_mimebundle_()
-    assert bundle["text/plain"].startswith("Bucket explorer") and bundle["image/png"].startswith(b"\x89PNG")
-    assert "Buckets of 1000 MB" in metadata["image/png"]["alt"]
+    assert "Buckets of 1000 MB" in explorer.picture.value
 
 
 # ---------------------------------------------------------------------------------------------------------- real traces
@@ -283,5 +278,3 @@ def test_gaps_that_nobody_sees_are_closed_and_seconds_still_counted():
     ax = axes()
     draw_overlap(ax, [trace(0, *(("compute", 0.01 * number, 0.009) for number in range(10_000)))])
     assert len(bars(ax)[0]) == 1 and "90 ms" in shown(ax.figure)
-    with pytest.raises(TraceError, match="no step 9"):
-        draw_overlap(axes(), TWO, step=9)
