@@ -81,14 +81,13 @@ def as_html(figure):
 
 def title(figure):
     """What the figure is called, in words that do not change between two executions."""
-    axes = [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center")]
-    return f"Figure: {next(filter(None, axes), 'without a title')}"
+    titles = [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center")]
+    return f"Figure: {next(filter(None, titles), 'without a title')}"
 
 
 def alt(figure):
     """The figure in words: its label, or else the titles, axes and values that it shows."""
-    own = figure.get_label()
-    return own if own else " ".join(filter(None, map(_in_words, figure.axes)))
+    return figure.get_label() or " ".join(map(_in_words, figure.axes))
 
 
 def _in_words(ax):

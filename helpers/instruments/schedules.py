@@ -1,6 +1,7 @@
 """The logical clock of a pipeline's schedule: when each instruction would start, if sending cost nothing."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 COST = {"F": 1, "B": 2}
 """Of a forward and of a backward of one micro-batch in one stage, in units of a forward."""
@@ -27,13 +28,7 @@ class Timeline:
     @property
     def held(self):
         """By rank: how many micro-batches have gone forward and not yet backward, at most."""
-        most = []
-        for rank in self.starts:
-            now = [0]
-            for what, _ in rank:
-                now.append(now[-1] + (1 if what == "F" else -1))
-            most.append(max(now))
-        return most
+        return [max(accumulate((1 if what == "F" else -1 for what, _ in rank), initial=0)) for rank in self.starts]
 
 
 def simulate(orders):
