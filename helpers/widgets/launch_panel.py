@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from helpers.figures import as_html
 from helpers.launcher import RankError, launch
-from helpers.launcher.arguments import WORKERS
 from helpers.launcher.output import clip
 from helpers.widgets.explorer import widgets, with_static
 
@@ -166,6 +165,5 @@ class LaunchPanel(widgets.VBox):
 
 
 def launch_panel(*scripts, **options):
-    """A `LaunchPanel` for these scripts; for all of the course's workers if none is named."""
-    workers = sorted(path.name for path in WORKERS.glob("*/*.py"))
-    return LaunchPanel(scripts or workers, **options)
+    """A `LaunchPanel` for these scripts."""
+    return LaunchPanel(scripts, **options)
