@@ -1,6 +1,5 @@
 """helpers.hardware: what it says, what it must not do (import torch, start CUDA, tell who you are), and the tiers."""
 
-import configparser
 import getpass
 import itertools
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from helpers.hardware import GPU, Hardware, Tier, hardware
+from tools.execute import sanitised
 
 module = sys.modules["helpers.hardware"]
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,29 +203,20 @@ def test_the_sentence_has_no_number():
     assert len(sentences) == 3 and not re.search(r"\d", "".join(sentences))
 
 
-def sanitized(text):
-    """The text as nbval compares it."""
-    config = configparser.ConfigParser()
-    config.read(ROOT / "tests" / "sanitize.cfg")
-    for name in config.sections():
-        text = re.sub(config[name]["regex"], config[name]["replace"], text)
-    return text
-
-
 @pytest.mark.parametrize("here", [0, 1, 2, 8])
 def test_what_a_lesson_prints_of_it_is_the_same_on_all_machines(here):
     machine = fake(here)
-    assert sanitized(f"before\n{machine.sentence}\nafter 1 GPU") == "before\nHARDWARE\nafter 1 GPU"
+    assert sanitised(f"before\n{machine.sentence}\nafter 1 GPU") == "before\nHARDWARE\nafter 1 GPU"
     for wanted, cpu, shared in itertools.product((0, 1, 2, 8), (False, True), (False, True)):
         tier = machine.tier(gpus=wanted, cpu_stand_in=cpu, gpu_can_be_shared=shared)
-        assert sanitized(f"before\n{tier}\nafter 1 GPU") == "before\nTIER\nafter 1 GPU"
-        assert sanitized(f"DDP: {tier!r}") == "DDP: TIER"
+        assert sanitised(f"before\n{tier}\nafter 1 GPU") == "before\nTIER\nafter 1 GPU"
+        assert sanitised(f"DDP: {tier!r}") == "DDP: TIER"
 
 
 @pytest.mark.parametrize("text", ["real here", "recorded: 1 × NVIDIA H100", "No GPU is involved.", "a GPU here",
                                   "Would be measured on a machine with 2 GPUs, by tools/record.py: this"])
 def test_what_a_lesson_says_itself_is_compared(text):
-    assert sanitized(text) == text
+    assert sanitised(text) == text
 
 
 def test_on_a_real_gpu_it_agrees_with_torch():
