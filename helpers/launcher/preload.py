@@ -13,12 +13,12 @@ from pathlib import Path
 
 from helpers.launcher import workarounds
 
-# torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; cloudpickle and the
-# rank's own code, because every rank needs them, and what the ranks of a check need. Never a learner's module: an edit
-# would not be seen.
+# torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; cloudpickle, the rank's
+# own code and that by which multiprocessing starts it, because every rank needs them, and what the ranks of a check
+# need. Never a learner's module: an edit would not be seen.
 MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo",
-           "cloudpickle", "helpers.launcher.rank", "helpers.reporting", "helpers.exercises.alone",
-           "helpers.exercises.group", "helpers.instruments.collectives"]
+           "cloudpickle", "multiprocessing.popen_forkserver", "helpers.launcher.rank", "helpers.reporting",
+           "helpers.exercises.alone", "helpers.exercises.group", "helpers.instruments.collectives"]
 
 
 def preload():
