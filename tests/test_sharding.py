@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from helpers import launch
+from helpers.instruments import costs
 from helpers.instruments.memory import memory_by_kind
 from helpers.models import GPT
 from helpers.widgets import memory
@@ -37,10 +38,10 @@ def watched(shape, batch, checkpointing=False):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_calculator_says_what_is_counted(shape, checkpointing):
     forward, step, total = watched(shape, 3, checkpointing)
-    assert memory.parameters(shape["width"], shape["layers"], shape["vocabulary"], shape["length"]) == total
-    wanted = memory.states(total, 1, "DDP")
+    assert costs.parameters(shape["width"], shape["layers"], shape["vocabulary"], shape["length"]) == total
+    wanted = costs.states(total, 1, "DDP")
     assert (step.parameters, step.gradients, step.optimizer) == tuple(wanted.values()) and step.gathered == 0
-    kept = memory.activations(**shape, batch=3, checkpointing=checkpointing)
+    kept = costs.activations(**shape, batch=3, checkpointing=checkpointing)
     block = 4 * 3 * shape["length"] * (16 * shape["width"] + 4 + shape["heads"])  # whole only in backward
     assert forward.activations == pytest.approx(kept - block * checkpointing, rel=0.1)
 
@@ -72,17 +73,17 @@ def shares(stage):
 def test_calculator_says_what_a_rank_holds(stage):
     run = launch(shares, 2, args=(stage,), show=False, timeout=60)
     for held, total in run.results:
-        wanted = memory.states(total, 2, stage)
+        wanted = costs.states(total, 2, stage)
         for kind, size in wanted.items():
             assert getattr(held, kind) == pytest.approx(size, rel=0.01), kind
 
 
 def test_states_of_zero_are_cut_in_order_and_rounded_up():
-    held = {stage: tuple(memory.states(1003, 4, stage).values()) for stage in memory.STAGES}
+    held = {stage: tuple(costs.states(1003, 4, stage).values()) for stage in costs.STAGES}
     assert held == {"DDP": (4012, 4012, 8024), "ZeRO-1": (4012, 4012, 2008), "ZeRO-2": (4012, 1004, 2008),
                     "ZeRO-3": (1004, 1004, 2008)}
     with pytest.raises(ValueError):
-        memory.states(10, 2, "ZeRO-4")
+        costs.states(10, 2, "ZeRO-4")
 
 
 def sent():
@@ -116,7 +117,7 @@ def test_explorer_shows_the_models_numbers():
         explorer.controls[name].value = controls[name] = value
         assert explorer.picture.value != before, name
     figure, wanted = explorer.figure(), memory.held(**controls)
-    for row, stage in enumerate(memory.STAGES):
+    for row, stage in enumerate(costs.STAGES):
         widths = [bars.patches[row].get_width() for bars in figure.axes[0].containers]
         assert sum(widths) == pytest.approx(sum(wanted[stage].values()) / 2**30)
     assert f"ZeRO-3 {sum(wanted['ZeRO-3'].values()) / 2**30:,.1f}" in figure.get_label()

@@ -1,6 +1,7 @@
-"""What a training step costs on a cluster, before anyone rents it: a model of seconds, by layout.
+"""What training costs, before anyone rents a cluster: a model of the bytes that a rank holds, and of a step's seconds.
 
-It is checked against published rows in lesson 12 and in tests, which say by how much it misses.
+Tests compare the bytes with what `helpers.instruments.memory` counts in real ranks. The seconds are checked against
+published rows in lesson 12 and in tests, which say by how much they miss.
 """
 
 import math
@@ -9,6 +10,38 @@ from typing import NamedTuple
 import numpy
 
 from helpers.records import RECORDS, stored
+
+STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+
+
+def block_parameters(width):
+    """Parameters of one block: four projections of attention, two layers of 4 · width, two norms; with biases."""
+    return 12 * width**2 + 13 * width
+
+
+def parameters(width, layers, vocabulary, length):
+    """Parameters of a `GPT`."""
+    return (vocabulary + length) * width + layers * block_parameters(width) + 2 * width + (width + 1) * vocabulary
+
+
+def states(parameters, ranks, stage):
+    """Bytes that one rank holds of a model in float32 under AdamW, by kind; pieces are rounded up.
+
+    Raises:
+        ValueError: `stage` is not one of STAGES.
+    Source: Rajbhandari et al., 2019, https://arxiv.org/abs/1910.02054, section 5.
+    """
+    number, piece = STAGES.index(stage), -(-parameters // ranks)
+    shared = [piece if number >= since else parameters for since in (3, 2, 1)]
+    return dict(zip(("parameters", "gradients", "optimizer"), (4 * shared[0], 4 * shared[1], 8 * shared[2]),
+                    strict=True))
+
+
+def activations(width, layers, heads, vocabulary, length, batch, checkpointing=False):
+    """Bytes that forward keeps for backward: with checkpointing, each block's input, and one block whole."""
+    block = 16 * width + 4 + heads
+    kept = layers * width + block if checkpointing else layers * block
+    return 4 * batch * length * (kept + 2 * width + 2 + vocabulary)
 
 
 def published():

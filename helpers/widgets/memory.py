@@ -1,15 +1,15 @@
 """The memory calculator: what each rank holds while it trains a GPT, by stage of ZeRO.
 
-`states` and `activations` are the model; tests compare them with what `helpers.instruments.memory` counts in real
-ranks. They leave out the allocator's gaps, the CUDA context and the buffers of collectives.
+The model is that of `helpers.instruments.costs`. It leaves out the allocator's gaps, the CUDA context and the buffers
+of collectives.
 """
 
 from matplotlib.figure import Figure
 
+from helpers.instruments.costs import STAGES, activations, block_parameters, parameters, states
 from helpers.widgets.explorer import Explorer, widgets
 
 GIB = 2**30
-STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 GPU_GIB = 80
 
 #: Shapes of published models, built as `helpers.models.GPT`: width, layers, heads, vocabulary, length.
@@ -19,36 +19,6 @@ MODELS = {
     "GPT-3's shape, 6.7 billion": (4096, 32, 32, 50257, 2048),
     "GPT-3's shape, 175 billion": (12288, 96, 96, 50257, 2048),
 }
-
-
-def block_parameters(width):
-    """Parameters of one block: four projections of attention, two layers of 4 · width, two norms; with biases."""
-    return 12 * width**2 + 13 * width
-
-
-def parameters(width, layers, vocabulary, length):
-    """Parameters of a `GPT`."""
-    return (vocabulary + length) * width + layers * block_parameters(width) + 2 * width + (width + 1) * vocabulary
-
-
-def states(parameters, ranks, stage):
-    """Bytes that one rank holds of a model in float32 under AdamW, by kind; pieces are rounded up.
-
-    Raises:
-        ValueError: `stage` is not one of STAGES.
-    Source: Rajbhandari et al., 2019, https://arxiv.org/abs/1910.02054, section 5.
-    """
-    number, piece = STAGES.index(stage), -(-parameters // ranks)
-    shared = [piece if number >= since else parameters for since in (3, 2, 1)]
-    return dict(zip(("parameters", "gradients", "optimizer"), (4 * shared[0], 4 * shared[1], 8 * shared[2]),
-                    strict=True))
-
-
-def activations(width, layers, heads, vocabulary, length, batch, checkpointing=False):
-    """Bytes that forward keeps for backward: with checkpointing, each block's input, and one block whole."""
-    block = 16 * width + 4 + heads
-    kept = layers * width + block if checkpointing else layers * block
-    return 4 * batch * length * (kept + 2 * width + 2 + vocabulary)
 
 
 def held(model, ranks, batch, checkpointing):

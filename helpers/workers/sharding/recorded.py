@@ -9,8 +9,8 @@ def a_larger_gpt():
     import torch
     from torch.nn.functional import cross_entropy
 
+    from helpers.instruments.costs import activations, states
     from helpers.models import GPT
-    from helpers.widgets.memory import activations, states
 
     shape, batch, found = {"width": 1024, "layers": 24, "heads": 16, "vocabulary": 50257, "length": 512}, 4, {}
     for checkpointing in (False, True):
