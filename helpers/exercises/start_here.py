@@ -23,22 +23,22 @@ class MyShare(Exercise):
     why = ("this is how ranks share a dataset without talking to each other: each works out its own part from `rank` "
            "and `world_size` alone. An item that two ranks have counts twice in the gradient, an item that none has is "
            "never learned from, and a rank with more items keeps all others waiting.")
-    world_sizes = (2, 3)
+    world_sizes = (2, 3, 4)
     timeout = 10
-    cases = {"5 items": "abcde", "10 items": "abcdefghij", "1 item": "a", "no items": "", "4 equal items": "eeee"}
+    cases = {"5 items": "abcde", "10 items": "abcdefghij", "1 item": "a", "no items": "", "4 equal items": [0] * 4}
 
     def answer(items, rank, world_size):
         return items[rank::world_size]
 
-    def probe(my_share, letters):
-        items = list(letters)
+    def probe(my_share, given):
+        items = list(given)
         share = my_share(items, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         is_items = isinstance(share, Iterable) and not isinstance(share, str)
         taken = islice(share, 100) if is_items else ()
-        return {"items": [str(item) if isinstance(item, str) else repr(item) for item in taken] if is_items else None,
-                "type": type(share).__name__, "changed": items != list(letters)}
+        return {"items": list(map(str, taken)) if is_items else None, "type": type(share).__name__,
+                "changed": items != list(given)}
 
-    def judge(self, seen, letters):
+    def judge(self, seen, given):
         for rank, one in enumerate(seen):
             if one["items"] is None:
                 return not_yet(f"rank {rank} returned {one['type'].replace('NoneType', 'None')}", "a list of items",
@@ -48,7 +48,7 @@ class MyShare(Exercise):
                                "the list stays as it was: whoever called may need it again",
                                "`del`, `pop`, `remove`, `sort` and assignments to `items[…]`")
         shares = [one["items"] for one in seen]
-        sizes, there, dealt = list(map(len, shares)), Counter(letters), Counter(chain.from_iterable(shares))
+        sizes, there, dealt = list(map(len, shares)), Counter(map(str, given)), Counter(chain.from_iterable(shares))
         unknown = [item for item in dealt if item not in there]
         wrong = [item for item in there if dealt[item] != there[item]]
         most, least = sizes.index(max(sizes)), sizes.index(min(sizes))
@@ -65,8 +65,8 @@ class MyShare(Exercise):
             look = "which ranks the remainder goes to"
         else:
             return None
-        given = "".join(f"\nrank {rank} returned `{share}`" for rank, share in enumerate(shares))
-        return not_yet(problem + given,
+        returned = "".join(f"\nrank {rank} returned `{share}`" for rank, share in enumerate(shares))
+        return not_yet(problem + returned,
                        "every item goes to exactly one rank, and the shares differ by one item at most", look)
 
 
@@ -85,7 +85,7 @@ class MeanOfRanks(InGroup):
     why = ("this one step is data-parallel training in small: put gradients in the place of `value`, and N ranks "
            "train one model. DistributedDataParallel is built out of it.")
     world_sizes = (2, 3)
-    cases = {"whole numbers": (1, 12, 28), "fractions": (0.3, -7.25, 1000.125)}
+    cases = {"whole numbers": (1, 12, 28), "fractions": (0.3, -7.25, 1000.125), "equal numbers": (5, 5, 9)}
 
     def answer(value):
         import torch
@@ -110,7 +110,7 @@ class MeanOfRanks(InGroup):
                 def near(value, got=got):
                     return abs(got - value) < 1e-4
 
-                look = "what you divide by; and which ranks get the result"
+                look = "the sum of all numbers, divided by how many there are: has every rank both?"
                 guess = ""
                 if near(sum(values)):
                     guess, look = ", the sum", "what is missing between a sum and a mean?"
@@ -120,7 +120,8 @@ class MeanOfRanks(InGroup):
                     guess = ", its own number divided by the ranks"
                     look = "who hears of the others' numbers?"
                 elif abs(got - mean) < (1 if got % 1 == 0 else 0.01 * abs(mean)):
-                    guess, look = ", which has lost its digits", "the dtype of the tensor: `float32` keeps seven digits"
+                    guess = ", which has lost its digits"
+                    look = "the dtype of the tensor: `float32` keeps seven digits; and `int`, `round` and `//`"
                 return not_yet(f"{given}, rank {rank} returned {got:g}{guess}", f"{mean:g} in every rank", look)
         return None
 
@@ -136,7 +137,7 @@ class SayItOnce(Exercise):
            "checkpoints. Two ranks that write one file at once leave it broken.")
     world_sizes = (1, 3)
     timeout = 5
-    cases = {"": "Training begins.", "another message": "epoch 0:\n  loss 0.5"}
+    cases = {"": "Training begins.", "another message": "  epoch 0:\n  loss 0.5"}
 
     def answer(message):
         if int(os.environ["RANK"]) == 0:
@@ -146,6 +147,7 @@ class SayItOnce(Exercise):
         import contextlib
         import io
 
+        os.environ["LOCAL_RANK"] = "0"  # as if each rank ran on a machine of its own
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             say_it_once(message)
         return printed.getvalue()
@@ -153,12 +155,13 @@ class SayItOnce(Exercise):
     def judge(self, seen, message):
         times = sum(text.count(message) for text in seen)
         if times == 0:
-            said = "".join(seen).strip()
+            said = "".join(seen).strip("\n")
             return not_yet(f"it was not printed{f'; what was printed is `{said}`' if said else ''}", "once",
                            "is there a rank with that number? `os.environ['RANK']` is a string. And is it `print`, "
                            "with the message unchanged?")
         if times > 1:
-            return not_yet(f"it was printed {times} times", "once", "which ranks come to the `print`?")
+            return not_yet(f"it was printed {times} times", "once",
+                           "which ranks come to the `print`? `LOCAL_RANK` counts anew on each machine")
         if "".join(seen).strip("\n") != message:
             return not_yet(f"more than the message was printed: `{''.join(seen)}`", f"`{message}`, unchanged",
                            "what you add to it")

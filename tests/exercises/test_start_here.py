@@ -18,8 +18,9 @@ test_my_share = edits(
     ("items[rank::", "items[rank - 1::", "ranks are counted from 0"),
     ("items[rank::world_size]", "range(rank, len(items), world_size)", "not among the items"),
     ("return ", "", "returned None"),
-    ("items[rank::world_size]", "set(items[rank::world_size])", "`e` went to 2 of its 4 ranks"),
-    ("items[rank::world_size]", "sorted(set(items))[rank::world_size]", "`e` went to 1 of its 4 ranks"),
+    ("items[rank::world_size]", "set(items[rank::world_size])", "`0` went to 2 of its 4 ranks"),
+    ("items[rank::world_size]", "sorted(set(items))[rank::world_size]", "`0` went to 1 of its 4 ranks"),
+    ("items[rank::world_size]", "[item for item in items[rank::world_size] if item]", "`0` went to no rank"),
 )
 
 
@@ -33,6 +34,12 @@ def test_drops_the_remainder(items, rank, world_size):
 def test_remainder_to_the_last(items, rank, world_size):
     each = len(items) // world_size
     return items[rank * each:] if rank == world_size - 1 else items[rank * each:(rank + 1) * each]
+
+
+@wrong(ex.my_share, "4 ranks, 10 items: rank 3 got 4 items, rank 0 only 2")
+def test_rounds_the_length(items, rank, world_size):
+    each = round(len(items) / world_size)
+    return items[rank * each:(rank + 1) * each] if rank < world_size - 1 else items[rank * each:]
 
 
 @wrong(ex.my_share, "changed the list")
@@ -75,10 +82,20 @@ test_mean_of_ranks = edits(
      "waited in vain at `dist.all_reduce(total)`"),
     ("torch.tensor([float(value)])", "torch.tensor([int(value)])", "lost its digits"),
     ("torch.tensor([float(value)])", "torch.tensor([float(value)], dtype=torch.bfloat16)", "lost its digits"),
+    ("total.item() / ", "total.item() // ", "and `//`"),
     ((("dist.all_reduce(total)", "dist.all_reduce(total, op=dist.ReduceOp.MAX)"), (" / dist.get_world_size()", "")),
      "returned 12\n"),
     ("dist.all_reduce(total)", "dist.destroy_process_group()", "group"),
 )
+
+
+@wrong(ex.mean_of_ranks, "equal numbers: given 5, 5, 9, rank 0 returned 7")
+def test_counts_equal_numbers_once(value):
+    import torch.distributed as dist
+
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return sum(set(values)) / len(set(values))
 
 
 @right(ex.mean_of_ranks)
@@ -110,6 +127,8 @@ test_say_it_once = edits(
     ("int(os.environ[\"RANK\"]) == 0", "os.environ[\"RANK\"] == 0", "1 rank: it was not printed"),
     ("int(os.environ[\"RANK\"]) == 0", "int(os.environ[\"RANK\"]) > 0 or os.environ[\"WORLD_SIZE\"] == \"1\"",
      "3 ranks: it was printed 2 times"),
+    ("RANK", "LOCAL_RANK", "3 ranks: it was printed 3 times"),
+    ("print(message)", "print(message.strip())", "what was printed is `epoch 0:"),
     ("print(message)", "print('Training begins.')", "another message: it was not printed"),
     ("print(message)", "print('rank 0 says:', message)", "more than the message"),
     ("print(message)", "print(message, end='!')", "more than the message"),
