@@ -170,7 +170,7 @@ class FillMySlice(Exercise):
            "workers fill one batch, and how gathered results land in one buffer.")
     world_sizes = (2, 3)
     timeout = 10
-    cases = {"300 elements": 300, "301 elements": 301}
+    cases = {"300 elements": 300, "301 elements": 301, "4 elements": 4}
 
     def answer(shared, rank, world_size):
         import torch
@@ -193,7 +193,8 @@ class FillMySlice(Exercise):
                 also = f"; it returned a {one['returned']}" if one["returned"] != "NoneType" else ""
                 return not_yet(f"rank {rank} wrote nothing that another rank can see{also}",
                                "it writes into the memory of `shared`, and returns nothing",
-                               "does the line write into `shared`, or make another tensor?")
+                               "does the line write into `shared`, or make another tensor? And is there a part for "
+                               "every rank?")
         for index in reversed(range(length)):  # the first two are their own squares, and would tell less
             square = index ** 2
             values = {rank: one["after"][index] for rank, one in enumerate(seen) if one["wrote"][index]}
@@ -204,6 +205,8 @@ class FillMySlice(Exercise):
                     look = "it belongs to another rank: to how much of `shared` does your line write?"
                 elif value == square + UNWRITTEN:
                     look = "you add to what was there"
+                elif value in ((index - 1) ** 2, (index + 1) ** 2):
+                    look = "indices are counted from 0"
                 elif abs(value - square) < square / 100 or (value - square) % 256 == 0 or value == float("inf"):
                     look = "the dtype in which you compute: does it hold such numbers, with all their digits?"
                 return not_yet(f"rank {wrong[0]} turned element {index} into {value:g} instead of {square}",
@@ -351,6 +354,8 @@ class StartSafely(Exercise):
             process = start_safely(functools.partial(_work, told, os.getpid()))
             if not hasattr(process, "join"):
                 return {"returned": type(process).__name__}
+            if getattr(process, "pid", 0) is None:
+                return {"returned": "process that was never started"}
             process.join()
             return {"told": told.read_text() if told.exists() else "", "threads": torch.get_num_threads(),
                     "exitcode": getattr(process, "exitcode", None)}

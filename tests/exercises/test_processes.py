@@ -77,6 +77,9 @@ test_fill_my_slice = edits(
     (MINE, "each = len(shared) // world_size\n    here = slice(rank * each, (rank + 1) * each)\n"
            "    shared[here] = squares[here]", "2 ranks, 301 elements: element 300 was written by no rank"),
     (MINE, "return squares[rank::world_size]", "returned a Tensor"),
+    (MINE, "each = -(-len(shared) // world_size)\n    here = slice(rank * each, (rank + 1) * each)\n"
+           "    shared[here] = squares[here]", "3 ranks, 4 elements: rank 2 wrote nothing"),
+    ("torch.arange(len(shared)) ** 2", "torch.arange(1, 1 + len(shared)) ** 2", "indices are counted from 0"),
     (MINE, "shared = shared.clone()\n    " + MINE, "nothing that another rank can see"),
     (MINE, "shared.data = shared.data.clone()\n    " + MINE, "nothing that another rank can see"),
     (MINE, "mine = shared[rank::world_size]\n    mine[:] = squares[:len(mine)]",
@@ -163,7 +166,7 @@ test_start_safely = edits(
      "ran in the parent's own process"),
     (((SPAWN, FORK), ("target=work", "target=print")), "`work` had not come to its end"),
     ("return process", "process.join()", "returned a NoneType"),
-    (START, "pass", "can only join a started process"),
+    (START, "pass", "returned a process that was never started"),
 )
 
 
