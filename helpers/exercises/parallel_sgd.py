@@ -118,9 +118,9 @@ class Aggregate(Alone):
         states = []
         for worker in range(workers):
             model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-            model.register_buffer("levels", torch.zeros(2, dtype=torch.uint8))
+            model.register_buffer("levels", torch.zeros(3, dtype=torch.uint8))
             for number, tensor in enumerate(model.state_dict().values()):
-                values = 100 + 7 * worker ** 2 + 13 * torch.arange(tensor.numel()).view(tensor.shape) + number
+                values = 90 + 7 * worker ** 2 + 13 * torch.arange(tensor.numel()).view(tensor.shape) + number
                 tensor.copy_(values * 1.2345 - 130.7 + 37.3 * worker if tensor.is_floating_point() else values)
             states.append(model.state_dict())
         given, models = list(states), [dict(state) for state in states]  # our own; the same tensors are in them
@@ -175,7 +175,8 @@ class Aggregate(Alone):
                     "what you put into the dict: `tolist`, `item` and `numpy` return no tensors, and the tensors of a "
                     "state dict have no gradients: their `.grad` is None")
         if got[0] != kind:
-            return f"came back as {got[0]}", kind, "the mean of integers has to be converted back; and which dimension?"
+            return (f"came back as {got[0]}", kind,
+                    "the mean has to be converted back to the dtype; and along which dimension is it?")
         got, total = got[1], [sum(column) for column in zip(*values, strict=True)]
         mean = [value // len(values) if "int" in kind else value / len(values) for value in total]
 
@@ -216,7 +217,7 @@ class ChooseK(Alone):
            "network that is k = 1, which is what DistributedDataParallel does; on a slow one it is not.")
     cases = {"steps = {}, step_ms = {}, sync_ms = {}, budget_ms = {}".format(*case): case for case in (
         (10, 2, 5, 30), (10, 1, 7, 30), (100, 3, 4, 420), (7, 2, 1, 100), (20, 1, 10, 30), (9, 0.5, 1.75, 8),
-        (1, 5, 3, 8), (12, 5, 2, 61), (10, 5, 1, 40), (10, 5, 1, 50))}
+        (1, 5, 3, 8), (12, 5, 2, 61), (10, 5, 1, 40), (10, 5, 1, 50), (1000, 1, 10, 1040))}
 
     def answer(steps, step_ms, sync_ms, budget_ms):
         for k in range(1, steps + 1):
@@ -427,7 +428,7 @@ class PullDown(Alone):
         models = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(workers + 1)]
         for number, model in enumerate(models):
             for place, tensor in enumerate(model.state_dict().values()):
-                tensor.copy_(100 * number + 10 * place + torch.arange(tensor.numel()).view(tensor.shape))
+                tensor.copy_(10_001 + 1000 * number + 10 * place + torch.arange(tensor.numel()).view(tensor.shape))
         held = [model.state_dict() for model in models]  # by a worker's optimizer, say: the tensors themselves
 
         def values(states):
@@ -441,6 +442,7 @@ class PullDown(Alone):
         shared = [(number, name, *owner) for number, state in enumerate(now) for name, tensor in state.items()
                   if (owner := memory[tensor.untyped_storage().data_ptr()])[0] != number]
         return {"before": before[0], "held": values(held), "now": values(now), "shared": shared,
+                "frozen": not all(one.requires_grad for model in models for one in model.parameters()),
                 "buffers": [name for name, _ in models[0].named_buffers()]}
 
     def judge(self, seen, workers):
@@ -452,6 +454,9 @@ class PullDown(Alone):
                            "memory of its own: who trains the one must not change the other", copying)
         if one["now"][0] != wanted or one["held"][0] != wanted:
             return not_yet("the global model has changed", "it stays as it is", "which side you write to")
+        if one["frozen"]:
+            return not_yet("parameters are frozen now: their `requires_grad` is False", "models that can be trained",
+                           "`torch.no_grad()` lets you write into parameters without that")
         for worker, (now, held) in enumerate(zip(one["now"][1:], one["held"][1:], strict=True)):
             for name, values in wanted.items():
                 if now[name] != values:

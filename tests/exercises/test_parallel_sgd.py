@@ -74,7 +74,8 @@ test_aggregate = edits(
     (MEAN, "tensor.double().mean(0).long()", "came back as int64"),
     (MEAN, "(sum(tensor) / len(states)).to(tensor.dtype)", "`uint8` ends at 255"),
     (MEAN, f"{MEAN}.tolist()", "came back as a list"),
-    (MEAN, "tensor.double().mean(0, keepdim=True).to(tensor.dtype)", "of shape (1, 2"),
+    (".mean(0)", ".mean(-1)", "along which dimension is it?"),
+    (MEAN, "tensor.double().mean(0, keepdim=True).to(tensor.dtype)", "of shape (1, 3"),
     (MEAN, f"{MEAN} * (1 if 'int' in str(tensor.dtype) else float('nan'))", "is [nan"),
     (STACKED, "{name: states[0][name].grad for name in states[0]}", "NoneType"),
     ((("return {name", "return list({name"), ("items()}", "items()}.values())")), "it returned a list"),
@@ -163,6 +164,7 @@ test_choose_k = edits(
     ("return k", "return k == 1 or k", "it returned True"),
     ("for k in range(1, steps + 1):", "k = 1\n    while True:", "no answer after 5 s of computing"),
     ("range(1, steps + 1)", "range(1, steps)", "which takes 30 milliseconds"),
+    ("range(1, steps + 1)", "range(1, min(steps, 100) + 1)", "k = 250, which takes 1040 milliseconds"),
 )
 
 
@@ -313,11 +315,14 @@ test_pull_down = edits(
     ex.pull_down,
     (LOAD, f"{PARAMETERS}mine.data = its.data", "worker 0 lies in the memory of the global model's `0.weight`"),
     (LOAD, f"{PARAMETERS}mine.data.copy_(its)", "`parameters()` leaves them out"),
-    (LOAD, f"{PARAMETERS}mine = its", "`0.weight` of worker 0 is [100.0, 101.0, 102.0, 103.0]"),
+    (LOAD, f"{PARAMETERS}mine = its", "`0.weight` of worker 0 is [11001.0, 11002.0, 11003.0, 11004.0]"),
     (LOAD, f"{PARAMETERS}mine.copy_(its)", "leaf Variable"),
     (LOAD, "model.load_state_dict(global_model.state_dict(), assign=True)", "the memory of the global model's"),
     (LOAD, "import copy; model.load_state_dict(copy.deepcopy(global_model.state_dict()), assign=True)",
      "who holds `0.weight` of worker 0 still reads"),
+    (LOAD, "half = {n: t.half() for n, t in global_model.state_dict().items()}; model.load_state_dict(half)",
+     "`0.weight` of worker 0 is [10000.0, "),
+    (LOAD, f"model.requires_grad_(False); {LOAD}", "parameters are frozen now"),
     (LOAD, "global_model.load_state_dict(model.state_dict())", "the global model has changed"),
     ("in local_models:", "in local_models[:1]:", "of worker 1"),
     (LOAD, "model = global_model", "`0.weight` of worker 0 is"),
