@@ -116,15 +116,16 @@ class HideTheLoading(Exercise):
             return not_yet(f"your function returned {_a(seen['type'])}", "a `DataLoader`",
                            "return the loader itself; the training loop will iterate over it")
         came, read = Counter(chain.from_iterable(seen["batches"])), seen["read"]
-        odd = sorted((len(batch) for batch in seen["batches"] if len(batch) != BATCH), reverse=True)
-        if len(odd) > 1 or any(size > BATCH for size in odd):
-            return not_yet(f"a batch of {odd[0]} arrived", f"batches of {BATCH}",
-                           "another batch size is another training")
         if came - Counter(VALUES):
             value = next(iter(came - Counter(VALUES)))
             return not_yet("some samples came more than once" if value in VALUES else
                            f"a sample with the value {value} arrived; the dataset has none",
-                           "each sample once per epoch", "the sampler; what comes between the dataset and the batch?")
+                           "each sample once per epoch", "the sampler; what comes between the dataset and the batch? "
+                           "Of an iterable dataset, each worker has to read a part of its own")
+        odd = sorted((len(batch) for batch in seen["batches"] if len(batch) != BATCH), reverse=True)
+        if len(odd) > 1 or any(size > BATCH for size in odd):
+            return not_yet(f"a batch of {odd[0]} arrived", f"batches of {BATCH}",
+                           "another batch size is another training")
         if len(came) < len(VALUES):
             return not_yet(f"in the second epoch, {len(VALUES) - len(came)} of the {len(VALUES)} samples never arrived",
                            "each sample once per epoch",
@@ -322,7 +323,7 @@ class SlowestTransform(Exercise):
                 found = slowest_transform(list(transforms), [0] * 4)
         except TooLong:
             return {"too long": True}
-        name = next((transform.__name__ for transform in transforms if transform is found), None)
+        name = next((name for name, one in zip(case[2], transforms, strict=True) if one is found), None)
         return {"found": name, "type": type(found).__name__, "never": len(transforms) - len(calls)}
 
     @staticmethod
@@ -333,12 +334,13 @@ class SlowestTransform(Exercise):
         (seen,), (slow, look, _) = seen, case
         if "too long" in seen:
             return not_yet(f"the transforms took longer than {PATIENCE} s", "a second is more than enough",
-                           "how often you repeat")
+                           "how often you repeat, and whether each sample begins with `image` again")
         if seen["found"] is None:
             return not_yet(f"your function returned {_a(seen['type'])}", "one of the functions in `transforms`",
                            "the `return`: not its number, its name or its time, but the function itself")
         if seen["found"] != slow:
-            return not_yet("you found one that is quick", "the function that takes most of the time",
+            return not_yet("you found one that is quick", "the function that takes most of the time, by itself and not "
+                           "by its name: all have the same",
                            f"{seen['never']} of the transforms were never called" if seen["never"] else look)
         return None
 
@@ -359,7 +361,6 @@ def _transform(name, spent, calls, computes=QUICK_MS, waits=0, first=0, grows=1,
         _sleep(waiting)
         return [0] * (len(image) * grows)
 
-    transform.__name__ = name
     return transform
 
 

@@ -53,6 +53,17 @@ def test_draws_with_replacement(dataset):
     return DataLoader(dataset, batch_size=4, num_workers=4, sampler=sampler, persistent_workers=True)
 
 
+@wrong(ex.hide_the_loading, "each worker has to read a part of its own")
+def test_every_worker_reads_all(dataset):
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return (dataset[index] for index in range(len(dataset)))
+
+    return DataLoader(Stream(), batch_size=4, num_workers=4, persistent_workers=True)
+
+
 @wrong(ex.hide_the_loading, "in the second epoch, samples were read not at all")
 def test_workers_keep_what_they_have_read(dataset):
     from functools import cache
@@ -226,6 +237,7 @@ test_slowest_transform = edits(
     ((("range(6)", "range(1)"), ("sample > 0", "True")), "is it among what you measure?"),
     ("sample > 0", "True", "one prepares itself in its first call: you found one that is quick"),
     ("passed = transform(passed)", "transform(image)", "get what the one before it returned?"),
+    ("passed = image", "passed = passed if sample else image", "whether each sample begins with `image` again"),
     ("perf_counter", "process_time", "by a clock that sees waiting"),
     ("perf_counter()", "thread_time_ns()", "`process_time` counts computing only"),
     ("max(seconds)", "min(seconds)", "you found one that is quick"),
@@ -236,6 +248,19 @@ test_slowest_transform = edits(
     ("transforms[seconds.index(max(seconds))]", "transforms", "returned a list"),
     ("transforms[seconds.index(max(seconds))]", "transforms.clear()", "returned None"),
 )
+
+
+@wrong(ex.slowest_transform, "by itself and not by its name")
+def test_takes_a_name_for_the_function(transforms, image):
+    seconds = dict.fromkeys((transform.__name__ for transform in transforms), 0)
+    for sample in range(6):
+        passed = image
+        for transform in transforms:
+            began = time.perf_counter()
+            passed = transform(passed)
+            seconds[transform.__name__] += (time.perf_counter() - began) * (sample > 0)
+    slowest = max(seconds, key=seconds.get)
+    return next(transform for transform in transforms if transform.__name__ == slowest)
 
 
 @wrong(ex.slowest_transform, "never called")
