@@ -4,7 +4,6 @@ import contextlib
 import copy
 import io
 import re
-from collections import OrderedDict
 from pprint import pformat
 
 from helpers.exercises.engine import Exercise, not_yet
@@ -39,6 +38,9 @@ def replica_of(module, device):
 
 #: The shape of one sample of each dtype, in what `made` makes.
 SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bool": ()}
+
+#: Expected, and where to look, where what was given has changed.
+STAYS = "it stays as it was; what you return is new", "`pop`, `del`, assignments into it, and functions that do that"
 
 
 def made(plan, samples, start=0):
@@ -97,14 +99,13 @@ class ScatterNested(InOneRank):
         "A number has no parts: `[value] * n_devices` gives it to all; `zip` stops where the shortest list ends.",
     )
     explanation = ("The inner function calls itself for what lies inside. `zip` turns \"by item\" into \"by device\", "
-                   "and ends with the shortest list, so a device without samples gets no number either. The library's "
-                   "`scatter` is built the same way, and copies each part to its GPU.")
+                   "and ends with the shortest list: a device without samples gets no number. So does the library.")
     why = ("only tensors are cut, and only along dimension 0: a tensor in which the batch stands elsewhere, or one "
            "that is not per sample at all, is cut as well, silently. And 9 samples on 4 devices leave one idle.")
     cases = {"4 samples on 2 devices": ("float32", 4, 2), "5 samples on 4 devices": ("float64", 5, 4),
              "9 samples on 4 devices": ("int64", 9, 4), "2 samples on 4 devices": ("bfloat16", 2, 4),
              "a tuple of two tensors": (("float32", "int64"), 6, 3),
-             "a dict with a number": ({"x": "float64", "scale": 0.5, "mask": None}, 4, 2),
+             "a dict with a number": ({"x": "float64", "scale": 0.5, "mask": None}, 5, 4),
              "things in things": (({"x": "float32", "y": ("float64",)}, ["bool", "train"]), 3, 2)}
 
     def answer(inputs, n_devices):
@@ -124,7 +125,10 @@ class ScatterNested(InOneRank):
     def probe(scatter_nested, case):
         plan, samples, n_devices = case
         inputs = made(plan, samples)
-        wanted, got = ScatterNested.answer(inputs, n_devices), scatter_nested(inputs, n_devices)
+        before, wanted = shown(inputs), ScatterNested.answer(inputs, n_devices)
+        got = scatter_nested(inputs, n_devices)
+        if shown(inputs) != before:
+            return "`inputs` itself has changed", *STAYS
         if not isinstance(got, list | tuple):
             return f"it returned {shown(got)}", "a list, with one item per device", "the line with `return`"
         if len(got) != len(wanted):
@@ -136,7 +140,8 @@ class ScatterNested(InOneRank):
         for device, (mine, right) in enumerate(zip(got, wanted, strict=True)):
             if shown(mine) != shown(right):
                 return (f"device {device} got `{shown(mine)}`", f"`{shown(right)}`",
-                        "neighbouring samples stay together; each device gets the same kind of thing, of one dtype")
+                        "neighbouring samples stay together; each device gets the same kind of thing, of one dtype; "
+                        "what has no parts goes to each as it is")
             if unreached(mine, [(None, one) for one in tensors(inputs) if one.requires_grad]):
                 return (f"no gradient comes back through device {device}'s part",
                         "parts that lead back to `inputs`, as `chunk` makes them",
@@ -162,7 +167,8 @@ class GatherNested(InOneRank):
            "`Was asked to gather along dimension 0, but all input tensors were scalars`: losses from replicas.")
     cases = {"two devices": ("float32", (2, 2)), "uneven chunks": ("float64", (2, 1, 2)),
              "whole numbers": ("int64", (2, 2, 1)), "scalars": ("float64", (0, 0, 0)),
-             "tuples": (("float32", "bool"), (2, 2, 1)), "one device": (["bfloat16"], (3,)),
+             "a scalar from one device": ("float32", (0,)), "tuples": (("float32", "bool"), (2, 2, 1)),
+             "lists": (["bfloat16"], (2, 2, 1)),
              "things in things": ({"logits": "float32", "hidden": ["float64"], "attention": None}, (2, 2, 1)),
              "scalars in a dict": ({"loss": "float32", "right": ("int64",)}, (0, 0, 0))}
 
@@ -186,7 +192,10 @@ class GatherNested(InOneRank):
         outputs = [made(plan, samples, 10 * device) for device, samples in enumerate(sizes)]
         sources = [(device, tensor) for device, output in enumerate(outputs) for tensor in tensors(output)
                    if tensor.requires_grad]
-        wanted, got = GatherNested.answer(outputs), gather_nested(outputs)
+        before, wanted = shown(outputs), GatherNested.answer(outputs)
+        got = gather_nested(outputs)
+        if shown(outputs) != before:
+            return "`outputs` itself has changed", *STAYS
         if shown(got) != shown(wanted):
             return (f"it returned `{shown(got)}`", f"`{shown(wanted)}`",
                     "along which dimension, and in which order, tensors are joined; the kind and the dtype of what you "
@@ -223,21 +232,16 @@ class WithoutPrefix(InOneRank):
         return {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
     def probe(without_prefix, names):
-        def addresses():
-            return {name: tensor.data_ptr() for name, tensor in state.items()}
-
-        state = OrderedDict((name, made(dtype, 2).detach()) for name, dtype in zip(names, SAMPLE, strict=False))
-        text, before = {name: shown(tensor) for name, tensor in state.items()}, addresses()
+        state = {name: made(dtype, 2).detach() for name, dtype in zip(names, SAMPLE, strict=False)}
+        before, text = dict(state), shown(state)
         got, became = without_prefix(state), {}
         if not isinstance(got, dict):
             return f"it returned {shown(got)}", "a dict of tensors by name", "the line with `return`"
-        if got is state or addresses() != before:
-            return (f"`state` itself {'has changed' if addresses() != before else 'was returned'}",
-                    "a new dict; the old one stays as it was",
-                    "`pop`, `del`, assignments into `state`, and functions that do that")
+        if got is state or shown(state) != text:
+            return f"`state` itself {'was returned' if shown(state) == text else 'has changed'}", *STAYS
         for new, value in got.items():
-            old = [name for name in names for tensor in tensors(value) if before[name] == tensor.data_ptr()]
-            if not old or shown(value) != text[old[0]]:
+            old = [name for name in names for one in tensors(value) if before[name].data_ptr() == one.data_ptr()]
+            if not old or shown(value) != shown(before[old[0]]):
                 return (f"`{new}` holds {shown(value)}, which is a copy, or something else, and no tensor of `state`",
                         "the very tensors of `state`", "what you do with the tensors")
             became.setdefault(old[0], new)
@@ -324,8 +328,7 @@ class DeviceMemory(InOneRank):
         if not isinstance(got, list | tuple) or not all(hasattr(size, "__float__") for size in got):
             return f"it returned {shown(got)}", f"a list of {n_devices} numbers", "the `return`"
         if len(got) != n_devices:
-            return (f"{len(got)} items instead of {n_devices}",
-                    "one number for each device, also for those without samples", "the last devices")
+            return f"{len(got)} items instead of {n_devices}", "one for each device, used or not", "the last ones"
         for device, (mine, kinds) in enumerate(zip(map(float, got), counted, strict=True)):
             right = sum(kinds.values())
             if mine == right:
@@ -397,25 +400,30 @@ class SmallCnn(InOneRank):
             images[number, :, number * step] = 100
         images = images.view(-1, 3, 32, 32)
         try:
-            output = torch.cat([replica_of(model.eval(), device)(chunk)
-                                for device, chunk in enumerate(images.chunk(4))])
+            outputs = [replica_of(model.eval(), device)(chunk) for device, chunk in enumerate(images.chunk(4))]
         except RuntimeError as error:
             sizes = re.search(r"\d+x\d+ and \d+x\d+", str(error))
             if not sizes:
                 raise
             return (f"mat1 and mat2 shapes cannot be multiplied ({sizes[0]})", "ten numbers per image",
-                    "what arrives is the first shape, rows × numbers; what the head claims is the second; the rows are "
-                    "one replica's images")
+                    "first stands what arrives, a replica's images × numbers, then what the head claims")
+        if len({one.dim() for one in outputs}) > 1:
+            return f"for one image, the shape is {list(outputs[-1].shape)}", "[1, 10]", "`squeeze()` takes every 1 away"
+        output = torch.cat(outputs)
         if output.shape != (n_images, 10):
             return (f"the output has the shape {list(output.shape)}", f"[{n_images}, 10]",
                     "what you do before the head: it flattens all dimensions but the first, which is the images, into "
                     "one, and has ten outputs")
-        with counted_calls(nn.Conv2d, "forward") as calls:
+        with counted_calls(nn.Conv2d, "forward") as calls, counted_calls(nn.Linear, "forward") as others:
             alone = model(images[:1])
         convolutions = [args[0] for args, _ in calls["forward"]][:2]
         found = ", ".join(str(one).replace("=same", "=(1, 1)") for one in convolutions)
         if found != SmallCnn.given:
             return f"the convolutions have changed: {found or 'none is there'}", SmallCnn.given, "repair the head only"
+        for layer, *_ in (args for args, _ in calls["forward"] + others["forward"]):
+            if layer not in list(model.modules()):
+                return (f"`{layer}` is no part of the model: `parameters()` leaves its weights out",
+                        "a model that can be trained", "a layer that `forward` makes, or that lies in a Python list")
         if not torch.allclose(alone[0], output[0], rtol=1e-3, atol=1e-5):
             return ("an image's output changes with the other images in the batch", "each row depends on its own image",
                     "a mean or a reshape across the first dimension")

@@ -12,7 +12,7 @@ forward          the number of layers known by heart; the graph cut in one repli
 import pytest
 
 from helpers.exercises import data_parallel as ex
-from tests.answers import edited, edits, refused, right
+from tests.answers import edited, edits, refused, right, wrong
 
 RETURN = "return list(parts(inputs))"
 
@@ -40,6 +40,10 @@ test_scatter_nested = edits(
     ("value.chunk(n_devices)", "value.float().chunk(n_devices)", "dtype=torch.float64"),
     ("value.chunk(n_devices)", "value.double().chunk(n_devices)", "dtype=torch.float64"),
     ("[type(value)(item) for", "[item for", "device 0 got `("),
+    ("zip(value, item)) for item in zip(", "zip(value, item)) for item in __import__('itertools').zip_longest(",
+     "a dict with a number: 4 of 4 devices got something"),
+    (RETURN, "result = list(parts(inputs))\n    getattr(inputs, 'clear', list)()\n    return result",
+     "`inputs` itself has changed"),
     (RETURN, "return parts(inputs) if isinstance(inputs, torch.Tensor) else (part for part in parts(inputs))",
      "returned <generator"),
 )
@@ -91,7 +95,13 @@ test_gather_nested = edits(
      "given tuples: 'tuple' object has no attribute"),
     ("type(first)(joined(items) for items in zip(*values))", "[joined(items) for items in zip(*values)]",
      "tuples: it returned `[tensor("),
-    ("type(first)(joined", "tuple(joined", "one device: it returned `(tensor("),
+    ("type(first)(joined", "tuple(joined", "lists: it returned `(tensor("),
+    ("        first = values[0]", "        first = values[0]\n        if len(values) == 1:\n            return first",
+     "a scalar from one device: it returned `tensor(0.)`"),
+    ("return joined(outputs)", "return joined(outputs) if not isinstance(outputs[0], list) else sum(outputs, [])",
+     "lists: it returned `[tensor("),
+    ("return joined(outputs)", "result = joined(outputs)\n    outputs.clear()\n    return result",
+     "`outputs` itself has changed"),
     ("[value.reshape(1)", "[torch.tensor([float(value)], requires_grad=True)",
      "expected: `tensor([0., 10., 20.], dtype=torch.float64)`"),
     ("for value in values])", "for value in sorted(values, key=len)])",
@@ -243,9 +253,29 @@ def head(forward):
     (lambda x: x.reshape(2, 64, -1).mean(2), "5 images on 4 devices"),
     (lambda x: x.mean((0, 2, 3)).expand(len(x), 64), "with the other images"),
     (lambda x: x.detach().mean((2, 3)), "no gradient reaches the convolutions"),
+    (lambda x: x.mean((2, 3)).squeeze(), "for one image, the shape is [10]"),
+    (lambda x: __import__("torch").nn.Linear(65536, 64)(x.flatten(1)), "out_features=64, bias=True)` is no part of"),
 ])
 def test_small_cnn_with_a_head_of_its_own(forward, fragment):
     refused(ex.small_cnn, head(forward), fragment)
+
+
+@wrong(ex.small_cnn, "padding=(1, 1))` is no part of the model")
+def test_small_cnn_with_its_layers_in_a_python_list():
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolutions = [nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)]
+            self.head = nn.Linear(64, 10)
+
+        def forward(self, x):
+            for convolution in self.convolutions:
+                x = convolution(x).relu()
+            return self.head(x.mean((2, 3)))
+
+    return Net()
 
 
 @pytest.mark.parametrize("change", [
