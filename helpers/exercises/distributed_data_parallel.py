@@ -29,6 +29,7 @@ class RingAllReduce(InGroup):
     world_sizes = (2, 3, 4)
     cases = {"12 elements": (12, "float64"), "5 elements": (5, "float32")}  # 5 is divided by none of the world sizes
     waiting = "who sends while you receive, and who receives while you send?"
+    sizes = "the tensor that you receive into: is it as long as the chunk that is sent, and of its dtype?"
 
     def answer(tensor):
         import torch
@@ -85,10 +86,10 @@ class RingAllReduce(InGroup):
             told = f"the sums are right, but rank {rank} sent {one['sent']:g} elements"
             if one["sent"] > most:
                 return not_yet(told, f"at most {most}, which are 2 · {n - 1} chunks of {-(-size // n)}",
-                               "send chunks, not the tensor; and add up on the way")
+                               "send chunks, not the tensor, in its own dtype; and add up on the way")
             if one["sent"] < size:
                 return not_yet(f"{told}, which cannot tell the others its {size}", "all of it goes through `send`, "
-                               "`recv` and their relatives", "a store or a file is another way")
+                               "`recv` and their relatives", "a store, a file or another dtype is another way")
         return None
 
     def lost(self, lines, case):
@@ -138,6 +139,7 @@ class AverageGradients(InGroup):
            "between ranks, such as `if parameter.grad is None`, must never decide who calls a collective.")
     world_sizes = (2, 3)
     cases = {"float32": ("float32", -1), "bfloat16, None in rank 0": ("bfloat16", 0)}
+    sizes = "what decides whether a parameter is skipped, and in which order they come: is it the same in all ranks?"
 
     def answer(model):
         import torch
@@ -160,7 +162,7 @@ class AverageGradients(InGroup):
         model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Linear(2, 2), nn.Linear(2, 2)).to(getattr(torch, dtype))
         parameters = dict(model.named_parameters())
         for name, one in parameters.items():
-            one.requires_grad, own = name.endswith("weight"), _gradient(name, rank, n, without)
+            one.requires_grad, own = name not in FROZEN, _gradient(name, rank, n, without)
             one.grad = None if own is None else torch.tensor(own, dtype=one.dtype).view_as(one)
         before = {name: one.detach().clone() for name, one in parameters.items()}
         returned = average_gradients(model)
@@ -179,9 +181,9 @@ class AverageGradients(InGroup):
             if name in one["moved"]:
                 return not_yet(f"the weights have changed, `{name}` for example", "only gradients change; the "
                                "optimizer will do the rest", "`parameter.grad`, not `parameter` or `parameter.data`")
-            if _near(got, own if name.endswith("bias") else mean, exact):
+            if _near(got, own if name in FROZEN else mean, exact):
                 continue
-            if name.endswith("bias"):
+            if name in FROZEN:
                 return not_yet(f"`{name}` is frozen, and its gradient has changed", "it stays as it was, None or not",
                                "`parameter.requires_grad`: an optimizer with weight decay would move it")
             if not one["talked"]:
@@ -192,7 +194,8 @@ class AverageGradients(InGroup):
             if owners < n and _near(got, [n / owners * value for value in mean], exact):
                 guess, look = ", the mean of those that have one", "who has none counts as zeros, and is divided by"
             elif got is None or _near(got, own, exact):
-                guess, look = ", as before" + one["returned"], "`all_reduce` works in place: on which tensor?"
+                guess = ", as before" + one["returned"]
+                look = "which parameters you skip; and `all_reduce` works in place: on which tensor?"
             elif _near(got, [n * value for value in mean], exact):
                 guess = ", which is the sum"
             elif _near(got, mean, 0.02):
@@ -207,9 +210,12 @@ class AverageGradients(InGroup):
             f"Rank {range(len(lines))[case[1]]} has no gradient for `1.weight`"))
 
 
+FROZEN = "0.bias", "1.bias"
+
+
 def _gradient(name, rank, n, without):
     """What this rank's gradient holds, or None; `0.bias` is frozen, and has one from before."""
-    numbers = {"0.weight": 6, "0.bias": 2, "1.weight": 4, "2.weight": 4}.get(name)
+    numbers = {"0.weight": 6, "0.bias": 2, "1.weight": 4, "2.weight": 4, "2.bias": 2}.get(name)
     if numbers is None or (name == "1.weight" and rank == without % n):
         return None
     return [10 ** rank * (len(name) + int(name[0]) + place / 8) for place in range(numbers)]
@@ -278,8 +284,9 @@ class Accumulate(InGroup):
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, old)
         before = parameters_to_vector(model.parameters()).detach()
+        batches = list(everyones[dist.get_rank()])
         with held_bytes() as held, counted_calls(DistributedDataParallel, "no_sync") as calls:
-            accumulate(model, optimizer, everyones[dist.get_rank()], loss_fn)
+            accumulate(model, optimizer, batches, loss_fn)
         moved, traffic = before - parameters_to_vector(model.parameters()).detach(), Accumulate.traffic
         ratio = (moved @ mean / (mean @ mean)).item()
         guesses = {"right": mean, "nothing": 0 * mean, "old": mean + old, "old, too": mean + old / number, "last": last,
@@ -288,11 +295,16 @@ class Accumulate(InGroup):
         asked = [sum(traffic.sent), *(traffic.bytes(one.name) for one in traffic.collectives)]
         return {"step": near[0] if near else "other", "ratio": ratio, "steps": len(steps),
                 "times": round(max(asked) / before.nbytes), "outside": sum(synced) * bool(calls["no_sync"]),
-                "plain": len(forwards) - len(synced), "held": held.peak / by_one.peak}
+                "early": any(synced) and not synced[-1],
+                "plain": len(forwards) - len(synced), "changed": len(batches) != number,
+                "held": held.peak / by_one.peak}
 
     def judge(self, seen, number):
         for rank, one in enumerate(seen):
             times, step, never = one["times"], one["step"].partition(",")[0], "the gradients were never all-reduced"
+            if one["changed"]:
+                return not_yet("the list `batches` has changed", "it stays as it was: the next epoch needs it again",
+                               "`pop`, `remove`, `clear`, and assignments to `batches[…]`")
             if one["steps"] != 1:
                 return not_yet(f"rank {rank}'s optimizer stepped {one['steps']} times", "once, at the end",
                                "where `optimizer.step()` stands")
@@ -324,7 +336,10 @@ class Accumulate(InGroup):
                 "own": ("is wrong: it follows this rank's gradient only", "what travels, and when: before the step?"),
                 "scaled": (f"is {one['ratio']:.3g} times as long as it should be",
                            scaled.get(round(one["ratio"], 6), "what scales it, or clips it")),
-                "other": ("leads elsewhere", "what you divide by, clip, or leave out"),
+                "other": ("leads elsewhere",
+                          "outside `no_sync` has to be the last micro-batch: what comes after it stays in its rank"
+                          if one["early"] else "what you divide by, clip, or leave out; each micro-batch counts the "
+                          "same, whatever its size"),
             }[step]
             if problem:
                 return not_yet(f"rank {rank}'s step {problem}", "the mean of all micro-batches of all ranks", look)
@@ -374,37 +389,52 @@ class FineTune(InGroup):
 
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-        alone, loss_fn = copy.deepcopy(net), nn.MSELoss()
+        loss_fn, rank = nn.MSELoss(), dist.get_rank()
         everyones = [[(torch.randn(6, 3).double(), torch.randn(6, 2).double()) for _ in range(number)]
                      for _ in range(dist.get_world_size())]
         first = {name: one.detach().clone() for name, one in net.named_parameters()}
-        optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
-        for place, batches in enumerate(zip(*everyones, strict=True)):
-            alone[0].requires_grad_(place >= 3)
-            optimizer.zero_grad()
-            loss_fn(alone(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches])).backward()
-            optimizer.step()
-        fine_tune(net, everyones[dist.get_rank()], loss_fn)
-        wanted = dict(alone.named_parameters())
-        return {name: (one.flatten().tolist(), torch.allclose(one, wanted[name], 1e-9, 1e-12),
-                       torch.equal(one, first[name])) for name, one in net.named_parameters()}
+
+        def trained(begin=3, clear=True):
+            alone = copy.deepcopy(untrained)
+            optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+            for place, batches in enumerate(zip(*everyones, strict=True)):
+                alone[0].requires_grad_(place >= begin)
+                if clear:
+                    optimizer.zero_grad()
+                loss_fn(alone(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches])).backward()
+                optimizer.step()
+            return alone.state_dict()
+
+        def fits(wanted):
+            return {name: torch.allclose(one, wanted[name], 1e-9, 1e-12) for name, one in net.named_parameters()}
+
+        untrained = copy.deepcopy(net)
+        fine_tune(net, everyones[rank], loss_fn)
+        guesses = {f"`net[0]` was frozen for {begin} batches, not for 3": trained(begin) for begin in (0, 1, 2, 4)}
+        guesses |= {"`optimizer.zero_grad()`, in each step": trained(clear=False)}
+        right = fits(trained())
+        return {"guess": next((words for words, one in guesses.items() if all(fits(one).values())), ""),
+                "weights": {name: (one.flatten().tolist(), right[name], torch.equal(one, first[name]))
+                            for name, one in net.named_parameters()}}
 
     def judge(self, seen, number):
-        for name in seen[0]:
-            values, fits, still = zip(*(one[name] for one in seen), strict=True)
-            if all(fits):
-                continue
-            look = "what does DDP know of this parameter, and since when?"
+        weights = {name: list(zip(*(one["weights"][name] for one in seen), strict=True)) for name in seen[0]["weights"]}
+        for name, (values, *_) in weights.items():
             if not _near(values[0], values[-1], 1e-12):
                 return not_yet(f"after the last step, `{name}` differs between rank 0 and rank {len(seen) - 1}",
-                               "the same weights in every rank", look)
+                               "the same weights in every rank",
+                               "what does DDP know of this parameter, and since when?")
+        for name, (_, fits, still) in weights.items():
+            if all(fits):
+                continue
             if all(still):
                 return not_yet(f"`{name}` is what it was at the beginning", "it is trained"
                                + (" from the fourth batch on" if name.startswith("0.") else ""),
                                "what is frozen, and until when?")
             return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
                            "the weights of one process that has the batches of all ranks",
-                           "what is frozen when, how often the optimizer steps, and its learning rate")
+                           seen[0]["guess"] or "what is frozen when; what is averaged: the gradients, in each step, "
+                           "before `optimizer.step()`; and plain SGD with `lr=0.1`")
         return None
 
 

@@ -11,6 +11,7 @@ from helpers.instruments.waits import IN_VAIN, PATIENCE, form_group, meet, own_l
 #: What gloo says, and dies, when a message is longer than the tensor that it was meant for.
 _SIZES = re.compile(r"(\d+) vs (\d+)\. Received data size doesn't match expected size")
 _DESTROYED = "the process group was gone when the function returned"
+_CAUGHT = "caught the error of a collective that had waited in vain, and went on"
 _UNWAITED = "started an asynchronous operation and never waited for it"
 
 
@@ -40,6 +41,8 @@ class InGroup(Exercise):
     patience = PATIENCE
     waiting = "does every rank come to the same collectives, equally often?"
     """Where to look if a rank waited in vain."""
+    sizes = "do all ranks come to the same collective, or to a `recv` for this very `send`?"
+    """Where to look if a rank was sent more, or less, than it expected."""
 
     @classmethod
     def run(cls, answer, case, slowly):
@@ -58,6 +61,8 @@ class InGroup(Exercise):
                     returned = answer(*args, **kwargs)
                 if not dist.is_initialized():
                     raise RuntimeError(_DESTROYED)
+                if cls.traffic.failed:
+                    raise AssertionError(_CAUGHT)
                 if cls.traffic.unwaited:  # it ends here: what is still under way would meet what comes next
                     raise AssertionError(_UNWAITED)
             except RuntimeError as error:
@@ -98,8 +103,9 @@ class InGroup(Exercise):
         sizes = _SIZES.search("".join(error.logs))
         if sizes:
             return not_yet(f"a rank was sent {sizes[1]} bytes where it expected {sizes[2]}, and died of it",
-                           "what one rank sends is as long as what the other one receives",
-                           "do all ranks come to the same collective, or to a `recv` for this very `send`?")
+                           "what one rank sends is as long as what the other one receives", self.sizes)
+        if any(_CAUGHT in one.message for one in error.failures):
+            return not_yet(f"your function {_CAUGHT}", "no rank waits in vain", self.waiting)
         if any(_UNWAITED in one.message for one in error.failures):
             return not_yet(f"your function {_UNWAITED}", "each is waited for before its tensor is used",
                            "`isend`, `irecv` and `async_op=True` return at once, with something that has a `.wait()`")

@@ -32,6 +32,8 @@ class Traffic:
     """Bytes of each message given to `send`, `isend` or `batch_isend_irecv`."""
     received: int = 0
     """How many messages were asked for by `recv`, `irecv` or `batch_isend_irecv`."""
+    failed: int = 0
+    """How many operations ended with an error, when they were waited for."""
     unwaited: int = 0
     """How many asynchronous operations nobody waited for. (DDP's own are not counted.)"""
 
@@ -93,7 +95,11 @@ def counted_traffic():
 
     def waits(method):
         def asked(work, *args, **kwargs):
-            result = method(work, *args, **kwargs)
+            try:
+                result = method(work, *args, **kwargs)
+            except RuntimeError:
+                traffic.failed += 1
+                raise
             if result:  # `is_completed` says no until it is
                 waited.add(id(work))
             return result

@@ -133,6 +133,31 @@ def test_too_long(tensor):
     sending.wait()
 
 
+@wrong(ex.ring_all_reduce, "in its own dtype")
+def test_in_double(tensor):
+    twice = tensor.double()
+    ex.ring_all_reduce.answer(twice)
+    tensor.copy_(twice)
+
+
+@wrong(ex.ring_all_reduce, "another dtype is another way")
+def test_in_single(tensor):
+    half = tensor.float()
+    ex.ring_all_reduce.answer(half)
+    tensor.copy_(half)
+
+
+@wrong(ex.ring_all_reduce, "as long as the chunk that is sent, and of its dtype")
+def test_receives_into_another_dtype(tensor):
+    import torch
+    import torch.distributed as dist
+
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sending = dist.isend(tensor, (rank + 1) % n)
+    dist.recv(torch.empty(len(tensor)), (rank - 1) % n)
+    sending.wait()
+
+
 @wrong(ex.ring_all_reduce, "values that belong to other elements, or to none")
 def test_zeros(tensor):
     tensor.zero_()
@@ -208,6 +233,8 @@ test_average_gradients = edits(
     ("dist.all_reduce(parameter.grad)", "dist.reduce(parameter.grad, 0)", "rank 1's gradient of `0.weight`"),
     ("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad, async_op=True)", "never waited for it"),
     ("dist.all_reduce(parameter.grad)", "dist.broadcast(parameter.grad, 0)", "rank 0's gradient of `0.weight`"),
+    ((("model.parameters()", "model.named_parameters()"), ("for parameter in", "for name, parameter in"),
+      ("if parameter.requires_grad", "if name.endswith('weight')")), "`2.bias` is 8, 8.125 …, as before"),
     ("if parameter.requires_grad:", "if True:", "`0.bias` is frozen, and its gradient has changed"),
     ("if parameter.requires_grad:", "if parameter.requires_grad or parameter.grad is None:", "`1.bias` is frozen"),
     ("parameter.grad", "parameter.data", "the weights have changed, `0.weight` for example"),
@@ -216,6 +243,27 @@ test_average_gradients = edits(
     (zeros, zeros + "            parameter.grad = parameter.grad.float()\n", "given bfloat16, None in rank 0"),
     (divide, divide + "\n    dist.destroy_process_group()", "it had destroyed the process group"),
 )
+
+
+@wrong(ex.average_gradients, "what decides whether a parameter is skipped, and in which order they come")
+def test_a_bucket_of_what_this_rank_has(model):
+    import torch
+    import torch.distributed as dist
+
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    dist.all_reduce(torch.cat([grad.flatten() for grad in grads]))
+
+
+@wrong(ex.average_gradients, "caught the error of a collective")
+def test_catches_what_went_wrong(model):
+    import torch.distributed as dist
+
+    for parameter in model.parameters():
+        try:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        except Exception:
+            pass
 
 
 @wrong(ex.average_gradients, "as before; your function returned a list")
@@ -299,7 +347,9 @@ test_accumulate = edits(
     ("contextlib.nullcontext() if last else ", "", "never all-reduced; each rank stepped on its own"),
     (" / len(batches)", "", "4 micro-batches: rank 0's step is 4 times as long as it should be"),
     (" / len(batches)", " / len(batches) / 3", "0.333 times as long"),
-    (" / len(batches)", " / sum(len(x) for x, y in batches) * len(x)", "rank 0's step leads elsewhere"),
+    (" / len(batches)", " / sum(len(x) for x, y in batches) * len(x)", "counts the same, whatever its size"),
+    ("last = number == len(batches)", "last = number == 1", "outside `no_sync` has to be the last"),
+    (step, step + "\n    batches.clear()", "the list `batches` has changed"),
     ((("    optimizer.zero_grad()\n", ""), (loop, loop + "        optimizer.zero_grad()\n")),
      "only the last micro-batch"),
     ("    optimizer.zero_grad()\n", "", "the gradients from before were still there"),
@@ -420,8 +470,18 @@ test_fine_tune = edits(
     ex.fine_tune,
     (again, "            net[0].requires_grad_(True)", "`0.weight` differs between rank 0 and rank 1"),
     (again, "            pass", "`0.weight` is what it was at the beginning"),
-    ("number == 3", "number == 2", "5 batches: `0.weight` is the same in all ranks, but not what training"),
-    ("net[0].requires_grad_(False)", "pass", "`0.weight` is the same in all ranks, but not what training"),
+    ("number == 3", "number == 2", "`net[0]` was frozen for 2 batches, not for 3"),
+    ("number == 3", "number == 4", "`net[0]` was frozen for 4 batches, not for 3"),
+    ("net[0].requires_grad_(False)", "pass", "`net[0]` was frozen for 0 batches, not for 3"),
+    ("        optimizer.zero_grad()\n", "", "`optimizer.zero_grad()`, in each step"),
+    (((again, "            net[0].requires_grad_(True)"),
+      ("        optimizer.step()", "        optimizer.step()\n    for parameter in net.parameters():\n"
+                                  "        torch.distributed.broadcast(parameter.data, 0)")),
+     "the gradients, in each step"),
+    (((again, "            net[0].requires_grad_(True)"),
+      ("        optimizer.step()", "        if number > 2:\n"
+       "            torch.distributed.broadcast(net[0].weight.grad, 0)\n        optimizer.step()")),
+     "`0.bias` differs between rank 0 and rank 1"),
     ("lr=0.1", "lr=0.01", "is the same in all ranks, but not"),
     ("loss_fn(model(x), y)", "loss_fn(model.module(x), y)", "differs between rank 0 and rank 1"),
     ("        optimizer.step()", "        pass", "`0.weight` is what it was at the beginning"),
