@@ -45,19 +45,23 @@ class ExactAccuracy(InGroup):
     def probe(exact_accuracy, case):
         import torch
 
-        dataset = _Samples(*case)
-        returned = exact_accuracy(torch.nn.Identity().eval(), dataset)
+        dataset, model = _Samples(*case), torch.nn.Identity().eval()
+        returned = exact_accuracy(model, dataset)
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             returned = float(returned)
-        return (returned if isinstance(returned, float) else type(returned).__name__), dataset.reads.tolist()
+        return (returned if isinstance(returned, float) else type(returned).__name__), dataset.reads.tolist(), (
+            model.training)
 
     def judge(self, seen, case):
-        n, size, answers, reads = len(seen), case[0], *zip(*seen, strict=True)
+        n, size, answers, reads, training = len(seen), case[0], *zip(*seen, strict=True)
         each, most, rights = list(map(sum, zip(*reads, strict=True))), -(-size // n), sum(map(_is_right, range(size)))
 
         def accuracy(counts):
             return sum(count * _is_right(index) for index, count in enumerate(counts)) / max(1, sum(counts))
 
+        if any(training):
+            return not_yet("the model was put into train mode", "eval mode, as it was: no dropout, and BatchNorm's "
+                           "averages stay", "`model.train()`")
         for rank, read in enumerate(size - one.count(0) for one in reads):
             if read > most:
                 return not_yet(f"rank {rank} read {read} of the {size} samples", f"at most {most}: its own share",
@@ -162,10 +166,10 @@ class SaveSnapshot(InGroup):
         if not epoch:
             look = "`os.replace` replaces and removes in one step; before it, write under another name"
             return seen[0] and not_yet(f"there was {seen[0]}", "the whole snapshot from before, or the new one", look)
-        for rank, (found, changes) in enumerate(seen):
-            if rank and changes:
-                return not_yet(f"rank {rank} wrote a file, too", "rank 0 alone writes", "on a shared disk, all would "
-                               "write over each other")
+        for rank in (rank for rank, (_, changes) in enumerate(seen) if rank and changes):
+            return not_yet(f"rank {rank} wrote a file, too", "rank 0 alone writes", "on a shared disk, all would "
+                           "write over each other")
+        for rank, (found, _) in enumerate(seen):
             if found != epoch and rank:
                 what = "there was a file" if epoch == 1 else "the new one was there"
                 return not_yet(f"rank {rank} returned before {what}", "nobody does",
@@ -220,20 +224,23 @@ def _same(one, other):
 
 
 def _left_by_deaths(answer, path):
-    """What rank 0 leaves if it dies while it saves the second snapshot; None if that is always a whole one."""
+    """What rank 0 leaves if it dies while it saves a second snapshot, or a first; None if that is always whole."""
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed import fake_pg  # noqa: F401, which registers the backend "fake"
 
     from helpers.instruments.files import deaths
 
-    def save():
-        dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)  # its collectives return at once
-        answer(_state(2), path)
+    def left(path, *fine):
+        def save():
+            dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)  # collectives return at once
+            answer(_state(2), path)
+
+        *found, by_who_lived = [_found(path) for _ in deaths(save, Path(path).parent)]
+        return next((one for one in found if isinstance(one, str) and one not in (by_who_lived, *fine)), None)
 
     torch.save(_state(1), path)
-    *left, by_who_lived = [_found(path) for _ in deaths(save, Path(path).parent)]
-    return next((one for one in left if isinstance(one, str) and one != by_who_lived), None)
+    return left(path) or left(f"{path}.first", _NONE)  # where there was none before, there may still be none
 
 
 class Resume(InGroup):
@@ -348,6 +355,7 @@ class TrainUntil(InGroup):
            "early stopping, a NaN that is skipped, a time limit. Make the ranks agree first.")
     world_sizes = (2, 3)
     #: The limit, and how many batches there are.
+    sizes = "what decides whether a rank asks the others, and goes on: is it the same in all ranks?"
     cases = {"limit 0.5": (0.5, 6), "limit 0.25": (0.25, 6), "limit 0.01": (0.01, 6), "limit 1": (1, 6),
              "no batches": (0.5, 0)}
 
@@ -390,7 +398,7 @@ class TrainUntil(InGroup):
             TrainUntil.began.append(batch)
             dist.all_reduce(torch.zeros(4))  # stands for the gradients
             TrainUntil.ended.append(batch)
-            return losses[len(TrainUntil.ended) - 1]
+            return losses[min(len(TrainUntil.ended), len(losses)) - 1]
 
         limit, number = case
         returned = train_until(list("abcdef"[:number]), step, limit)
@@ -406,7 +414,7 @@ class TrainUntil(InGroup):
                 when = (f"when the mean loss was {means[made - 1]:.4g}" if 0 < made < wanted else
                         f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
                 return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
-                               "the number that is compared with the limit")
+                               "which number is compared with the limit, and how: below, not equal")
             if batches != "abcdef"[:made]:
                 return not_yet(f"rank {rank} trained on the batches {batches} of abcdef", "one after the other")
             if returned != wanted:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -103,7 +104,7 @@ def deaths(work, folder):
     for moment in range(50):
         for halfway in (True, False):
             for path in Path(folder).iterdir():
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             for path, content in before.items():
                 path.write_bytes(content)
             child = os.fork()

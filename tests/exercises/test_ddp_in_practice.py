@@ -45,6 +45,7 @@ test_exact_accuracy = edits(
     ("torch.zeros(2)", "torch.zeros(2, dtype=torch.uint8)", "1001 samples in bfloat16: rank 0 returned"),
     ("argmax(1)", "argmax(0)", "Error"),
     ("(counts[0] / counts[1]).item()", "counts.tolist()", "returned list"),
+    ("    counts = torch", "    model.train()\n    counts = torch", "the model was put into train mode"),
 )
 
 
@@ -120,6 +121,10 @@ test_save_snapshot = edits(
      "    own = f\"{path}.{dist.get_rank()}\"\n    torch.save(state, own)\n    os.replace(own, path)\n",
      "rank 1 wrote a file, too"),
     ("if dist.get_rank() == 0", "if dist.get_rank() == 1", "rank 1 wrote a file, too"),
+    (saves + replaces, "        if os.path.exists(path):\n    " + saves + "    " + replaces
+     + "        else:\n            torch.save(state, path)\n", "half a file"),
+    ((("        os.replace", "        pass\n    dist.barrier()\n    if dist.get_rank() == 1:\n        os.replace"),),
+     "rank 1 wrote a file, too"),
     (replaces, "", "the first snapshot: when rank 0 returned, there was no snapshot at all: no file at `path`"),
     (replaces, "        if not os.path.exists(path):\n    " + replaces,
      "rank 0 returned, there was the one from before"),
@@ -178,6 +183,21 @@ def test_through_pathlib_and_a_broadcast(state, path):
         Path(f"{path}.new").replace(path)
         done = [True]
     dist.broadcast_object_list(done, 0)
+
+
+@right(ex.save_snapshot)
+def test_in_a_folder_of_its_own(state, path):
+    import os
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+
+    if dist.get_rank() == 0:
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
+            torch.save(state, f"{folder}/new")
+            os.replace(f"{folder}/new", path)
+    dist.barrier()
 
 
 @right(ex.save_snapshot)
@@ -292,6 +312,8 @@ test_train_until = edits(
     ("dist.get_world_size()", "2", "3 ranks, limit 0.25: rank 0 stopped after 6"),
     (" / dist.get_world_size()", "", "limit 0.5: rank 0 stopped after 5 steps"),
     ("< limit", "<= limit", "limit 0.25: rank 0 stopped after 4 steps, when the mean loss was 0.25"),
+    ("< limit", "<= limit", "and how: below, not equal"),
+    ("in batches:", "in batches * 2:", "limit 0.01: rank 0 stopped after 12 steps"),
     ("loss / dist.get_world_size() < limit", "loss / dist.get_world_size() < limit and steps > 1",
      "limit 1: rank 0 stopped after 2"),
     ("    return steps", "", "returned None"),
