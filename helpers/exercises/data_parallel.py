@@ -198,8 +198,7 @@ class GatherNested(InOneRank):
             return "`outputs` itself has changed", *STAYS
         if shown(got) != shown(wanted):
             return (f"it returned `{shown(got)}`", f"`{shown(wanted)}`",
-                    "along which dimension, and in which order, tensors are joined; the kind and the dtype of what you "
-                    "make of what lies inside")
+                    "along which dimension, and in which order, tensors are joined; the result's kind and dtype")
         lost = unreached(got, sources)
         return (f"`backward` does not reach device {lost[0]}", "gradients on every device",
                 "a `detach()`, `tolist()` or new tensor made from numbers") if lost else None
@@ -406,7 +405,8 @@ class SmallCnn(InOneRank):
             if not sizes:
                 raise
             return (f"mat1 and mat2 shapes cannot be multiplied ({sizes[0]})", "ten numbers per image",
-                    "first stands what arrives, a replica's images × numbers, then what the head claims")
+                    "what arrives is the first shape, rows × numbers; what the head claims is the second; the rows are "
+                    "one replica's images")
         if len({one.dim() for one in outputs}) > 1:
             return f"for one image, the shape is {list(outputs[-1].shape)}", "[1, 10]", "`squeeze()` takes every 1 away"
         output = torch.cat(outputs)

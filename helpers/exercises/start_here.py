@@ -147,7 +147,7 @@ class SayItOnce(Exercise):
         import contextlib
         import io
 
-        os.environ["LOCAL_RANK"] = "0"  # as if each rank ran on a machine of its own
+        os.environ["LOCAL_RANK"] = str(int(os.environ["RANK"]) % 2)  # as on machines of two ranks each
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             say_it_once(message)
         return printed.getvalue()
@@ -160,8 +160,8 @@ class SayItOnce(Exercise):
                            "is there a rank with that number? `os.environ['RANK']` is a string. And is it `print`, "
                            "with the message unchanged?")
         if times > 1:
-            return not_yet(f"it was printed {times} times", "once",
-                           "which ranks come to the `print`? `LOCAL_RANK` counts anew on each machine")
+            return not_yet(f"it was printed {times} times", "once", "which ranks come to the `print`?"
+                           + " `LOCAL_RANK` counts anew on each machine" * (times < len(seen)))
         if "".join(seen).strip("\n") != message:
             return not_yet(f"more than the message was printed: `{''.join(seen)}`", f"`{message}`, unchanged",
                            "what you add to it")

@@ -127,7 +127,7 @@ test_say_it_once = edits(
     ("int(os.environ[\"RANK\"]) == 0", "os.environ[\"RANK\"] == 0", "1 rank: it was not printed"),
     ("int(os.environ[\"RANK\"]) == 0", "int(os.environ[\"RANK\"]) > 0 or os.environ[\"WORLD_SIZE\"] == \"1\"",
      "3 ranks: it was printed 2 times"),
-    ("RANK", "LOCAL_RANK", "3 ranks: it was printed 3 times"),
+    ("RANK", "LOCAL_RANK", "`LOCAL_RANK` counts anew on each machine"),
     ("print(message)", "print(message.strip())", "what was printed is `epoch 0:"),
     ("print(message)", "print('Training begins.')", "another message: it was not printed"),
     ("print(message)", "print('rank 0 says:', message)", "more than the message"),
