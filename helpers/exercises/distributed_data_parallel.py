@@ -206,8 +206,7 @@ class AverageGradients(InGroup):
 
     def lost(self, lines, case):
         return replace(super().lost(lines, case), where_to_look=(
-            "what decides whether a parameter is skipped: is it the same in all ranks? "
-            f"Rank {range(len(lines))[case[1]]} has no gradient for `1.weight`"))
+            f"{self.sizes} Rank {range(len(lines))[case[1]]} has no gradient for `1.weight`"))
 
 
 FROZEN = "0.bias", "1.bias"
