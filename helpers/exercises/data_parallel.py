@@ -79,7 +79,6 @@ def shown(value):
 def unreached(value, sources):
     """Those names of `sources`, pairs of a name and a tensor, to which no gradient leads back from `value`."""
     import torch
-
     ends = [tensor for tensor in tensors(value) if tensor.requires_grad]
     total = sum(tensor.sum() for tensor in (*ends, torch.zeros(1, requires_grad=True)))
     return [name for name, source in sources if not source.requires_grad or not torch.autograd.grad(
@@ -91,7 +90,8 @@ class ScatterNested(InOneRank):
     task = ("Share `inputs` out among at most `n_devices` devices. Return a list with one item for each device that "
             "gets samples. A tensor is cut along dimension 0, as `torch.chunk` cuts it. From a tuple, a list or a dict "
             "(they may hold each other) every device gets one of the same kind, with its part of each tensor. What is "
-            "neither, a number for example, every device gets as it is. Gradients flow back through the parts.")
+            "neither, a number for example, every device gets as it is. Gradients flow back through the parts. "
+            "Leave `inputs` alone.")
     hints = (
         "`inputs.chunk(n_devices)` does all that a single tensor needs, also with fewer samples than devices.",
         "For a tuple, scatter each of its items; that gives a list by item of lists by device. `zip(*…)` turns it into "
@@ -155,7 +155,7 @@ class GatherNested(InOneRank):
             "such, the same kind from each (they may hold each other). Return one of that kind, in which the "
             "tensors of all devices are joined along dimension 0, in the devices' order. `None` stays `None`. "
             "Where the replicas return scalars, tensors without a dimension, return a vector with one element per "
-            "device, as the library does. `backward` has to find its way back to every device.")
+            "device, as the library does. `backward` has to find its way back to every device. Leave `outputs` alone.")
     hints = (
         "`torch.cat` joins tensors whose sizes differ in dimension 0 only. It refuses scalars: give them a dimension.",
         "For dicts: gather the values of one name from all devices, then of the next. For tuples, `zip(*outputs)` "

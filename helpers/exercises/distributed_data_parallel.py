@@ -226,7 +226,7 @@ class Accumulate(InGroup):
             "rank. Make **one** optimizer step with the mean gradient over all micro-batches of all ranks, "
             "`loss_fn(model(x), y)` being each micro-batch's mean loss. The gradients may be all-reduced only "
             "**once**, and memory is short: never hold the activations of two micro-batches. When your function is "
-            "called, the gradients of an earlier step may still be there.")
+            "called, the gradients of an earlier step may still be there. Leave the list `batches` as it is.")
     hints = (
         "`with model.no_sync():` keeps DDP from averaging. For which of the micro-batches?",
         "DDP decides in the forward whether it will average in the backward. So forward and backward both belong into "
