@@ -164,7 +164,7 @@ class WhoWaits(Alone):
            "for groups. Following `missing` from rank to rank leads to the one that waits for nobody.")
     cases = {"one group": 0, "two groups that count alike": 1, "clocks that differ": 2,
              "asked for more before it waits": 3, "old entries have fallen out": 4, "nobody waits": 5, "a chain": 6,
-             "a later one is over": 7}
+             "a later one is over": 7, "all have come": 8}
 
     def answer(dumps, groups):
         def came(rank, name, number):
@@ -185,18 +185,20 @@ class WhoWaits(Alone):
         found = who_waits(*_case(number))
         if not isinstance(found, dict):
             return type(found).__name__
+        if odd := [rank for rank, said in found.items() if not isinstance(said, tuple | list) or len(said) != 3]:
+            return f"dict with {found[odd[0]]!r} for rank {odd[0]}"
         return {int(rank): (str(name), round(float(seconds), 3), list(missing))
                 for rank, (name, seconds, missing) in found.items()}
 
     def judge(self, seen, number):
         (found,), wanted = seen, WhoWaits.answer(*_case(number))
         if isinstance(found, str):
-            return not_yet(f"it returned a {found}", "a dict: rank: (profiling_name, seconds, missing)",
-                           "the line with `return`")
+            return not_yet(f"it returned a {found}", "a dict: rank: (profiling_name, seconds, missing), of ranks that "
+                           "wait, and no others", "the line with `return`")
         for rank, (name, seconds, missing) in wanted.items():
             if rank not in found:
                 return not_yet(f"rank {rank} is not in what it returned, but it waits in {name}", f"all of {[*wanted]}",
-                               "which entries are not `retired`?")
+                               "which entries are not `retired`? And all may have come, and none be over")
             got = found[rank]
             if got[0] == name.removeprefix("gloo:"):
                 return not_yet(f"rank {rank} was said to wait in {got[0]!r}", f"{name!r}", "`profiling_name`, as it is")
@@ -239,6 +241,8 @@ def _case(number):
                  [("0", "gloo:broadcast", 7, True, 3)], late]
     elif number == 5:
         ranks = [done, done, [], done]
+    elif number == 8:  # a cable was pulled while they sent
+        ranks = [wait, wait, wait, wait]
     elif number == 7:  # who counts only in a group, or looks at the last one only, is misled
         ranks = [[("0", "gloo:all_reduce", 9, False, 6), ("1", "gloo:all_gather", 1, False, 5),
                   ("1", "gloo:broadcast", 2, True, 4)], [("1", "gloo:broadcast", 2, True, 4)], done, done]

@@ -136,6 +136,9 @@ test_who_waits = edits(
     ("if not came(", "if came(", "was said to wait for"),
     ("        if waits:\n", "        if waits and rank == 0:\n", "rank 1 is not in what it returned"),
     ("return found", "return list(found.items())", "it returned a list"),
+    ("found = {}", "found = dict.fromkeys(dumps)", "it returned a dict with None for rank 2"),
+    ("return found", "return {rank: said for rank, said in found.items() if said[2]}",
+     "all have come: rank 0 is not in what it returned"),
     ("min(waits, key=lambda entry: entry[\"record_id\"])", "waits[-1]", "the first that is not over"),
     ("entry[\"record_id\"])", "entry[\"collective_seq_id\"])", "a later one is over"),
     ("        if waits:\n", "        if waits and not max(dump[\"entries\"], key=lambda entry: entry[\"record_id\"])["
