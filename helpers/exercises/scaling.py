@@ -150,7 +150,8 @@ class ChooseLayout(Alone):
              for gpus, batch, limit, node, kind in ((16, 64, 80, 8, "small"), (64, 128, 80, 8, "large"),
                                                     (32, 96, 39, 4, "slow network"), (12, 60, 60, 8, "small"),
                                                     (12, 48, 40, 4, "slow network"), (6, 8, 80, 6, "small"),
-                                                    (64, 256, 80, 8, "huge"), (16, 4, 60, 8, "large"))}
+                                                    (64, 256, 80, 8, "huge"), (16, 4, 60, 8, "large"),
+                                                    (4, 2, 80, 1, "small"))}
 
     def answer(gpus, batch, seconds, held, limit, node):
         fitting = []

@@ -102,6 +102,7 @@ test_choose_layout = edits(
     ("min(fitting, key=lambda layout: seconds(*layout), default=None)", "(4, 4, 1, 1, 16)", "its ranks are"),
     ("min(fitting, key=lambda layout: seconds(*layout), default=None)", "None", "it returned None"),
     ("held(*layout) <= limit", "held(*layout) < limit", "32 GPUs of 39 GiB"),
+    ("held(*layout) <= limit", "held(*layout) <= limit and layout[3] >= pipeline", "4 GPUs of 80 GiB, batch 2"),
     ("range(1, gpus // tensor + 1) if", "range(1, gpus // tensor + (tensor > 1)) if", "12 GPUs of 40 GiB"),
     ("range(1, batch + 1)", "range(1, batch)", "6 GPUs of 80 GiB"),
     ((("range(1, node + 1) if", "(1, 2, 4, 8) if"), ("range(1, gpus // tensor + 1) if", "(1, 2, 4, 8, 16, 32, 64) if")),
