@@ -42,6 +42,8 @@ test_column_parallel = edits(
     ex.column_parallel,
     ("            dist.all_reduce(gradient)\n            return gradient", "            return gradient",
      "`x.grad` holds only what came through its own rows"),
+    ("            dist.all_reduce(gradient)\n            return gradient",
+     "            dist.all_reduce(gradient)\n            return gradient / n", "the sum, not the mean"),
     ("return gradient.chunk(n, 1)[rank]", "return gradient.chunk(n, 1)[0]",
      "`x.grad` is not that of the whole layer"),
     ("torch.cat(parts, 1)", "torch.cat(parts, 0)", "`loss_of(output).backward()`"),
@@ -108,9 +110,11 @@ def test_all_by_hand(x, weight, bias, loss_of):
 test_choose_mesh = edits(
     ex.choose_mesh,
     ("range(1, 9)", "range(1, gpus + 1)", "is no mesh of"),
-    ("range(1, 9)", "range(1, 8)", "GiB and sends"),
+    ("range(1, 9)", "range(1, 8)", "it was never asked for"),
+    ("range(1, 9)", "(1, 2, 4, 8)", "96 GPUs of 40 GiB"),
     ("if held <= limit:", "if True:", "does not fit in"),
-    ("fitting[mesh] = sent", "fitting[mesh] = held", "GiB and sends"),
+    ("if held <= limit:", "if held < limit:", "64 GPUs of 73 GiB"),
+    ("fitting[mesh] = sent", "fitting[mesh] = held", "which of those that fit sends least?"),
     ("min(fitting", "max(fitting", "GiB and sends"),
     ("min(fitting, key=fitting.get, default=None)", "min(fitting, key=fitting.get)", "ValueError"),
 )
@@ -136,6 +140,9 @@ test_mean_gradient = edits(
     ("len(x) / samples", "1 / len(xs)", "the micro-batches are not equally large"),
     ("for x, y in zip(xs, ys, strict=True):", "for x, y in list(zip(xs, ys))[-1:]:", "is not that of the whole batch"),
     (".backward()", "", "has none"),
+    ("(loss_fn(model(x), y) * len(x) / samples).backward()",
+     "loss = loss_fn(model(x), y) * len(x) / samples\n        loss.backward(retain_graph=True)",
+     "times the memory of the largest micro-batch was held"),
 )
 
 
