@@ -1,5 +1,6 @@
 """The exercises of sharding: an optimizer in shards, its bytes predicted, a checkpoint cut anew, FSDP in units."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from helpers.exercises.alone import Alone
@@ -54,7 +55,8 @@ class ShardedAdamw(InGroup):
         from helpers.instruments.memory import held_bytes
 
         torch.manual_seed(0)
-        model = nn.Sequential(*(nn.Linear(24, 24) for _ in range(8))).to(getattr(torch, dtype))
+        # 18 tensors, 4,825 numbers: nothing that four ranks could share out evenly.
+        model = nn.Sequential(*(nn.Linear(24, 24) for _ in range(8)), nn.Linear(24, 1)).to(getattr(torch, dtype))
         plain, parameters, seen = copy.deepcopy(model), list(model.parameters()), {"steps": 0, "differ": 0.0}
         gradients = [[torch.randn_like(one) for one in parameters] for _ in range(3)]
         originals = [one.untyped_storage() for one in parameters]  # kept: no new one can have the address of an old one
@@ -120,7 +122,7 @@ class MemoryPerRank(Alone):
     why = ("this is the first thing to compute before you rent GPUs: 175 billion parameters are 2,800 GB of states, "
            "and no GPU has that; 64 of them hold 44 GB each. Activations come on top, and are not shared out.")
     cases = {f"{parameters:,} parameters, {ranks} ranks, stage {stage}": (parameters, ranks, stage)
-             for parameters, ranks in ((1000, 4), (1003, 4), (7, 8)) for stage in range(4)}
+             for parameters, ranks in ((1000, 4), (1001, 4), (7, 8)) for stage in range(4)}
 
     def answer(parameters, ranks, stage):
         piece = -(-parameters // ranks)
@@ -139,8 +141,8 @@ class MemoryPerRank(Alone):
         for kind, right in wanted.items():
             if got[kind] != right:
                 piece = -(-case[0] // case[1])
-                half = kind == "optimizer" and 2 * got[kind] == right
-                look = ("AdamW keeps two numbers for each parameter" if half else
+                look = ("stage 0 cuts nothing: 4 bytes for a number, and AdamW keeps two for each parameter"
+                        if case[2] == 0 else
                         "pieces are of whole parameters, and equal: round up" if abs(got[kind] - right) < 16 else
                         f"is this kind cut at stage {case[2]}? A piece has {piece:,} parameters, of 4 bytes for each "
                         "number")
@@ -269,31 +271,29 @@ class ShardIt(InGroup):
         tokens = torch.arange(16).view(2, 8)
         wanted = plain(tokens).square().mean()
         wanted.backward()
-        returned = shard_it(model)
-        model = returned if isinstance(returned, torch.nn.Module) else model
-        sharded = [isinstance(one, DTensor) for one in model.parameters()]
+        shard_it(model)
+        if not all(isinstance(one, DTensor) for one in model.parameters()):
+            return {"sharded": False}
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with memory_by_kind(model, optimizer) as forward:
             loss = model(tokens).square().mean()
         between = forward[-1].gathered
         loss.backward()
-        grads = [one.grad for one in model.parameters()]
-        whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in grads]
-        same = all(torch.allclose(one, other.grad, atol=1e-6)
-                   for one, other in zip(whole, plain.parameters(), strict=True))
+        same = all(torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-6)
+                   for one, other in zip(model.parameters(), plain.parameters(), strict=True))
         rest = total - layers * block
-        return {"sharded": all(sharded), "same": same and torch.allclose(loss, wanted),
+        return {"sharded": True, "same": same and torch.allclose(loss, wanted),
                 "peak": (max(moment.gathered for moment in forward) - rest) / block,
                 "between": (between - rest) / block}
 
     def judge(self, seen, layers):
         for rank, one in enumerate(seen):
             if not one["sharded"]:
-                return not_yet(f"some of rank {rank}'s parameters are not sharded", "every one is a DTensor",
-                               "the last call is for the whole model")
+                return not_yet(f"some of rank {rank}'s parameters in `model` are not sharded", "every one is a DTensor",
+                               "the last call is for the whole model, and for this one: no copy, no wrapper")
             if not one["same"]:
-                return not_yet("the loss or the gradients are not those of the plain model", "the same numbers", "what "
-                               "else was changed?")
+                return not_yet("the loss or the gradients are not those of the plain model", "the same numbers",
+                               "what else was changed?")
             if one["peak"] > 1.1:
                 return not_yet(f"in forward up to {one['peak']:.0f} blocks were whole at the same time", "one",
                                "what does one call of `fully_shard` gather together, and when is it dropped again?")
@@ -301,6 +301,12 @@ class ShardIt(InGroup):
                 return not_yet(f"after forward {one['between']:.0f} blocks were still whole", "none",
                                "`reshard_after_forward`")
         return None
+
+    def _of_error(self, error, answer):
+        feedback = super()._of_error(error, answer)
+        if "fully_shard(" not in feedback.where_to_look:
+            return feedback
+        return replace(feedback, expected="inner units come first, and what is around them last; each has a `forward`")
 
 
 sharded_adamw, memory_per_rank, my_piece, shard_it = ShardedAdamw(), MemoryPerRank(), MyPiece(), ShardIt()

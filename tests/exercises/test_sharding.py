@@ -15,7 +15,7 @@ from tests.answers import edits, right, wrong
 
 test_sharded_adamw = edits(
     ex.sharded_adamw,
-    ("torch.optim.AdamW(mine,", "torch.optim.AdamW(model.parameters(),", "keeps 38,400 bytes"),
+    ("torch.optim.AdamW(mine,", "torch.optim.AdamW(model.parameters(),", "keeps 38,600 bytes"),
     ("            dist.broadcast(parameter.data, src=owner)", "            pass", "away from a plain AdamW's"),
     ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.AdamW(mine)", "rank 0's weights are up to"),
     ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.SGD(mine, lr=lr)", "away from a plain AdamW's"),
@@ -42,7 +42,8 @@ def test_flat_pieces_as_zero_does(model, steps, lr):
     flat = torch.cat([one.detach().flatten() for one in parameters])
     full = torch.nn.functional.pad(flat, (0, -len(flat) % n))
     del flat
-    for one, view in zip(parameters, full.split([*(one.numel() for one in parameters)]), strict=False):
+    for one, view in zip(parameters, full[:sum(map(torch.numel, parameters))].split([*map(torch.numel, parameters)]),
+                         strict=True):
         one.data = view.view_as(one)
     piece = torch.nn.Parameter(full.chunk(n)[rank])
     optimizer = torch.optim.AdamW([piece], lr=lr)
@@ -134,6 +135,18 @@ def test_a_plain_one_that_broadcasts_as_well(model, steps, lr):
     return optimizer
 
 
+@wrong(ex.sharded_adamw, "away from a plain AdamW's")
+def test_what_does_not_divide_is_nobodys(model, steps, lr):
+    parameters, n, rank = list(model.parameters()), dist.get_world_size(), dist.get_rank()
+    each = len(parameters) // n
+    optimizer = torch.optim.AdamW(parameters[rank * each:(rank + 1) * each], lr=lr)
+    for _ in steps:
+        optimizer.step()
+        for index, one in enumerate(parameters[:n * each]):
+            dist.broadcast(one.data, src=index // each)
+    return optimizer
+
+
 @wrong(ex.sharded_adamw, "holds 0 bytes together")
 def test_the_state_is_not_returned(model, steps, lr):
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
@@ -143,7 +156,11 @@ def test_the_state_is_not_returned(model, steps, lr):
 
 test_memory_per_rank = edits(
     ex.memory_per_rank,
-    ("-(-parameters // ranks)", "parameters // ranks", "1,003 parameters, 4 ranks, stage 1: optimizer: 2,000 bytes"),
+    ("-(-parameters // ranks)", "parameters // ranks", "1,001 parameters, 4 ranks, stage 1: optimizer: 2,000 bytes"),
+    ("-(-parameters // ranks)", "round(parameters / ranks)", "and equal: round up"),
+    ("8 * (piece if stage >= 1 else parameters)", "4 * -(-2 * parameters // (ranks if stage >= 1 else 1))",
+     "and equal: round up"),
+    ("8 * (piece", "12 * (piece", "AdamW keeps two for each parameter"),
     ("stage >= 2", "stage >= 1", "stage 1: gradients: 1,000 bytes"),
     ("stage >= 3", "stage >= 2", "stage 2: parameters: 1,000 bytes"),
     ("8 * (piece", "4 * (piece", "optimizer: 4,000 bytes"),
@@ -206,6 +223,10 @@ test_shard_it = edits(
     ("    for block in model.blocks:\n        fully_shard(block)\n", "", "up to 4 blocks were whole"),
     ("fully_shard(block)\n", "fully_shard(block, reshard_after_forward=False)\n", "up to 4 blocks"),
     ("    fully_shard(model)\n", "", "are not sharded"),
+    ("    for block", "    import copy\n\n    model = copy.deepcopy(model)\n    for block", "no copy, no wrapper"),
+    ("    for block", "    fully_shard(model)\n    for block", "inner units come first"),
+    ("    for block in model.blocks:\n        fully_shard(block)\n", "    fully_shard(model.blocks)\n",
+     "each has a `forward`"),
     ("for block in model.blocks:", "for block in model.blocks[:2]:", "up to 3 blocks were whole"),
 )
 
