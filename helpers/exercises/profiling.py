@@ -289,6 +289,9 @@ def _broken(own, seen):
         return ("other pixels went through the network than in the slow training",
                 "the same images, and from each row its own mean is taken",
                 "compare your batch with `normalised(image)`, image by image: `torch.allclose`")
+    if own["changed"]:
+        return ("`images` is not as it was", "whoever gave you the array still has the same numbers in it",
+                "`-=` and `sub_` write into it, and so they do where `torch.from_numpy` shares its memory")
     if not all(abs(one["digest"] / own["digest"] - 1) <= 1e-7 for one in seen):
         return ("the ranks hold different models at the end", "the same model everywhere",
                 "`model(…)` averages gradients, `model.module(…)` does not")
@@ -340,7 +343,8 @@ def _counted(train, model, images, pixels, counts):
 
     from helpers.workers.profiling.slow_training import Log
 
-    batches, flushed, made, forward = [], [], [], []  # made: (operator, size of its result)
+    batches, flushed, made, forward = [], [], [], []  # made: (operator, or the place of NumPy's; its result's size)
+    before = images.copy()
     own = {getattr(inspect.unwrap(train), "__code__", train.__code__).co_filename} - {__file__}
     gradients = sum(parameter.nbytes for parameter in model.parameters())
 
@@ -358,7 +362,8 @@ def _counted(train, model, images, pixels, counts):
 
     class Watched(type(images)):
         def __array_finalize__(self, parent):
-            made.append(("numpy", self.size))
+            caller = sys._getframe(1)
+            made.append(((caller.f_code, caller.f_lasti), self.size))
 
     class WatchedLog(Log):
         def flush(self):
@@ -382,6 +387,7 @@ def _counted(train, model, images, pixels, counts):
                   copies=max(Counter(operator for operator, size in made if size >= images.size).values(), default=0),
                   collectives=sum((one.name, one.bytes) != ("all_reduce", gradients) for one in traffic.collectives),
                   images=sum(size for size, _ in batches), squares=sum(share for _, share in batches) / EPOCHS,
+                  changed=bool((images != before).any()),
                   flushes=flushed.count(threading.get_ident()))  # those of another thread hold nobody up
 
 

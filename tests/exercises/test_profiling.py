@@ -221,6 +221,7 @@ test_another_result = edits(
     ("pixels.mean(-1, keepdim=True)", "pixels.mean((1, 2), keepdim=True)", "other pixels"),
     (" / 64", " / 255", "other pixels"),
     (NORMALISE, "", "other pixels"),
+    (CONVERT, "    images -= images.mean(-1, keepdims=True)\n" + CONVERT, "`images` is not as it was"),
     ("model(pixels[", "model.module(pixels[", "the ranks hold different models"),
     ("labels[start:start + 32])", "labels[start:start + 32]) / 8", "the loss ends higher"),
     ("            optimizer.zero_grad()\n", "", "the loss ends lower"),
@@ -281,6 +282,9 @@ def test_other_repairs_that_are_right():
     for number, changes in enumerate((
         # normalised by NumPy, in double precision
         [(CONVERT, "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
+        # the same in single precision: three operators of NumPy's on all images, each once
+        [(CONVERT, "    images = images.astype('float32')\n"
+                   "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
         # a batch at a time, converted as it is needed
         [(CONVERT, ""), (NORMALISE, ""), ("len(pixels)", "len(images)"), (
             LOSS, "batch = torch.from_numpy(images)[start:start + 32].float()\n            "
