@@ -95,12 +95,15 @@ test_beat_the_course = edits(
     ("split(32)", "split(16)", "as good a network, with"),
     ((("for _ in range(epochs):", "for epoch in range(epochs):"),
       ("            optimizer.zero_grad()\n", "            if epoch > 5:\n                continue\n"
-       "            optimizer.zero_grad()\n")), "3,072 of 5,120 images were learned from"),
+       "            optimizer.zero_grad()\n")), "3,000 of 5,000 images were learned from"),
     (((LEARN, f"            if number % 2:\n                continue\n{LEARN}"), *NUMBERED),
-     "2,560 of 5,120 images were learned from"),
+     "2,560 of 5,000 images were learned from"),
     (((LEARN, "            if number % 2 == 0:\n" + LEARN.replace(12 * " ", 16 * " ")),
       *NUMBERED), "a gradient of its own"),
     ("net(batch)", "net.forward(batch)", "call `net(batch)`"),
+    ("zip(pixels.split(32), labels[order].split(32), strict=True)",
+     "list(zip(pixels.split(32), labels[order].split(32), strict=True))[:-1]", "in the last batch, too?"),
+    ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
 )
 
 
@@ -161,6 +164,7 @@ test_prepared_once = edits(
      "each image was moved in the same way in every epoch"),
     ("labels[order].split(64)", "labels.split(64)", "labels are those of another image"),
     ("split(64)", "split(32)", "batches of 32"),
+    ("labels[order].split(64)", "labels[order].int().split(64)", "labels that are int32"),
     ("(len(images), 2, 1), generator=dice)", "(1, 2, 1), generator=dice).expand(len(images), 2, 1)",
      "all images of a batch were moved in the same way"),
     ("(len(images), 2, 1), generator=dice)", "(len(images), 1, 1), generator=dice).expand(len(images), 2, 1)",
