@@ -131,6 +131,8 @@ class ColumnParallel(InGroup):
         mine = [one.detach().clone().requires_grad_()
                 for one in (x, whole.weight.chunk(n)[rank], whole.bias.chunk(n)[rank])]
         returned = column_parallel(*mine, loss_of)
+        traffic = ColumnParallel.traffic  # of n broadcasts a rank sends one; and what goes to all others counts once
+        sent = traffic.bytes() - (n - 1) / n * traffic.bytes("broadcast") + sum(traffic.sent) / (n - 1)
         wanted = x.grad, whole.weight.grad.chunk(n)[rank], whole.bias.grad.chunk(n)[rank]
         own = slope.chunk(n, 1)[rank] @ mine[1].detach()
 
@@ -143,7 +145,7 @@ class ColumnParallel(InGroup):
         return {"output": near(returned, output), "shape": list(getattr(returned, "shape", ())), "grads": grads,
                 "own": near(mine[0].grad, own), "times": near(mine[1].grad, n * wanted[1]),
                 "none": [name for name, one in zip(grads, mine, strict=True) if one.grad is None],
-                "sent": ColumnParallel.traffic.bytes() / x.element_size() + sum(ColumnParallel.traffic.sent)}
+                "sent": sent / x.element_size()}
 
     def judge(self, seen, case):
         n, (_, batch, rows) = len(seen), case
@@ -303,7 +305,8 @@ class MeanGradient(Alone):
         parts = [gradient(x, y) for x, y in zip(xs, ys, strict=True)]
         wanted = gradient(torch.cat(xs), torch.cat(ys))
         with held_bytes() as one:
-            gradient(max(xs, key=len), max(ys, key=len))
+            mean_gradient(model, nn.functional.mse_loss, [max(xs, key=len)], [max(ys, key=len)])
+        model.zero_grad()
         with held_bytes() as held:
             mean_gradient(model, nn.functional.mse_loss, xs, ys)
         grads = [parameter.grad for parameter in model.parameters()]

@@ -107,6 +107,37 @@ def test_all_by_hand(x, weight, bias, loss_of):
     return output
 
 
+@right(ex.column_parallel)
+def test_each_rank_broadcasts_its_part(x, weight, bias, loss_of):
+    mine = torch.nn.functional.linear(x, weight, bias)
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    parts[dist.get_rank()] = mine.detach().clone()
+    for rank, part in enumerate(parts):
+        dist.broadcast(part, src=rank)
+    parts[dist.get_rank()] = mine
+    output = torch.cat(parts, 1)
+    loss_of(output).backward()
+    dist.all_reduce(x.grad)
+    return output
+
+
+@right(ex.column_parallel)
+def test_each_rank_sends_its_part_to_all_others(x, weight, bias, loss_of):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    mine = torch.nn.functional.linear(x, weight, bias)
+    parts = [torch.empty_like(mine) for _ in range(n)]
+    sending = [dist.isend(mine.detach(), other) for other in range(n) if other != rank]
+    for other in set(range(n)) - {rank}:
+        dist.recv(parts[other], other)
+    for one in sending:
+        one.wait()
+    parts[rank] = mine
+    output = torch.cat(parts, 1)
+    loss_of(output).backward()
+    dist.all_reduce(x.grad)
+    return output
+
+
 test_choose_mesh = edits(
     ex.choose_mesh,
     ("range(1, 9)", "range(1, gpus + 1)", "is no mesh of"),
@@ -149,6 +180,18 @@ test_mean_gradient = edits(
 @wrong(ex.mean_gradient, "times the memory of the largest micro-batch was held")
 def test_all_at_once(model, loss_fn, xs, ys):
     loss_fn(model(torch.cat(xs)), torch.cat(ys)).backward()
+
+
+@right(ex.mean_gradient)
+def test_functional_which_holds_more_for_one(model, loss_fn, xs, ys):
+    from torch.func import functional_call, grad
+
+    weights, samples = {name: one.detach() for name, one in model.named_parameters()}, sum(map(len, xs))
+    for x, y in zip(xs, ys, strict=True):
+        found = grad(lambda weights, x, y: loss_fn(functional_call(model, weights, (x,)), y))(weights, x, y)
+        for name, one in model.named_parameters():
+            share = found[name] * (len(x) / samples)
+            one.grad = share if one.grad is None else one.grad + share
 
 
 @right(ex.mean_gradient)
