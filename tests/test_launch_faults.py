@@ -341,6 +341,13 @@ def test_the_fork_server_killed_between_the_look_at_it_and_the_first_rank(monkey
     assert launch(lambda: 5, nprocs=2, show=False, timeout=60).results == [5, 5]
 
 
+def test_a_server_whose_kernel_ended_while_it_imported_goes_without_a_word(tmp_path):
+    gone = {**os.environ, server.SESSION: str(tmp_path / "removed by the kernel")}
+    done = subprocess.run([sys.executable, "-c", "import helpers.launcher.preload"], env=gone, capture_output=True,
+                          text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_fork_server_killed_during_a_run():
     launch(print, nprocs=1, show=False)
     threading.Timer(1.0, lambda: os.kill(workarounds.server_pid(), signal.SIGKILL)).start()

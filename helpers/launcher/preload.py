@@ -63,5 +63,8 @@ if "HELPERS_SESSION" in os.environ:
     # The server sets its own, and leaves this one to ranks: interrupted before it is one, a rank ends without a word.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     unfinished = Path(os.environ["HELPERS_SESSION"], f"unready-{os.getpid()}")
-    unfinished.write_text(json.dumps(failed))
-    unfinished.rename(unfinished.with_name(f"ready-{os.getpid()}"))
+    try:
+        unfinished.write_text(json.dumps(failed))
+        unfinished.rename(unfinished.with_name(f"ready-{os.getpid()}"))
+    except FileNotFoundError:  # the kernel has ended meanwhile, in good order, and has removed the folder
+        os._exit(0)
