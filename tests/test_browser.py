@@ -78,9 +78,14 @@ def ran(started, lab):
 def test_lines_appear_while_ranks_run(started, lab):
     started.wait_for_selector(".jp-OutputArea-output:has-text('[1] I have begun')", timeout=240_000)
     (lab.folder / "seen").touch()
-    started.wait_for_selector(".jp-OutputArea-output:has-text('[1] I have ended')", timeout=120_000)
-    outputs = started.locator(".jp-OutputArea-output").all_inner_texts()
-    assert "".join(outputs).count("[0] I have begun") == 1, "the live lines have given way to the final ones"
+
+    def final():
+        """The live lines, as they came, have given way to those of each rank in turn."""
+        text = "".join(started.locator(".jp-OutputArea-output").all_inner_texts())
+        in_turn = re.search(r"\[0] I have begun\s+\[0] I have ended\s+\[1] I have begun\s+\[1] I have ended", text)
+        return in_turn and text.count("[0] I have begun") == 1
+
+    assert eventually(final, 120)
     assert not raised(started)
 
 

@@ -55,8 +55,10 @@ def _to_tensor(mean, std, image):
 def split(n_samples, n_workers):
     """Neighbouring samples for each worker, as ranges; what is left over goes to the last one.
 
-    Raises ValueError where there is nothing to split, or less than a sample for each worker.
+    Raises ValueError where there is nothing to split, nobody to split it for, or less than a sample for each worker.
     """
+    if n_workers < 1:
+        raise ValueError(f"the data is split among 1 worker or more, not {n_workers}")
     if n_samples < 1:
         raise ValueError("the dataset is empty: there is nothing to split")
     size = n_samples // n_workers
