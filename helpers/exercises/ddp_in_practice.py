@@ -45,12 +45,13 @@ class ExactAccuracy(InGroup):
     def probe(exact_accuracy, case):
         import torch
 
-        dataset, model = _Samples(*case), torch.nn.Identity().eval()
+        dataset, model, training = _Samples(*case), torch.nn.Identity().eval(), []
+        model.register_forward_pre_hook(lambda module, _: training.append(module.training))
         returned = exact_accuracy(model, dataset)
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             returned = float(returned)
         return (returned if isinstance(returned, float) else type(returned).__name__), dataset.reads.tolist(), (
-            model.training)
+            any(training))
 
     def judge(self, seen, case):
         n, size, answers, reads, training = len(seen), case[0], *zip(*seen, strict=True)
@@ -60,7 +61,7 @@ class ExactAccuracy(InGroup):
             return sum(count * _is_right(index) for index, count in enumerate(counts)) / max(1, sum(counts))
 
         if any(training):
-            return not_yet("the model was put into train mode", "eval mode, as it was: no dropout, and BatchNorm's "
+            return not_yet("the model was called in train mode", "eval mode, as it was: no dropout, and BatchNorm's "
                            "averages stay", "`model.train()`")
         for rank, read in enumerate(size - one.count(0) for one in reads):
             if read > most:

@@ -45,7 +45,7 @@ test_exact_accuracy = edits(
     ("torch.zeros(2)", "torch.zeros(2, dtype=torch.uint8)", "1001 samples in bfloat16: rank 0 returned"),
     ("argmax(1)", "argmax(0)", "Error"),
     ("(counts[0] / counts[1]).item()", "counts.tolist()", "returned list"),
-    ("    counts = torch", "    model.train()\n    counts = torch", "the model was put into train mode"),
+    ("    counts = torch", "    model.train()\n    counts = torch", "the model was called in train mode"),
 )
 
 
@@ -85,6 +85,7 @@ def test_padded_and_the_padding_left_out(model, dataset):
     hits = torch.tensor([float(model(dataset[i][0]).argmax() == dataset[i][1])
                          for place, i in enumerate(order) if place * n + rank < len(dataset)]).sum()
     dist.all_reduce(hits)
+    model.train()  # the training goes on
     return hits.item() / len(dataset)
 
 
