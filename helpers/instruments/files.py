@@ -133,7 +133,10 @@ def _die(work, folder, moment, longest):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for stream in (1, 2):  # or what is printed would grow a file, too
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        with before_each_change(folder, change):
+        wait = threading.Event.wait
+        # Sleeping takes no time here either: each child would sleep once more.
+        with (before_each_change(folder, change), mock.patch.object(time, "sleep", lambda seconds: None),
+              mock.patch.object(threading.Event, "wait", lambda event, timeout=None: wait(event, timeout and 0))):
             work()
     finally:
         os._exit(0)
