@@ -111,7 +111,9 @@ def test_mnist_that_is_not_there(tmp_path, monkeypatch):
         trained("sgd_staying.py", 2, "--task", "MNIST")
 
 
-@pytest.mark.parametrize("n_samples, n_workers, said", [(0, 2, "empty"), (3, 4, "need 4 samples; there are 3")])
+@pytest.mark.parametrize("n_samples, n_workers, said", [
+    (10, 0, "1 worker or more, not 0"), (10, -1, "not -1"), (0, 2, "empty"), (3, 4, "need 4 samples; there are 3"),
+])
 def test_split_refuses(n_samples, n_workers, said):
     with pytest.raises(ValueError, match=said):
         split(n_samples, n_workers)

@@ -208,6 +208,22 @@ def test_buckets_are_filled_as_torch_fills_them():
         assert fill_buckets([4 * size / 2**20 for size in sizes], limit) == [list(bucket) for bucket in real]
 
 
+@pytest.mark.parametrize("arguments, error, said", [
+    ({"bucket_mb": 0}, ValueError, "bucket_mb must be a positive number, not 0"),
+    ({"bucket_mb": "25"}, TypeError, "bucket_mb must be a number, not '25'"),
+    ({"latency_ms": -1}, ValueError, "latency_ms must be a positive number, not -1"),
+    ({"mb_per_s": 0}, ValueError, "mb_per_s"),
+    ({"mb_per_s": float("nan")}, ValueError, "mb_per_s"),
+    ({"backward_ms": [1, 2]}, TypeError, "backward_ms must be a number"),
+    ({"layers": 0}, ValueError, "at least one layer"),
+    ({"layers": 2.0}, TypeError, "layers must be a whole number"),
+    ({"backward_ms": 0, "layer_mb": 0}, ValueError, "nothing to see"),
+])
+def test_bucket_model_refuses(arguments, error, said):
+    with pytest.raises(error, match=said):
+        simulate(**{"bucket_mb": 25, **arguments})
+
+
 @pytest.mark.usefixtures("style")
 @pytest.mark.parametrize("size, layers", list(itertools.product((0.25, 4, 1000), (1, 20, 60))))
 def test_bucket_pictures_show_the_model_and_the_measurement(size, layers):

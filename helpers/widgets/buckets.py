@@ -82,7 +82,22 @@ def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=
         latency_ms: Milliseconds that an all-reduce takes however small it is.
         mb_per_s: MB that an all-reduce gets through in a second, beyond its latency.
         layers: How many there are.
+
+    Raises:
+        TypeError, ValueError: an argument makes no sense; the message says which.
     """
+    if isinstance(layers, bool) or not isinstance(layers, int):
+        raise TypeError(f"layers must be a whole number such as 20, not {layers!r}")
+    if layers < 1:
+        raise ValueError("there must be at least one layer")
+    for name, value in {"bucket_mb": bucket_mb, "backward_ms": backward_ms, "layer_mb": layer_mb,
+                        "latency_ms": latency_ms, "mb_per_s": mb_per_s}.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} must be a number, not {value!r}")
+        if not 0 <= value < float("inf") or (value == 0 and name in ("bucket_mb", "mb_per_s")):
+            raise ValueError(f"{name} must be a positive number, not {value}")
+    if backward_ms + layer_mb == 0:
+        raise ValueError("backward_ms and layer_mb are both 0: there is nothing to see")
     backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms) for place in range(layers)]
     buckets, free = [], 0.0
     for members in fill_buckets([layer_mb] * layers, bucket_mb):

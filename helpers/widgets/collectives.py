@@ -33,7 +33,12 @@ def draw(ax, name, before, after):
         name: What it is called; WORDS explains those that it knows.
         before: By rank, the numbers that it held; every number in one rank only, so that its colour shows its origin.
         after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None for nothing.
+
+    Raises:
+        ValueError: there is no rank, or `after` is of other ranks than `before`.
     """
+    if not before or len(before) != len(after):
+        raise ValueError(f"before and after are lists by rank, of {len(before)} and {len(after)} ranks")
     origin = {number: rank for rank, numbers in enumerate(before) for number in numbers}
     middle, boxes = len(before[0]) + _ARROW, []  # boxes: (x, rank, number)
     right = middle + len(before) * (len(before[0]) + _GAP)  # all collectives to one scale: room for all_gather
