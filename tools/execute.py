@@ -11,6 +11,7 @@ which nbval uses too) are left as they were.
 
 import argparse
 import configparser
+import functools
 import os
 import re
 import sys
@@ -32,12 +33,17 @@ from tools.slides import mark  # noqa: E402
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def sanitised(text):
-    """The text as nbval compares it, after the patterns of tests/sanitize.cfg."""
+@functools.cache
+def _patterns():
     config = configparser.ConfigParser()
     config.read(ROOT / "tests" / "sanitize.cfg")
-    for name in config.sections():
-        text = re.sub(config[name]["regex"], config[name]["replace"], text)
+    return [(config[name]["regex"], config[name]["replace"]) for name in config.sections()]
+
+
+def sanitised(text):
+    """The text as nbval compares it, after the patterns of tests/sanitize.cfg."""
+    for pattern, replacement in _patterns():
+        text = re.sub(pattern, replacement, text)
     return text
 
 

@@ -38,7 +38,6 @@ def replica_of(module, device):
 
 #: The shape of one sample of each dtype, in what `made` makes.
 SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bool": ()}
-
 #: Expected, and where to look, where what was given has changed.
 STAYS = "it stays as it was; what you return is new", "`pop`, `del`, assignments into it, and functions that do that"
 
@@ -79,6 +78,7 @@ def shown(value):
 def unreached(value, sources):
     """Those names of `sources`, pairs of a name and a tensor, to which no gradient leads back from `value`."""
     import torch
+
     ends = [tensor for tensor in tensors(value) if tensor.requires_grad]
     total = sum(tensor.sum() for tensor in (*ends, torch.zeros(1, requires_grad=True)))
     return [name for name, source in sources if not source.requires_grad or not torch.autograd.grad(
@@ -416,11 +416,11 @@ class SmallCnn(InOneRank):
                     "one, and has ten outputs")
         with counted_calls(nn.Conv2d, "forward") as calls, counted_calls(nn.Linear, "forward") as others:
             alone = model(images[:1])
-        convolutions = [args[0] for args, _ in calls["forward"]][:2]
-        found = ", ".join(str(one).replace("=same", "=(1, 1)") for one in convolutions)
+        convolutions, linear = ([args[0] for args, _ in counted["forward"]] for counted in (calls, others))
+        found = ", ".join(str(one).replace("=same", "=(1, 1)") for one in convolutions[:2])
         if found != SmallCnn.given:
             return f"the convolutions have changed: {found or 'none is there'}", SmallCnn.given, "repair the head only"
-        for layer, *_ in (args for args, _ in calls["forward"] + others["forward"]):
+        for layer in convolutions + linear:
             if layer not in list(model.modules()):
                 return (f"`{layer}` is no part of the model: `parameters()` leaves its weights out",
                         "a model that can be trained", "a layer that `forward` makes, or that lies in a Python list")

@@ -50,8 +50,8 @@ class ExactAccuracy(InGroup):
         returned = exact_accuracy(model, dataset)
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             returned = float(returned)
-        return (returned if isinstance(returned, float) else type(returned).__name__), dataset.reads.tolist(), (
-            any(training))
+        value = returned if isinstance(returned, float) else type(returned).__name__
+        return value, dataset.reads.tolist(), any(training)
 
     def judge(self, seen, case):
         n, size, answers, reads, training = len(seen), case[0], *zip(*seen, strict=True)
@@ -355,8 +355,8 @@ class TrainUntil(InGroup):
     why = ("every `break`, `continue` and `return` that depends on a rank's own data is a hang that waits for its day: "
            "early stopping, a NaN that is skipped, a time limit. Make the ranks agree first.")
     world_sizes = (2, 3)
-    #: The limit, and how many batches there are.
     sizes = "what decides whether a rank asks the others, and goes on: is it the same in all ranks?"
+    #: The limit, and how many batches there are.
     cases = {"limit 0.5": (0.5, 6), "limit 0.25": (0.25, 6), "limit 0.01": (0.01, 6), "limit 1": (1, 6),
              "no batches": (0.5, 0)}
 
