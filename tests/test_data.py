@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torchvision import datasets
 
 from helpers import data
 from helpers.data import DataError, Digits, load
@@ -50,7 +49,15 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
+def datasets():
+    """Those of torchvision, whose import takes a second: not in each process that collects the tests."""
+    from torchvision import datasets
+
+    return datasets
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch, datasets):
     """A web server with tiny stand-ins for MNIST and CIFAR10, which torchvision's classes are pointed to."""
     folder = tmp_path / "site"
     folder.mkdir()
@@ -91,7 +98,7 @@ def site(tmp_path, monkeypatch):
     server.server_close()
 
 
-def no_server(monkeypatch):
+def no_server(monkeypatch, datasets):
     """Point torchvision to a port where nobody listens."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -139,7 +146,7 @@ def test_the_original_grey_levels_come_back():
     assert values == list(range(17)) and [(x * 255 + 8) // 16 for x in values] == Digits().data.unique().tolist()
 
 
-def test_torchvision_reads_the_shipped_files():
+def test_torchvision_reads_the_shipped_files(datasets):
     read = datasets.mnist.read_image_file
     assert torch.equal(read(str(SHIPPED / "train-images-idx3-ubyte")), Digits().data)
     read = datasets.mnist.read_label_file
@@ -179,16 +186,16 @@ def test_git_keeps_the_digits_and_ignores_downloads():
 # The larger sets
 
 
-def test_download_then_read_without_network(site, tmp_path, monkeypatch):
+def test_download_then_read_without_network(site, tmp_path, monkeypatch, datasets):
     for name in ("MNIST", "FashionMNIST"):
         assert len(load(name, folder=tmp_path / "d", download=True)) == 6
-    no_server(monkeypatch)
+    no_server(monkeypatch, datasets)
     mnist = load("MNIST", train=False, folder=tmp_path / "d", download=True, transform=lambda image: image.size)
     assert isinstance(mnist, datasets.MNIST) and len(mnist) == 3 and mnist[1] == ((28, 28), 1)
     assert not list((tmp_path / "d").glob(".download-*"))
 
 
-def test_download_cifar(site, tmp_path):
+def test_download_cifar(site, tmp_path, datasets):
     with pytest.raises(DataError, match="download=True"):
         load("CIFAR10", folder=tmp_path)
     cifar = load("CIFAR10", folder=tmp_path, download=True)
@@ -200,9 +207,9 @@ def test_download_cifar(site, tmp_path):
     assert len(load("CIFAR10", train=False, folder=tmp_path, download=True)) == 2, "a download repairs it"
 
 
-def test_archives_already_there_need_no_network(site, tmp_path, monkeypatch):
+def test_archives_already_there_need_no_network(site, tmp_path, monkeypatch, datasets):
     shutil.copytree(tmp_path / "site", tmp_path / "d" / "MNIST" / "raw")
-    no_server(monkeypatch)
+    no_server(monkeypatch, datasets)
     with pytest.raises(DataError, match="incomplete"):
         load("MNIST", folder=tmp_path / "d")
     assert len(load("MNIST", folder=tmp_path / "d", download=True)) == 6
@@ -270,8 +277,8 @@ def test_a_file_cut_short_is_noticed_without_its_archive_and_before_its_part_is_
 
 
 @pytest.mark.parametrize("name", ["MNIST", "CIFAR10"])
-def test_no_network(site, tmp_path, monkeypatch, name):
-    no_server(monkeypatch)
+def test_no_network(site, tmp_path, monkeypatch, datasets, name):
+    no_server(monkeypatch, datasets)
     with pytest.raises(DataError, match=r"Could not download(?s:.*)COURSE_DATA"):
         load(name, folder=tmp_path / "d", download=True)
     assert not files(tmp_path / "d")
@@ -287,7 +294,7 @@ def test_a_broken_download_leaves_nothing(site, tmp_path, name):
     assert load(name, folder=tmp_path / "d", download=True)
 
 
-def test_an_interrupted_download_leaves_nothing(site, tmp_path, monkeypatch):
+def test_an_interrupted_download_leaves_nothing(site, tmp_path, monkeypatch, datasets):
     def stop_halfway(_archive, extract_root, *_):
         for file, _ in datasets.MNIST.resources:
             (Path(extract_root) / file.removesuffix(".gz")).write_bytes(b"half")
@@ -301,7 +308,7 @@ def test_an_interrupted_download_leaves_nothing(site, tmp_path, monkeypatch):
     assert len(load("MNIST", folder=tmp_path / "d", download=True)) == 6
 
 
-def test_a_silent_server_counts_as_no_network(site, tmp_path, monkeypatch):
+def test_a_silent_server_counts_as_no_network(site, tmp_path, monkeypatch, datasets):
     monkeypatch.setattr(data, "NETWORK_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{sock.getsockname()[1]}/"])
