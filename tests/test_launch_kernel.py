@@ -95,7 +95,7 @@ def test_an_interrupted_cell_ends_its_ranks_and_the_next_cell_works(lasting_kern
     began = time.monotonic()
     lasting_kernel.manager.interrupt_kernel()
     assert lasting_kernel.reply()["ename"] == "KeyboardInterrupt"
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     assert lasting_kernel.ranks_are_gone()
     reply, outputs = lasting_kernel.run("launch(lambda: 7, nprocs=2).results")
     assert reply["status"] == "ok"

@@ -1,6 +1,5 @@
 """The launch panel without a browser (test_browser.py uses it with one)."""
 
-import time
 
 import pytest
 from matplotlib.figure import Figure
@@ -76,10 +75,9 @@ def test_the_panel_stops_a_run(tmp_path):
     panel = launch_panel(str(script), nprocs=1)
     panel.run()
     assert eventually(lambda: "I wait" in panel.output.value, 30)
-    began = time.monotonic()
     panel.stop()
     panel.thread.join(20)
-    assert "stopped" in panel.output.value and time.monotonic() - began < 10
+    assert "stopped" in panel.output.value and not panel.thread.is_alive()
 
 
 @pytest.mark.parametrize(("source", "says"), [
