@@ -25,7 +25,6 @@ def _switch():
     """The first process in the namespaces, and the switch: boots and kills nodes, sets the speed of their cables."""
     from pyroute2 import IPRoute, NetlinkError
 
-    folder = _made()
     libc, nodes, speed = ctypes.CDLL(None, use_errno=True), {}, [None]
 
     def inside(node):  # netlink's sockets belong to the network in which they were made
@@ -68,30 +67,35 @@ def _switch():
             else:
                 ip.tc("replace", "pfifo", index=cable, limit=1000)
 
-    with IPRoute() as ip:
-        ip.link("add", ifname="switch", kind="bridge")
-        ip.link("set", index=ip.link_lookup(ifname="switch")[0], state="up")
-    for line in sys.stdin:
-        asked = json.loads(line)
+    def answer():
+        with IPRoute() as ip:
+            ip.link("add", ifname="switch", kind="bridge")
+            ip.link("set", index=ip.link_lookup(ifname="switch")[0], state="up")
+        for line in sys.stdin:
+            asked = json.loads(line)
+            try:
+                match asked:
+                    case {"boot": node}:
+                        boot(node)
+                    case {"kill": node}:
+                        kill(node)
+                    case {"unplug": node}:
+                        with IPRoute() as ip:
+                            ip.link("set", index=ip.link_lookup(ifname=f"port{node}")[0], state="down")
+                    case {"cable": mbit}:
+                        speed[0] = mbit
+                        for node in nodes:
+                            shape(node)
+                print(asked["number"], "done", flush=True)
+            except Exception as error:
+                print(asked["number"], f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
+
+    with _folder():
         try:
-            match asked:
-                case {"boot": node}:
-                    boot(node)
-                case {"kill": node}:
-                    kill(node)
-                case {"unplug": node}:
-                    with IPRoute() as ip:
-                        ip.link("set", index=ip.link_lookup(ifname=f"port{node}")[0], state="down")
-                case {"cable": mbit}:
-                    speed[0] = mbit
-                    for node in nodes:
-                        shape(node)
-            print(asked["number"], "done", flush=True)
-        except Exception as error:
-            print(asked["number"], f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
-    for node in nodes.values():
-        node.communicate()
-    _keep(folder)
+            answer()
+        finally:
+            for node in nodes.values():
+                node.communicate()
 
 
 class _Network(contextlib.AbstractContextManager):
@@ -110,22 +114,25 @@ class _Network(contextlib.AbstractContextManager):
         os.close(self.here)
 
 
-def _made():
+@contextlib.contextmanager
+def _folder():
     """A new folder. Its path is the first line that is said; who makes it, removes it, whenever its starter ends."""
     folder = tempfile.mkdtemp(prefix="nodes-")
-    print(folder, flush=True)
-    return folder
+    try:
+        print(folder, flush=True)  # fails where the starter has ended already
+        yield
+    finally:
+        for _ in range(100):  # those who write there are about to end, too
+            shutil.rmtree(folder, ignore_errors=True)
+            if not os.path.exists(folder):
+                break
+            time.sleep(0.05)
 
 
-def _keep(folder=None):
-    """Remove the folder once nobody needs it any more; those who write there are about to end, too."""
-    folder = folder or _made()
-    sys.stdin.read()
-    for _ in range(100):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.exists(folder):
-            break
-        time.sleep(0.05)
+def _keep():
+    """On loopback: a folder, until nobody needs it any more."""
+    with _folder():
+        sys.stdin.read()
 
 
 def _guard(lifeline, *command):

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers import RankError, launch
+from helpers import RankError, launch, nodes
 from helpers.figures import title
 from helpers.launcher.arguments import WORKERS
 from helpers.nodes import Nodes
@@ -113,6 +113,27 @@ def test_nothing_outlives_the_owner(kind, how):
     owner.communicate(timeout=20)
     assert eventually(lambda: not running(mark) and not folder.exists())
     assert not psutil.wait_procs(others, 10)[1], "keepers, guards and nodes"
+
+
+@pytest.mark.parametrize("what", ["keep", "switch"])
+def test_an_owner_that_is_gone_before_its_folder_is_there(what, tmp_path):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    subprocess.run([sys.executable, nodes._INSIDE, what], env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=theirs,
+                   stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+    os.close(theirs)
+    assert not list(tmp_path.iterdir())
+
+
+@needs_namespaces
+def test_an_owner_that_is_gone_before_the_switch_answers(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Nodes(1) as lab:
+        keeper = lab._keeper
+        keeper.stdout.close()
+        keeper.stdin.write('{"number": 9, "cable": null}\n')
+        keeper.stdin.close()
+        assert keeper.wait(60) and not list(tmp_path.iterdir())
 
 
 @needs_namespaces
