@@ -167,6 +167,7 @@ class ChooseDtype(Exercise):
         "outliers in a language model, GPU with fp16 only": (1e6, 1e-4, 4e-3, "float16"),
         "the same, newer GPU": (1e6, 1e-4, 4e-3, "float16 bfloat16"),
         "activations that either 16-bit format holds": (1e3, 1e-3, 4e-3, "float16 bfloat16"),
+        "what fp8 and fp16 would hold, CPU with bf16": (4e2, 2e-2, 7e-2, "bfloat16"),
         "gradients in fp8 with a scale": (5e4, 1e-4, 2e-1, "bfloat16 float8_e4m3fn float8_e5m2"),
         "numbers that either fp8 format holds": (1e2, 1e-1, 2e-1, "float8_e5m2 float8_e4m3fn"),
         "exactly what fp16 can": (65504.0, 2**-14, 2**-11, "float16"),

@@ -91,6 +91,8 @@ test_choose_dtype = edits(
     ("    formats", "    return torch.bfloat16 if torch.bfloat16 in fast else torch.float16\n    formats",
      "too coarse"),
     ("*fast", "torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16", "not fast in bfloat16"),
+    ("*fast", "*fast, torch.float16", "not fast in float16"),
+    ("*fast", "*fast, torch.float8_e4m3fn", "not fast in float8_e4m3fn"),
     ("info.smallest_normal", "info.min", "only as far down as"),
     ("info.smallest_normal", "info.smallest_normal * info.eps", "numbers below `smallest_normal` lose bits"),
     ("info.eps / 2", "info.eps", "float16 takes fewer bytes, and will do"),
