@@ -196,7 +196,7 @@ class ChooseMesh(Alone):
     why = ("nobody knows the best mesh from a rule of thumb: it depends on the model, the batch and the memory. Asking"
            " a model of the costs for every mesh takes seconds; asking the cluster takes weeks.")
     cases = {f"{gpus} GPUs of {limit} GiB": (gpus, limit, seed) for gpus, limit, seed in
-             ((64, 73, 0), (64, 24, 1), (96, 40, 2), (7, 80, 3), (16, 1, 4), (64, 60, 5), (64, 80, 6))}
+             ((64, 73, 0), (64, 24, 1), (96, 40, 2), (7, 80, 3), (16, 1, 4), (64, 60, 5), (64, 80, 6), (12, 16, 3))}
 
     def answer(gpus, costs, limit):
         fitting = {}
@@ -316,7 +316,7 @@ class MeanGradient(Alone):
         guesses = {"right": wanted, "sum": sum(parts), "equal": sum(parts) / len(parts), "last": parts[-1]}
         near = [name for name, guess in guesses.items() if torch.allclose(got, guess, rtol=1e-6, atol=1e-9)]
         return {"near": near[0] if near else "other", "ratio": (got.norm() / wanted.norm()).item(),
-                "held": held.peak / one.peak}
+                "held": held.peak / max(1, one.peak)}
 
     def judge(self, seen, sizes):
         (one,) = seen
