@@ -140,7 +140,7 @@ def _fault(found, right):
     if abs(first - 1) > 1e-6:
         return (f"its gradient of the first step is {first:.3g} times that of the mean", "by what is each slot's loss "
                 "divided, and what do the ranks do with the sum?")
-    if times(found[1] - right[1], right[0]) not in (None, 0):
+    if abs(times(found[1] - right[1], right[0]) or 0) > 1e-6:
         return "its gradient of the second step still holds that of the first", "when are gradients set to zero?"
     return "its first step is right, a later one is not", "does `random[slot]` hold the state from after its last loss?"
 
@@ -209,7 +209,7 @@ class WhoWaits(Alone):
                 return not_yet(f"rank {rank} was said to wait since {got[1]:g} s", f"{seconds:g} s",
                                "whose clock is `now`, and how many nanoseconds has a second?")
             if got[2] != missing:
-                return not_yet(f"rank {rank} was said to wait for {got[2]}", f"{missing}",
+                return not_yet(f"rank {rank} was said to wait for {got[2]}", f"{missing}, sorted",
                                "whose group is it, and who has come to that number *of that group*, or to a later one?")
         if extra := [rank for rank in found if rank not in wanted]:
             return not_yet(f"rank {extra[0]} was said to wait", "it does not: all that it came to is over", "`retired`")
@@ -218,7 +218,7 @@ class WhoWaits(Alone):
 
 def _case(number):
     """The dumps and the groups of a case."""
-    everybody = {"0": [0, 1, 2, 3]}
+    everybody = {"0": [0, 2, 1, 3]}
     mesh = {**everybody, "1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
     # A rank's entries: group, name, number, whether it is over, how many seconds ago it came.
     done = [("0", "gloo:broadcast", 1, True, 60)]

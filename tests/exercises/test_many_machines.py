@@ -37,6 +37,8 @@ test_any_world = edits(
      "return {slot: random[slot] for slot in mine}", "lacks the state of slot"),
     ("return {slot: state for part in parts for slot, state in part.items()}", "return random",
      "a random state that rank 0 returned is not the slot's own"),
+    ("return {slot: state for part in parts for slot, state in part.items()}",
+     "return {slot: torch.Generator().manual_seed(slot).get_state() for slot in range(slots)}", "a later one is not"),
     ("for parameter in net.parameters()", "for parameter in list(net.parameters())[dist.get_rank():]", ""),
 )
 
@@ -126,6 +128,8 @@ test_who_waits = edits(
     ex.who_waits,
     ("if not entry[\"retired\"]", "", "was said to wait"),
     ("min(waits, key=lambda entry: entry[\"record_id\"])", "waits[0]", "was said to wait in"),
+    ("sorted(one for one in groups[name] if not came(one, name, number))",
+     "[one for one in groups[name] if not came(one, name, number)]", "[1, 2, 3], sorted"),
     ("min(waits,", "max(waits,", "the first that is not over"),
     ("entry[\"process_group\"][0] == name and ", "", "was said to wait for"),
     (">= number", "== number", "old entries have fallen out"),
