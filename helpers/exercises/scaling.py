@@ -47,7 +47,7 @@ class PredictCurve(Alone):
         "8 to 64 GPUs": ((8, 16, 32, 64), (128, 256, 512), 26.0, 2e-5, 9e10, 5.4e9, 1_048_576),
         "no latency to speak of": ((2, 4, 8), (16, 64), 3.0, 0.0, 2e10, 1.2e9, 65_536),
         "a tiny tensor, much latency": ((4, 8, 16, 32), (2, 128, 1024), 8.0, 1e-3, 5e10, 1e6, 262_144),
-        "one GPU among them": ((1, 2, 6), (1, 3, 24), 0.9, 3e-4, 1e9, 4e7, 10_000),
+        "one GPU among them": ((1, 2, 6), (3, 24, 1), 0.9, 3e-4, 1e9, 4e7, 10_000),
     }
 
     def answer(gpus, tokens_per_second, wanted, size, step_tokens):
@@ -151,7 +151,7 @@ class ChooseLayout(Alone):
                                                     (32, 96, 39, 4, "slow network"), (12, 60, 60, 8, "small"),
                                                     (12, 48, 40, 4, "slow network"), (6, 8, 80, 6, "small"),
                                                     (64, 256, 80, 8, "huge"), (16, 4, 60, 8, "large"),
-                                                    (4, 2, 80, 1, "small"))}
+                                                    (4, 2, 80, 1, "small"), (20, 6, 80, 8, "small"))}
 
     def answer(gpus, batch, seconds, held, limit, node):
         fitting = []
