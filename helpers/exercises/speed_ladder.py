@@ -26,7 +26,7 @@ class PredictedGain(Alone):
         "a part that is gone": ({}, {"load": 3.0, "compute": 1.0}, 5, {"load": INF}, 0.0),
         "decoding at the beginning": ({"decode": 8.0, "read": 2.0}, {"compute": 1.0}, 10,
                                       {"decode": 4.0, "compute": 2.0}, 0.0),
-        "a part in both": ({"decode": 4.0, "read": 2.0}, {"decode": 1.0, "compute": 1.0}, 4, {"decode": 2.0}, 0.0),
+        "a part in both": ({"decode": 4.0, "read": 2.0}, {"decode": 1.0, "compute": 1.0}, 6, {"decode": 2.0}, 0.0),
         "a compiler's price": ({"decode": 1.0}, {"compute": 2.0}, 5, {"compute": 2.0}, 12.0),
         "one part slower": ({}, {"load": 1.0, "compute": 4.0}, 3, {"load": 0.25, "compute": 4.0}, 0.0),
         "nothing made faster": ({"decode": 2.0}, {"compute": 1.0}, 3, {}, 0.0),

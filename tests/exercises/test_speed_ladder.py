@@ -48,6 +48,14 @@ def test_a_constant_of_the_first_case(once, each, epochs, faster, price):
     return 4 / 3
 
 
+@wrong(ex.predicted_gain, "write down both times")
+def test_a_part_of_the_beginning_is_no_part_of_an_epoch(once, each, epochs, faster, price):
+    old = sum(once.values()) + epochs * sum(each.values())
+    saved = sum((once[part] if part in once else epochs * each[part]) * (1 - 1 / times)
+                for part, times in faster.items())
+    return old / (old - saved + price)
+
+
 @wrong(ex.predicted_gain, "is one overwritten?")
 def test_both_dicts_in_one(once, each, epochs, faster, price):
     parts = once | {part: epochs * took for part, took in each.items()}
