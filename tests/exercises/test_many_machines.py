@@ -19,6 +19,7 @@ test_any_world = edits(
     ("range(dist.get_rank(), slots, dist.get_world_size())", "range(0, slots, dist.get_world_size())", "lacks the"),
     ((("range(dist.get_rank(), slots, dist.get_world_size())", "[dist.get_rank()]"),
       ("return {slot", "return random | {slot")), "no rank called `loss_of` for slot"),
+    ("for step in steps:", "for step in range(len(steps)):", "takes an item of `steps`"),
     ("loss_of(step, slot) / slots", "loss_of(step, slot)", "first step is 5 times that of the mean"),
     ("loss_of(step, slot) / slots", "loss_of(step, slot) / len(mine)", "weights are off by"),
     ("        optimizer.zero_grad()\n", "", "still holds that of the first"),
