@@ -65,6 +65,8 @@ class MyShare(Exercise):
             look = "which ranks the remainder goes to"
         else:
             return None
+        if len(there) < len(given) and not unknown:
+            look = "equal items are items of their own; a set, or `index`, knows only one of them"
         returned = "".join(f"\nrank {rank} returned `{share}`" for rank, share in enumerate(shares))
         return not_yet(problem + returned,
                        "every item goes to exactly one rank, and the shares differ by one item at most", look)
@@ -137,22 +139,29 @@ class SayItOnce(Exercise):
            "checkpoints. Two ranks that write one file at once leave it broken.")
     world_sizes = (1, 3)
     timeout = 5
-    cases = {"": "Training begins.", "another message": "  epoch 0:\n  loss 0.5"}
+    #: The message, and the power of ranks that are played: of 27, three have a 0 in their number.
+    cases = {"": ("Training begins.", 1), "another message": ("  epoch 0:\n  loss 0.5", 1),
+             "nine times as many": ("Training begins.", 3)}
 
     def answer(message):
         if int(os.environ["RANK"]) == 0:
             print(message)
 
-    def probe(say_it_once, message):
+    def probe(say_it_once, case):
         import contextlib
         import io
+        from unittest import mock
 
-        os.environ["LOCAL_RANK"] = str(int(os.environ["RANK"]) % 2)  # as on machines of two ranks each
+        (message, power), rank, world_size = case, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            say_it_once(message)
+            for number in range(rank, world_size ** power, world_size):
+                told = {"RANK": number, "WORLD_SIZE": world_size ** power, "LOCAL_RANK": number % 2}  # two a machine
+                with mock.patch.dict(os.environ, {name: str(value) for name, value in told.items()}):
+                    say_it_once(message)
         return printed.getvalue()
 
-    def judge(self, seen, message):
+    def judge(self, seen, case):
+        message = case[0]
         times = sum(text.count(message) for text in seen)
         if times == 0:
             said = "".join(seen).strip("\n")

@@ -3,7 +3,7 @@
 How each could be cheated, or a right answer refused, and what stands against it:
 my_share        items that equal their numbers; sets, which lose equal items; blocks, iterators and tuples are as right
 mean_of_ranks   whole numbers with a whole mean (a bfloat16 or an integer passes); never waited for; other collectives
-say_it_once     a message looked for and not compared; the message known by heart; RANK compared as text
+say_it_once     a message looked for and not compared; the message known by heart; RANK compared as text, or searched
 """
 
 import os
@@ -19,7 +19,9 @@ test_my_share = edits(
     ("items[rank::world_size]", "range(rank, len(items), world_size)", "not among the items"),
     ("return ", "", "returned None"),
     ("items[rank::world_size]", "set(items[rank::world_size])", "`0` went to 2 of its 4 ranks"),
-    ("items[rank::world_size]", "sorted(set(items))[rank::world_size]", "`0` went to 1 of its 4 ranks"),
+    ("items[rank::world_size]", "sorted(set(items))[rank::world_size]", "a set, or `index`, knows only one of them"),
+    ("items[rank::world_size]", "[item for item in items if items.index(item) % world_size == rank]",
+     "`index`, knows only one of them"),
     ("items[rank::world_size]", "[item for item in items[rank::world_size] if item]", "`0` went to no rank"),
 )
 
@@ -127,6 +129,8 @@ test_say_it_once = edits(
     ("int(os.environ[\"RANK\"]) == 0", "os.environ[\"RANK\"] == 0", "1 rank: it was not printed"),
     ("int(os.environ[\"RANK\"]) == 0", "int(os.environ[\"RANK\"]) > 0 or os.environ[\"WORLD_SIZE\"] == \"1\"",
      "3 ranks: it was printed 2 times"),
+    ("int(os.environ[\"RANK\"]) == 0", "\"0\" in os.environ[\"RANK\"]",
+     "3 ranks, nine times as many: it was printed 3 times"),
     ("RANK", "LOCAL_RANK", "`LOCAL_RANK` counts anew on each machine"),
     ("print(message)", "print(message.strip())", "what was printed is `epoch 0:"),
     ("print(message)", "print('Training begins.')", "another message: it was not printed"),
