@@ -119,7 +119,8 @@ def _what_is_wrong(queue, when):
                 "what can be pickled; tensors without a history",
                 "what you put: a queue's own thread pickles it, and only prints the error")
     if queue.empty():
-        return f"the parent read {when}: nothing arrived", "weights in the queue before you wait", "the order of lines"
+        return (f"the parent read {when}: nothing arrived", "the weights in `queue`",
+                "`queue.put(…)` sends them, before you wait; what a child returns, nobody gets")
     try:
         received = ForkingPickler.loads(queue.get())
     except OSError as error:
@@ -170,7 +171,8 @@ class FillMySlice(Exercise):
            "workers fill one batch, and how gathered results land in one buffer.")
     world_sizes = (2, 3)
     timeout = 10
-    cases = {"300 elements": 300, "301 elements": 301, "4 elements": 4}
+    #: Divided by 2 and by 3; by neither, with a remainder of 2; by 2 only, with a remainder of 1.
+    cases = {"300 elements": 300, "305 elements": 305, "4 elements": 4}
 
     def answer(shared, rank, world_size):
         import torch

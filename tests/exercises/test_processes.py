@@ -25,7 +25,7 @@ test_send_weights = edits(
     (WAIT, "    for tensor in model.state_dict().values():\n        tensor.zero_()\n    done.wait()",
      "their memory is shared until they are read"),
     (PUT, "done.wait()\n    queue.put(model.state_dict())", "while your function waited: nothing arrived"),
-    (PUT, "pass", "nothing arrived"),
+    (PUT, "pass", "what a child returns, nobody gets"),
     (PUT, "queue.put(dict(model.named_parameters()))", "\"1.running_mean\""),
     (PUT, "queue.put(list(model.parameters()))", "(`list`) could not be loaded"),
     (PUT, "import pickle\n    queue.put(pickle.dumps(model.state_dict()))", "(`bytes`) could not be loaded"),
@@ -75,7 +75,10 @@ test_fill_my_slice = edits(
     (MINE, "shared[:] = squares", "2 ranks, 300 elements: element 299 was written by rank 0 and rank 1"),
     (MINE, "shared[rank % 2::2] = squares[rank % 2::2]", "3 ranks, 300 elements: element 298 was written by rank 0"),
     (MINE, "each = len(shared) // world_size\n    here = slice(rank * each, (rank + 1) * each)\n"
-           "    shared[here] = squares[here]", "2 ranks, 301 elements: element 300 was written by no rank"),
+           "    shared[here] = squares[here]", "2 ranks, 305 elements: element 304 was written by no rank"),
+    (MINE, "each, more = divmod(len(shared), world_size)\n    here = slice(rank * each, (rank + 1) * each)\n"
+           "    shared[here] = squares[here]\n    if more and rank == 0:\n        shared[-1] = squares[-1]",
+     "3 ranks, 305 elements: element 303 was written by no rank"),
     (MINE, "return squares[rank::world_size]", "returned a Tensor"),
     (MINE, "each = -(-len(shared) // world_size)\n    here = slice(rank * each, (rank + 1) * each)\n"
            "    shared[here] = squares[here]", "3 ranks, 4 elements: rank 2 wrote nothing"),
