@@ -49,6 +49,8 @@ _LOOK = {NOT_ATTEMPTED: ("○", "#808080"), NOT_YET: ("✘", "#c77700"), CORRECT
 # What can be asked for its name and its parameters without running code of the learner's.
 _FUNCTIONS = types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
+#: The traceback in the message of an error that a loader's worker, or a replica's thread, has passed on.
+_RELAYED = re.compile(r"\.\nOriginal Traceback(?s:.*)\n .*\n")
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,6 +259,7 @@ class Exercise:
         else:
             said = first.message if first.exitcode == 1 and first.traceback else f"failed: {first.message}"
             observed = f"rank {first.rank} of {len(error.logs)} {'raised ' * (said is first.message)}{said}"
+            observed = _RELAYED.sub(": ", observed)
         own = [f"`{code}` (line {line}, in {function})" for name, line, function, code in frames if name == file]
         if own:
             expected, look = "it returns in every rank", own[-1]

@@ -129,6 +129,7 @@ test_shard_the_stream = edits(
     (DEALT, "stream", "2 ranks, no workers, 13 items: item 40 was read 4 times instead of 2 times"),
     (DEALT, "islice(stream, rank, None, world_size)", "2 ranks, 2 workers each, 13 items: item 40 was read 4 times"),
     (DEALT, "islice(stream, worker, None, workers)", "2 ranks, no workers, 13 items: item 40 was read 4 times"),
+    ("info.id", "info.worker_id", "worker process 0: AttributeError: 'WorkerInfo'"),
     (" if info else (1, 0)", "", "'NoneType' object has no attribute 'num_workers'"),
     (DEALT, "islice(stream, rank + worker, None, world_size * workers)", "2 workers each, 13 items: item 7 was read"),
     (DEALT, "islice(stream, worker * world_size + rank + 1, None, world_size * workers)", "item 40 was read once"),
