@@ -430,7 +430,7 @@ class FineTune(InGroup):
             if all(still):
                 return not_yet(f"`{name}` is what it was at the beginning", "it is trained"
                                + (" from the fourth batch on" if name.startswith("0.") else ""),
-                               "what is frozen, and until when?")
+                               "what is frozen, and until when? And does the optimizer know of it?")
             return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
                            "the weights of one process that has the batches of all ranks",
                            seen[0]["guess"] or "what is frozen when; what is averaged: the gradients, in each step, "
