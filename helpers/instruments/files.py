@@ -50,8 +50,8 @@ def changed_last(folder):
     """Let rank 0 change files in `folder` only when the other ranks can but wait for it, or have left the block.
 
     So whoever does not wait leaves too early, on any machine. Each rank counts the collectives, messages and looks into
-    a store to which it comes. Sleeping takes no time, for it is no way of waiting; 64 looks at the disk count as much
-    as a collective. Rank 0 goes on after three seconds, for others may wait in a way that is not counted here.
+    a store to which it comes. Sleeping takes no time, for it is no way of waiting; 4,096 looks at the disk count as
+    much as a collective. Rank 0 goes on after three seconds, for others may wait in a way that is not counted here.
 
     Yields:
         A list, which has an item for each change that this rank makes.
@@ -59,7 +59,7 @@ def changed_last(folder):
     import torch
     import torch.distributed as dist
 
-    rank, changes, limit = int(os.environ["RANK"]), [], time.monotonic() + 3
+    rank, changes, limit, look = int(os.environ["RANK"]), [], time.monotonic() + 3, 1 / 4096
     shared = f"{folder}-{next(_numbers)}"
     wait = threading.Event.wait
     came = torch.from_file(shared, shared=True, size=int(os.environ["WORLD_SIZE"]), dtype=torch.float64)
@@ -80,12 +80,12 @@ def changed_last(folder):
 
     counting = [(dist.ProcessGroup, name, 1) for name in _GROUP] + [(dist.Store, "get", 1), (dist.Store, "wait", 1)]
     with contextlib.ExitStack() as patches:
-        for owner, name, step in counting + [(os, "stat", 1 / 64)] * (rank > 0):
+        for owner, name, step in counting + [(os, "stat", look)] * (rank > 0):
             patches.enter_context(mock.patch.object(owner, name, counted(getattr(owner, name), step)))
         if rank > 0:
-            patches.enter_context(mock.patch.object(time, "sleep", counted(lambda seconds: None, 1 / 64)))
+            patches.enter_context(mock.patch.object(time, "sleep", counted(lambda seconds: None, look)))
             patches.enter_context(mock.patch.object(threading.Event, "wait", counted(
-                lambda event, timeout=None: wait(event, 0 if timeout else timeout), 1 / 64)))
+                lambda event, timeout=None: wait(event, 0 if timeout else timeout), look)))
         patches.enter_context(before_each_change(folder, change))
         yield changes
     came[rank] = float("inf")
