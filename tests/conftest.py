@@ -65,7 +65,7 @@ def children():
     return left
 
 
-def eventually(holds, seconds=10):
+def eventually(holds, seconds=30):
     """Wait until `holds()` is true; return whether it became so."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
