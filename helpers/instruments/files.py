@@ -13,6 +13,7 @@ from unittest import mock
 
 _DIED = 9
 _GROUP = ("barrier", "monitored_barrier", "allreduce", "broadcast", "allgather", "gather", "reduce", "recv")
+_LOOK = 1 / 4096  # what a look at the disk counts, where a collective counts 1
 _numbers = itertools.count()
 
 
@@ -59,9 +60,8 @@ def changed_last(folder):
     import torch
     import torch.distributed as dist
 
-    rank, changes, limit, look = int(os.environ["RANK"]), [], time.monotonic() + 3, 1 / 4096
+    rank, changes, limit = int(os.environ["RANK"]), [], time.monotonic() + 3
     shared = f"{folder}-{next(_numbers)}"
-    wait = threading.Event.wait
     came = torch.from_file(shared, shared=True, size=int(os.environ["WORLD_SIZE"]), dtype=torch.float64)
 
     def change():
@@ -80,15 +80,23 @@ def changed_last(folder):
 
     counting = [(dist.ProcessGroup, name, 1) for name in _GROUP] + [(dist.Store, "get", 1), (dist.Store, "wait", 1)]
     with contextlib.ExitStack() as patches:
-        for owner, name, step in counting + [(os, "stat", look)] * (rank > 0):
+        for owner, name, step in counting + [(os, "stat", _LOOK)] * (rank > 0):
             patches.enter_context(mock.patch.object(owner, name, counted(getattr(owner, name), step)))
         if rank > 0:
-            patches.enter_context(mock.patch.object(time, "sleep", counted(lambda seconds: None, look)))
-            patches.enter_context(mock.patch.object(threading.Event, "wait", counted(
-                lambda event, timeout=None: wait(event, 0 if timeout else timeout), look)))
+            patches.enter_context(_no_sleep(lambda function: counted(function, _LOOK)))
         patches.enter_context(before_each_change(folder, change))
         yield changes
     came[rank] = float("inf")
+
+
+@contextlib.contextmanager
+def _no_sleep(counted=lambda function: function):
+    """Within the block, sleeping takes no time; `counted` makes of what does it what is called in its place."""
+    wait = threading.Event.wait
+    with (mock.patch.object(time, "sleep", counted(lambda seconds: None)),
+          mock.patch.object(threading.Event, "wait", counted(
+              lambda event, timeout=None: wait(event, timeout and 0)))):
+        yield
 
 
 def deaths(work, folder):
@@ -133,10 +141,7 @@ def _die(work, folder, moment, longest):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for stream in (1, 2):  # or what is printed would grow a file, too
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        wait = threading.Event.wait
-        # Sleeping takes no time here either: each child would sleep once more.
-        with (before_each_change(folder, change), mock.patch.object(time, "sleep", lambda seconds: None),
-              mock.patch.object(threading.Event, "wait", lambda event, timeout=None: wait(event, timeout and 0))):
+        with before_each_change(folder, change), _no_sleep():  # each child would sleep once more
             work()
     finally:
         os._exit(0)
