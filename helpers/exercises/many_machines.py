@@ -89,9 +89,11 @@ class AnyWorld(InGroup):
         calls = [call for one in seen for call in one["calls"]]
         wanted = [(step, slot) for step in range(3, 9) for slot in range(SLOTS)]
         if missing := [call for call in wanted if call not in calls]:
-            return not_yet(f"in step {missing[0][0]} no rank called `loss_of` for slot {missing[0][1]}",
-                           "each slot once in each step", "are there more slots than ranks?"
-                           if missing[0][0] in dict(calls) else "`loss_of` takes an item of `steps`, and every one")
+            step, slot = missing[0]
+            others = any(call[0] == step for call in calls)
+            return not_yet(f"in step {step} no rank called `loss_of` for slot {slot}", "each slot once in each step",
+                           "are there more slots than ranks?" if others else
+                           "`loss_of` takes an item of `steps`, and every one")
         share = -(-SLOTS // len(seen))
         for rank, one in enumerate(seen):
             most = max(sum(call[0] == step for call in one["calls"]) for step in range(3, 9))

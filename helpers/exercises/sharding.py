@@ -102,13 +102,17 @@ class ShardedAdamw(InGroup):
                 return not_yet(f"rank {rank} returned after {len(one['differ'])} of 3 steps",
                                "a step for each item of `steps`", "`for _ in steps:` goes on until there are no more")
             for step, off in enumerate(one["differ"]):
-                if not off < 1e-5:  # nan, too
-                    return not_yet(f"after step {step}, rank {rank}'s weights are up to {off:.2g} away from a plain "
-                                   "AdamW's", "the same weights in every rank, after each step",
-                                   "step 0 is right: is the optimizer's state kept for the next one?" if step else
-                                   "does every parameter get its owner's new value, after each step?" if off > 0.005
-                                   else "AdamW's own step: its weight decay and its eps, on the gradients as they are, "
-                                        "averaged already")
+                if off < 1e-5:
+                    continue
+                if step:
+                    look = "step 0 is right: is the optimizer's state kept for the next one?"
+                elif off > 0.005:  # a first step moves a weight by the learning rate, 0.01
+                    look = "does every parameter get its owner's new value, after each step?"
+                else:  # or nan
+                    look = ("AdamW's own step: its weight decay and its eps, on the gradients as they are, averaged "
+                            "already")
+                return not_yet(f"after step {step}, rank {rank}'s weights are up to {off:.2g} away from a plain "
+                               "AdamW's", "the same weights in every rank, after each step", look)
         together, plain = sum(one["kept"] for one in seen), seen[0]["plain"]
         if together < 0.9 * plain:
             return not_yet(f"the weights are right, but what the ranks returned (rank 0: {seen[0]['type']}) holds "
