@@ -1,6 +1,5 @@
 """The launch panel without a browser (test_browser.py uses it with one)."""
 
-
 import pytest
 from matplotlib.figure import Figure
 
