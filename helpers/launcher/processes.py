@@ -1,6 +1,7 @@
 """The processes of one run: start them all, watch them, ask what they are doing, end them and all they have started."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -39,7 +40,7 @@ class Processes:
             server.replace()  # somebody may have killed the fork server at this very moment, or removed its socket
 
     def _start_all(self):
-        context, port = server.context(), _free_port()
+        context, port = multiprocessing.get_context(server.START_METHOD), _free_port()
         parent = workarounds.server_pid() if server.START_METHOD == "forkserver" else None
         for rank in range(self.nprocs):
             with server.lock, workarounds.main_left_alone():
@@ -126,7 +127,7 @@ class Processes:
         for process in self.processes:
             for send in (os.killpg, os.kill) if groups else (os.kill,):
                 # A rank that has ended may have left its group behind, but its own number may be another's by now.
-                if send is os.killpg or process.exitcode is None:
+                if send is not os.kill or process.exitcode is None:
                     with contextlib.suppress(OSError):
                         send(process.pid, number)
 

@@ -42,11 +42,6 @@ _ready = set()  # process ids of servers that have been seen ready
 lock = threading.RLock()
 
 
-def context():
-    """The `multiprocessing` context that ranks start from."""
-    return multiprocessing.get_context(START_METHOD)
-
-
 def start():
     """Start the fork server unless it runs; do not wait for its imports.
 
