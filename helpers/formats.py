@@ -3,7 +3,8 @@
     from helpers.formats import FORMATS, encode, parse
     encode(0.1, FORMATS["bf16"])
 
-The numbers of each format come from `torch.finfo`; those of TF32, which no tensor is stored in, from its bits.
+The largest number of a format comes from `torch.finfo`; all others, and TF32's, which no tensor is stored in, from its
+bits.
 """
 
 import math

@@ -72,7 +72,7 @@ class Tier:
 class Hardware:
     """What this machine has. Each attribute is looked up when first asked for, then kept.
 
-    Only `backends`, `cuda`, `usable_gpus`, `tier` and the whole table import torch.
+    Only `backends`, `cuda`, `usable_gpus`, `sentence`, `tier` and the whole table import torch.
     """
 
     @cached_property

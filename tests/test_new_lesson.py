@@ -1,4 +1,4 @@
-"""tools/new_lesson.py: the skeleton passes the tests of every lesson as it stands, and overwrites nothing."""
+"""tools/new_lesson.py: the skeleton passes its own tests, and those of lessons as files, and overwrites nothing."""
 
 import os
 import shutil

@@ -21,9 +21,10 @@ An exercise is one class, in the module of its lesson, and one instance with the
 
     first_rank = FirstRank()
 
-`answer` and `probe` run in ranks, and take no `self`. A lesson's module has the name of its notebook, and is
-listed in `catalogue.py`. Its wrong and right answers are tests: `tests/exercises/`, see `tests/answers.py`. Where the
-learner's function talks to other ranks, use `InGroup` of `helpers.exercises.group`.
+`answer` and `probe` run in ranks, and take no `self`; of its file, `answer` uses imported modules alone. A lesson's
+module has the name of its notebook, and is listed in `catalogue.py`. Its wrong and right answers are tests:
+`tests/exercises/`, see `tests/answers.py`. Where the learner's function talks to other ranks, use `InGroup` of
+`helpers.exercises.group`; where it only computes, in one rank, `Alone` of `helpers.exercises.alone`.
 """
 
 import functools

@@ -84,6 +84,7 @@ def packed_work(what, args):
         FileNotFoundError, IsADirectoryError: there is no such script.
         SyntaxError: the script cannot be compiled.
         TypeError: the arguments do not fit, or something cannot be sent to another process.
+        ValueError: the script is a notebook.
     """
     if isinstance(args, str | bytes) or not isinstance(args, list | tuple):
         example = 'args=["--epochs", "3"]' if isinstance(what, str | os.PathLike) else "args=(0.1,)"

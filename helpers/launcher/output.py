@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 
-#: Lines of one rank that are shown; `run.logs` holds the rest.
+#: Lines of one rank that a notebook shows, and a tenth of what a terminal does; `run.logs` holds the rest.
 SHOWN_LINES = 50
 #: Characters of one line that are shown.
 SHOWN_WIDTH = 1000

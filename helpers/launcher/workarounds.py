@@ -1,7 +1,8 @@
 """Every private name and every trap that launching ranks has to work around, each with its finding.
 
-`tests/test_workarounds.py` holds one test a finding, so that a new Python or torch that moves a name, or no longer
-needs the workaround, is noticed there and not in a lesson. The kernel's side comes first, the rank's side second.
+Each has a test, in `tests/test_workarounds.py` or with what it serves, so that a new Python or torch that moves a name,
+or no longer needs the workaround, is noticed there and not in a lesson. The kernel's side comes first, then the
+server's, then the rank's.
 """
 
 import atexit

@@ -1,1 +1,1 @@
-"""Explorers: pictures that move. Each is a pure drawing function with ipywidgets on top."""
+"""Pictures that move: explorers, drawing functions with ipywidgets on top; and what shows a run while it lasts."""
