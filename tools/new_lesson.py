@@ -1,21 +1,19 @@
-"""Make the skeleton of a lesson that passes all tests as it stands: tools/skeleton, with another name.
+"""Make the skeleton of a lesson that passes its tests as it stands: tools/skeleton, with another name.
 
     python tools/new_lesson.py checkpoints
 
 It becomes the last lesson: a notebook with the headings of every lesson and cells that work, a worker script, an
 exercise, the tests of both, its place in helpers/exercises/catalogue.py, a row in README.md. Nothing is overwritten;
-lesson 00, which shows a table of all lessons, is executed anew.
+lesson 00, which shows a table of all lessons, is executed anew. Its part of docs/instructors.md is yours to write.
 """
 
 import argparse
 import re
-from pathlib import Path
 
 import nbformat
-from execute import execute, minutes
+from execute import ROOT, execute, minutes
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-ROOT = Path(__file__).resolve().parents[1]
 SKELETON = ROOT / "tools" / "skeleton"
 CATALOGUE, README = ROOT / "helpers" / "exercises" / "catalogue.py", ROOT / "README.md"
 

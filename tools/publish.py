@@ -9,14 +9,13 @@ version; so the tag has to be there. Lessons without a first cell get theirs. No
 
 import argparse
 import re
-from pathlib import Path
 
 import nbformat
-from execute import NOTEBOOKS, store
+from execute import NOTEBOOKS, ROOT, store
 
 from tools.everywhere import place, project
 
-PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+PYPROJECT = ROOT / "pyproject.toml"
 
 
 def write_address(address):

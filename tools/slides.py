@@ -13,6 +13,8 @@ import base64
 import re
 from math import ceil
 
+from helpers.lessons import parsed
+
 ROOM = 650  # pixels of a slide that may be filled
 CODE, TEXT = 24, 31  # pixels a line
 CODE_WIDE, TEXT_WIDE = 104, 100  # characters a line
@@ -60,10 +62,7 @@ def shows(cell):
     """Whether a cell belongs on a slide: it does more than import, or has something to show for it."""
     if cell.cell_type != "code" or any("data" in output for output in cell.outputs):
         return True
-    try:
-        statements = ast.parse(cell.source).body
-    except SyntaxError:  # a magic
-        return True
+    statements = parsed(cell.source).body  # none of a magic
     imports = sum(isinstance(one, (ast.Import, ast.ImportFrom)) for one in statements)
     return imports <= len(statements) / 2 and not is_question(cell)
 

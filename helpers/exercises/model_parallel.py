@@ -152,21 +152,19 @@ class ColumnParallel(InGroup):
         for rank, one in enumerate(seen):
             if not one["output"]:
                 return not_yet(f"rank {rank}'s output, of shape {one['shape']}, is not that of the whole layer",
-                               f"[{batch}, {rows * n}], the ranks' parts side by side", "in which order, and along "
-                                                                                        "which "
-                               "dimension, are the parts put together? And the bias?")
+                               f"[{batch}, {rows * n}], the ranks' parts side by side",
+                               "in which order, and along which dimension, are the parts put together? And the bias?")
             if one["none"]:
                 return not_yet(f"the output is right, but rank {rank}'s `{one['none'][0]}` has no gradient",
                                "gradients of all three", "a collective on tensors leaves no trace for `backward`: what "
                                "stands for it in an `autograd.Function`?")
             if one["own"] and not one["grads"]["x"]:
-                return not_yet(f"rank {rank}'s `x.grad` holds only what came through its own rows", "the sum over "
-                                                                                                    "ranks",
+                return not_yet(f"rank {rank}'s `x.grad` holds only what came through its own rows",
+                               "the sum over ranks",
                                "all ranks used `x`: what must happen to its gradient in backward?")
             if one["times"] and n > 1:
-                return not_yet(f"rank {rank}'s `weight.grad` is {n} times too large", "that of its rows", "all ranks "
-                                                                                                          "have "
-                               "the same loss: is the gradient of the output added up over ranks?")
+                return not_yet(f"rank {rank}'s `weight.grad` is {n} times too large", "that of its rows",
+                               "all ranks have the same loss: is the gradient of the output added up over ranks?")
             for name, right in one["grads"].items():
                 if not right:
                     return not_yet(f"rank {rank}'s `{name}.grad` is not that of the whole layer", "the same numbers",
@@ -187,11 +185,8 @@ class ChooseMesh(Alone):
             "(GiB held, GiB sent). Among all meshes of `gpus` ranks (`copies * shards * tensor == gpus`, each a whole "
             "number), with at most 8 tensor-parallel ranks, as many as a machine has, return as a tuple the one that "
             "holds at most `limit` GiB and sends least. If none fits, return `None`.")
-    hints = ("For each `tensor` from 1 to 8"
-             " that divides `gpus`, and "
-             "each `shards` that divides "
-             "the rest: what is left are "
-             "the copies.", "`min` with a `key` finds the one that sends least among those that fit.")
+    hints = ("For each `tensor` from 1 to 8 that divides `gpus`, and each `shards` that divides the rest: what is left "
+             "are the copies.", "`min` with a `key` finds the one that sends least among those that fit.")
     explanation = "There are few enough divisors to ask for all of them; a dry run of each is what `costs` stands for."
     why = ("nobody knows the best mesh from a rule of thumb: it depends on the model, the batch and the memory. Asking"
            " a model of the costs for every mesh takes seconds; asking the cluster takes weeks.")
@@ -322,8 +317,7 @@ class MeanGradient(Alone):
         (one,) = seen
         if one["near"] == "right" and one["held"] > 1.4 and len(sizes) > 1:
             return not_yet(f"the gradient is right, but {one['held']:.1f} times the memory of the largest micro-batch "
-                           "was "
-                           "held", "one at a time", "a `backward` before the next forward")
+                           "was held", "one at a time", "a `backward` before the next forward")
         if one["near"] != "right":
             look = {"none": "`backward`", "sum": "gradients add up: what makes a mean of them?",
                     "equal": "the micro-batches are not equally large", "last": "is a gradient overwritten?",

@@ -266,7 +266,6 @@ class RunEpoch(Exercise):
     why = ("the log showed every epoch n times and the run took n times as long, and nothing else was amiss. Count "
            "what you start: a number of passes that does not match the plan makes every comparison worthless.")
     world_sizes = (1,)
-    timeout = 20
     cases = {"3 workers": 3, "5 workers": 5, "1 worker": 1}
 
     def answer(n_workers, pull_down, start, aggregate):

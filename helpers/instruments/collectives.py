@@ -18,8 +18,6 @@ class Collective(NamedTuple):
     """As `torch.distributed` calls it: "all_reduce", "all_gather", "broadcast" …"""
     bytes: int
     """Of what this rank put in."""
-    dtypes: tuple
-    """Of what this rank put in: "Float", "BFloat16" …"""
 
 
 @dataclass
@@ -117,9 +115,8 @@ def counted_traffic():
     for entry in recorded():
         if entry["record_id"] not in before:
             name = entry["profiling_name"].rpartition(":")[2]
-            sizes = list(zip(entry["input_sizes"], entry["input_dtypes"], strict=False))
+            sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
             traffic.collectives.append(Collective(
-                _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes),
-                tuple(dtype for _, dtype in sizes)))
-    traffic.collectives += [Collective("barrier", 0, ()) for _ in monitored["monitored_barrier"]]  # not recorded
+                _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes)))
+    traffic.collectives += [Collective("barrier", 0) for _ in monitored["monitored_barrier"]]  # not recorded
     traffic.unwaited = sum(work is not None and id(work) not in waited for work in works)

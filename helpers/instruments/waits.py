@@ -62,21 +62,18 @@ def meet(word=""):
     Raises:
         RuntimeError: a rank has failed, and will not come.
     """
-    from helpers.launcher.rank import RUN_FOLDER, Files  # here, because it starts the fork server
+    from helpers.launcher.rank import RUN_FOLDER, Files, write  # here, because it starts the fork server
 
     number, folder = next(_meetings), Path(os.environ[RUN_FOLDER])
     ranks = range(int(os.environ["WORLD_SIZE"]))
     marks = [folder / f"here-{number}-{rank}" for rank in ranks]
     failures = [Files(folder, rank).failure for rank in ranks]
-    mine = marks[int(os.environ["RANK"])]
-    unfinished = mine.with_name(f"unfinished-{mine.name}")
-    unfinished.write_text(word)
-    unfinished.replace(mine)
+    write(marks[int(os.environ["RANK"])], word.encode())
     while not all(map(Path.exists, marks)):  # no generator: who is found waiting is to be "in meet"
         if any(map(Path.exists, failures)):
             raise RuntimeError("Connection closed by peer: another rank has failed")
         time.sleep(0.002)
-    return [mark.read_text() for mark in marks]
+    return [mark.read_text(encoding="utf-8") for mark in marks]
 
 
 def own_line(error, function):

@@ -44,8 +44,8 @@ class Files:
 def main(folder, rank, environment, parent, goodbye):
     """Run this rank's share of the work that lies in `folder`; the target of the process that `launch` starts.
 
-    It never raises: a failure is written to the rank's failure file and the process ends with exit code 1. `goodbye` is
-    a connection into which a rank that has nothing left to do says so.
+    It never raises: a failure is written to the rank's failure file and the process ends with exit code 1, or that
+    of its `sys.exit`. `goodbye` is a connection into which a rank that has nothing left to do says so.
     """
     files, me = Files(folder, rank), os.getpid()
     try:
@@ -72,7 +72,7 @@ def main(folder, rank, environment, parent, goodbye):
 
 
 def _end_in_good_order(files, result, folder, world_size, goodbye):
-    _write(files.result, _packed(result))
+    write(files.result, _packed(result))
     ends = [(other.result, other.failure) for other in (Files(folder, rank) for rank in range(world_size))]
     workarounds.stay_for_late_ranks(_meeting(folder), ends)
     workarounds.run_exit_functions()
@@ -190,7 +190,7 @@ def _fail(files, message, error, code=1):
         "traceback": _short("".join(traceback.format_exception(type(error), error, trace)), 20_000),
     }
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells that it failed
-        _write(files.failure, json.dumps(told).encode())
+        write(files.failure, json.dumps(told).encode())
     _flush()
     os._exit(code)
 
@@ -208,7 +208,8 @@ def _short(text, limit=2000):
     return f"{text[:limit // 2]}… ({len(text) - limit:,} more characters) …{text[-limit // 2:]}"
 
 
-def _write(path, content):
+def write(path, content):
+    """Write a file of the run, whole or not at all."""
     unfinished = path.with_name(f"unfinished-{path.name}")
     try:
         unfinished.write_bytes(content)
