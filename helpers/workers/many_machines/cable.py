@@ -40,9 +40,12 @@ def main(folder, *speeds):
     half.register_comm_hook(None, fp16_compress_hook)  # gradients travel as float16
     x = torch.randn(1024, 256)
 
+    def backward(model):
+        model(x).square().mean().backward()
+
     def compute(model=net):
         model.zero_grad()
-        model(x).square().mean().backward()
+        backward(model)
 
     def by_hand():
         compute()
@@ -51,10 +54,11 @@ def main(folder, *speeds):
             parameter.grad /= dist.get_world_size()
 
     def accumulated():
+        ddp.zero_grad()
         with ddp.no_sync():
             for _ in range(MICRO_BATCHES - 1):
-                compute(ddp)
-        compute(ddp)
+                backward(ddp)
+        backward(ddp)
 
     def alone():
         with ddp.no_sync():

@@ -46,8 +46,9 @@ def main():
               f"{moved!s:5}  scale {scale:.0f} -> {scaler.get_scale():.0f}")
 
     print("output", output.dtype, " weights", net[1].weight.dtype, " sent", *sent)
-    others = [torch.zeros_like(net[1].weight) for _ in range(world_size)]
-    dist.all_gather(others, net[1].weight.detach())
+    mine = nn.utils.parameters_to_vector(net.parameters()).detach()
+    others = [torch.zeros_like(mine) for _ in range(world_size)]
+    dist.all_gather(others, mine)
     equal = all(torch.equal(others[0], other) for other in others)
     print(f"weights equal in all ranks: {equal}")
     dist.barrier()
