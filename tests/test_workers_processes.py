@@ -94,7 +94,7 @@ def test_one_process_per_device_says_why_a_child_failed(tmp_path):
     from helpers.launcher.arguments import WORKERS
 
     script = tmp_path / "broken.py"
-    source = (WORKERS / "processes" / "one_process_per_device.py").read_text().replace("timeout=120", "timeout=12")
+    source = (WORKERS / "processes" / "one_process_per_device.py").read_text()
     script.write_text(source.replace("device = torch.device(devices[rank])", "raise ValueError('no such device')"))
     with pytest.raises(RankError, match="no such device"):
         log_of(script)

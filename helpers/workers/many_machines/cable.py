@@ -40,8 +40,8 @@ def main(folder, *speeds):
     half.register_comm_hook(None, fp16_compress_hook)  # gradients travel as float16
     x = torch.randn(1024, 256)
 
-    def backward(model):
-        model(x).square().mean().backward()
+    def backward(model, parts=1):
+        (model(x).square().mean() / parts).backward()
 
     def compute(model=net):
         model.zero_grad()
@@ -57,8 +57,8 @@ def main(folder, *speeds):
         ddp.zero_grad()
         with ddp.no_sync():
             for _ in range(MICRO_BATCHES - 1):
-                backward(ddp)
-        backward(ddp)
+                backward(ddp, MICRO_BATCHES)
+        backward(ddp, MICRO_BATCHES)
 
     def alone():
         with ddp.no_sync():

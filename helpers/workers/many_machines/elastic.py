@@ -1,4 +1,4 @@
-"""Train the digits in a world of any size, with the same bits in each: two data slots, shared out among the ranks.
+"""Train the digits in a world of one rank or of two, with the same bits: two data slots, shared out among the ranks.
 
     torchrun --nnodes=1:2 --max-restarts=3 … elastic.py SNAPSHOT RUN        goes on where SNAPSHOT is
 """

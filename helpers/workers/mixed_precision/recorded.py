@@ -94,6 +94,7 @@ def channels_last():
     from torch import nn
 
     found = {}
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # torch's default for convolutions is TF32
     for name, layout in (("channels first", torch.contiguous_format), ("channels last", torch.channels_last)):
         layers = nn.Sequential(*[nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)]).cuda().to(memory_format=layout)
         pictures = torch.rand(64, 64, 56, 56, device="cuda").to(memory_format=layout)

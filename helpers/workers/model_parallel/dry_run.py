@@ -3,7 +3,7 @@
     launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "1", "2", "4"])
 
 The mesh is (copies, shards, tensor): FSDP2 shards among `shards` ranks, and copies; tensor-parallel in the last.
-Reports, for each number of layers, what rank 0 would hold, send and compute.
+Reports, for each number of layers, what rank 0 would hold, pass through collectives and compute.
 """
 
 import argparse
@@ -29,7 +29,7 @@ COLUMNS, ROWS = ColwiseParallel, RowwiseParallel
 
 
 class Sent(TorchDispatchMode):
-    """Bytes given to collectives, by name."""
+    """Bytes that pass through collectives, by name: of each call the larger of what goes in and what comes out."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ def cut(model, mesh):
 
 
 def step(layers, mesh, length):
-    """What rank 0 holds and sends (GiB), and computes (TFLOP), on one text of `length` tokens.
+    """What rank 0 holds and passes through collectives (GiB), and computes (TFLOP), on one text of `length` tokens.
 
     Before torch 2.15 attention is not counted among the operations.
     """

@@ -52,12 +52,14 @@ def main():
     print(f"before training: {accuracy(model):.0%} right")
     queue = mp.get_context("spawn").Queue()
     processes = mp.spawn(train, args=(devices, queue), nprocs=len(devices), join=False)
-    try:  # empty the queue first: a process does not end before what it has put is taken
-        results = sorted(queue.get(timeout=120) for _ in devices)
-    finally:
-        processes.join(10)  # raises here what went wrong there
+    results = []
+    while len(results) < len(devices):  # empty the queue first: a process does not end before what it has put is taken
+        processes.join(0.1)  # raises here what went wrong there
+        while not queue.empty():
+            results.append(queue.get())
+    processes.join()
     weights = []
-    for rank, images, buffer in results:
+    for rank, images, buffer in sorted(results):
         weights.append(torch.load(io.BytesIO(buffer)))
         model.load_state_dict(weights[-1])
         print(f"process {rank} on {devices[rank]}: {images} images, {accuracy(model):.0%} right")

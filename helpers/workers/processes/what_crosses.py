@@ -3,7 +3,6 @@
     launch("what_crosses.py", nprocs=1)
 """
 
-import queue
 import sys
 import warnings
 
@@ -29,10 +28,11 @@ def kinds():
 
 def child(here, there):
     """Say what arrives, until None does."""
-    there.put("ready")
-    while (tensor := here.get()) is not None:
+    while (sent := here.get()) is not None:
+        name, tensor = sent
         layout, dtype = str(tensor.layout).removeprefix("torch."), str(tensor.dtype).removeprefix("torch.")
-        there.put(f"arrives: {type(tensor).__name__}, {layout}, {dtype}, requires_grad={tensor.requires_grad}")
+        there.put((name, f"arrives: {type(tensor).__name__}, {layout}, {dtype}, requires_grad={tensor.requires_grad}"))
+    there.put(None)
 
 
 if __name__ == "__main__":
@@ -42,12 +42,11 @@ if __name__ == "__main__":
     here, there = context.Queue(), context.Queue()
     process = context.Process(target=child, args=(here, there))
     process.start()
-    there.get(timeout=60)
-    for name, tensor in kinds().items():
-        here.put(tensor)
-        try:
-            print(f"{name:24}", there.get(timeout=1), flush=True)
-        except queue.Empty:
-            print(f"{name:24} never arrives", flush=True)
-    here.put(None)
+    sent, arrived = kinds(), {}
+    for item in [*sent.items(), None]:
+        here.put(item)
+    while (answer := there.get(timeout=60)) is not None:
+        arrived[answer[0]] = answer[1]
+    for name in sent:
+        print(f"{name:24}", arrived.get(name, "never arrives"))
     process.join(10)

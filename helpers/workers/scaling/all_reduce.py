@@ -14,17 +14,16 @@ REPEATS = 7
 
 
 def measured(kib, group):
-    """Seconds of the quickest all_reduce of some, and core-seconds that the group's ranks together spend on one."""
-    x, seconds = torch.zeros(kib * 256), []
+    """Seconds of the quickest all_reduce of some, and core-seconds that the group's ranks together spent on it."""
+    x, seconds, busy = torch.zeros(kib * 256), [], torch.empty(REPEATS)
     dist.all_reduce(x, group=group)  # the first fills what the cable lets through at once
-    computed = time.process_time()
-    for _ in range(REPEATS):
-        start = time.perf_counter()
+    for i in range(REPEATS):
+        start, computed = time.perf_counter(), time.process_time()
         dist.all_reduce(x, group=group)
         seconds.append(time.perf_counter() - start)
-    busy = torch.tensor((time.process_time() - computed) / REPEATS)
+        busy[i] = time.process_time() - computed
     dist.all_reduce(busy, group=group)
-    return min(seconds), busy.item()
+    return min(zip(seconds, busy.tolist(), strict=True))
 
 
 def main():

@@ -113,7 +113,7 @@ def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=
 
 
 def ladder(shape, **how):
-    """{rung: tokens a second, multiple of the first, MFU, loss}: measured up and down, the better of both."""
+    """By rung: tokens a second, times as fast as the first, share of the ceiling, loss: the better of up and down."""
     import torch
 
     ceiling = matmul_rate(torch.bfloat16, **({"size": 256, "times": 1} if shape is not SHAPE else {}))
@@ -155,7 +155,7 @@ def _ranks(shape, how):
 
 @experiment(gpus=2)
 def gpu_ladder_ddp():
-    """Tokens a second of the GPU ladder's top rung, with DDP on one GPU and on two."""
+    """Tokens a second of the GPU ladder's top rung, on one GPU and, with DDP, on two."""
     from helpers import launch
 
     how = {name: value for change in RUNGS.values() for name, value in change.items()}

@@ -41,7 +41,7 @@ class Rung:
 
     @property
     def diff(self):
-        """The changed lines, as difflib finds them, each hunk with the line before it."""
+        """The changed lines, as difflib finds them, each hunk with the line before and after it."""
         lines = difflib.unified_diff(self.before.splitlines(), self.source.splitlines(), n=1, lineterm="")
         return "\n".join("@@" if line.startswith("@@") else line for line in list(lines)[2:])
 
