@@ -82,8 +82,8 @@ class ExactAccuracy(InGroup):
                        (accuracy(reads[rank]), ", the accuracy of its own share only"),
                        (sum(map(accuracy, reads)) / n, ", the mean of the ranks' own accuracies, of unequal shares")]
             guess = next((words for value, words in guesses if abs(got - value) < 1e-6), "")
-            return not_yet(f"rank {rank} returned {got:.5f}{guess}", f"{rights / size:.5f}, {rights} of {size}",
-                           "what is summed over the ranks, in which dtype, and what is divided by what")
+            return not_yet(f"rank {rank} returned {got:.7g}{guess}", f"{rights / size:.7g}, {rights} of {size}",
+                           "what is summed over the ranks, in which dtype, what is divided by what, and is it rounded?")
         return None
 
 
@@ -412,7 +412,8 @@ class TrainUntil(InGroup):
         for rank, (batches, returned) in enumerate(seen):
             made = len(batches)
             if made != wanted:
-                when = (f"when the mean loss was {means[made - 1]:.4g}" if 0 < made < wanted else
+                when = ("before any loss was known" if not made else
+                        f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
                         f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
                 return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
                                "which number is compared with the limit, and how: below, not equal")

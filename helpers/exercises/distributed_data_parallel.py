@@ -316,7 +316,7 @@ class Accumulate(InGroup):
             if times == 0 and one["plain"]:
                 return not_yet(f"{never}: `model.module` was called, the model inside, which knows of no rank",
                                "once", "`model(x)`, at least for the last micro-batch")
-            if times == 0:
+            if times == 0 and step != "nothing":
                 return not_yet(f"{never}; each rank stepped on its own", "once",
                                "the last micro-batch: it is the one that must not be in `no_sync`")
             if step == "right" and one["held"] > 1.4:
@@ -328,7 +328,7 @@ class Accumulate(InGroup):
             problem, look = {
                 "right": ("", ""),
                 "nothing": ("moved nothing: there were no gradients",
-                            "`zero_grad` between `backward` and `step` takes away what was to be stepped with"),
+                            "is there a `backward`? `zero_grad` between it and `step` takes away what it has made"),
                 "old": ("is wrong: the gradients from before were still there, and counted, too",
                         "`optimizer.zero_grad()`: once, and before the first backward"),
                 "last": ("is wrong: only the last micro-batch counted", "where `optimizer.zero_grad()` stands"),

@@ -282,7 +282,7 @@ def as_html(text):
 
 
 def _readable(text, limit=1500):
-    text = re.sub(r"\b0x[0-9a-f]{6,}", "0x…", text)  # an address differs every time
+    text = re.sub(r"\b0x[0-9a-f]{6,}", "0x…", text).replace("a NoneType", "None")  # an address differs every time
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 

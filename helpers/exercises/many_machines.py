@@ -96,12 +96,14 @@ class AnyWorld(InGroup):
                            "`loss_of` takes an item of `steps`, and every one")
         share = -(-SLOTS // len(seen))
         for rank, one in enumerate(seen):
-            most = max(sum(call[0] == step for call in one["calls"]) for step in range(3, 9))
+            most = max(sum(call[0] == step for call in set(one["calls"])) for step in range(3, 9))
             if most > share:
                 return not_yet(f"rank {rank} worked for {most} slots in a step", f"at most {share}",
                                "each slot is one rank's work")
-        if len(calls) > len(wanted):
-            return not_yet("two ranks worked for the same slot", "each slot once in each step", "who has which slot?")
+        if again := [call for call in wanted if calls.count(call) > 1]:
+            step, slot = again[0]
+            return not_yet(f"in step {step} `loss_of` was called {calls.count(again[0])} times for slot {slot}",
+                           "each slot once in each step", "who has which slot, and how often does it call `loss_of`?")
         # A rank whose first step is right may have been misled by another's.
         for rank, one in sorted(enumerate(seen), key=lambda item: item[1]["fault"][0].startswith("its first step")):
             if not one["right"]:

@@ -1,6 +1,7 @@
 """The exercises of mixed precision: the right order, a dtype for a job, the largest batch, a hunt for inf."""
 
 import math
+import numbers
 import operator
 
 import torch
@@ -223,7 +224,7 @@ class ChooseDtype(Exercise):
             (True, f"; {right} is more precise, and takes as many bytes", "which one comes first? A set has no order"))
         problem, look = next(said for is_wrong, *said in rows if is_wrong)
         did = "raised" if got == "ValueError" else "returned"
-        return not_yet(f"it {did} {got.replace('a NoneType', 'None')}{problem}", wanted, look) if look else None
+        return not_yet(f"it {did} {got}{problem}", wanted, look) if look else None
 
 
 BUG = "mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)"
@@ -294,7 +295,8 @@ class LargestBatch(Exercise):
             if type(error) is not BaseException and not bug:
                 raise
             got = str(error)
-        return got if type(got) is int else f"{got}", next(filter(None, earlier), 0), tried
+        whole = isinstance(got, numbers.Integral) and not isinstance(got, bool)  # NumPy's, too
+        return int(got) if whole else f"{got}", next(filter(None, earlier), 0), tried
 
     def judge(self, seen, case):
         (largest, most, bug), (got, held, tried), again = case, seen[0], len(seen[0][2]) - len(set(seen[0][2]))

@@ -156,8 +156,9 @@ class ColumnParallel(InGroup):
                                "in which order, and along which dimension, are the parts put together? And the bias?")
             if one["none"]:
                 return not_yet(f"the output is right, but rank {rank}'s `{one['none'][0]}` has no gradient",
-                               "gradients of all three", "a collective on tensors leaves no trace for `backward`: what "
-                               "stands for it in an `autograd.Function`?")
+                               "gradients of all three", "is `loss_of(output).backward()` called, in every rank? A "
+                               "collective on tensors leaves no trace for it: what stands for one in an "
+                               "`autograd.Function`?")
             if one["own"] and not one["grads"]["x"]:
                 return not_yet(f"rank {rank}'s `x.grad` holds only what came through its own rows",
                                "the sum over ranks",

@@ -25,7 +25,8 @@ def _refusal(returned, raised, why):
     if raised.partition(":")[0] == "ValueError":
         return None
     return not_yet(f"it raised {raised}" if raised else f"it returned {returned}", f"`ValueError`: {why}",
-                   "check the arguments before you compute with them, and `raise`: what is returned stops nobody")
+                   "check the arguments before you compute with them" if raised else
+                   "`raise`: what is returned stops nobody")
 
 
 class Split(Alone):
@@ -86,16 +87,16 @@ class Split(Alone):
 class Aggregate(Alone):
     title = "The mean of models"
     task = ("`states` is a list with one `state_dict` per worker: any number of them, all with the same names and "
-            "shapes. Return a new dict of tensors, the mean of all, for the global model. Integer tensors (BatchNorm "
-            "counts its batches in one) keep their dtype: the fraction of their mean is cut off. The workers keep "
-            "their models as they are, and `states` its entries.")
+            "shapes. Return a new dict of tensors, the mean of all, for the global model. Every tensor keeps its "
+            "dtype; of integer ones (BatchNorm counts its batches in one) the fraction of the mean is cut off. The "
+            "workers keep their models as they are, and `states` its entries.")
     hints = (
         "`torch.stack([state[name] for state in states])` puts one tensor of every worker into a tensor with one more "
         "dimension. Along which one do you take the mean?",
         "`mean` refuses integers. Convert to float (or double) first and back with `.to(states[0][name].dtype)`.",
     )
     explanation = ("Stacking makes a new tensor, so nothing of the workers' is changed or shared. Converting the mean "
-                   "back to the dtype cuts off the fraction of integers and changes nothing for floats.")
+                   "back to the dtype cuts off the fraction of integers, and makes float32 of doubles again.")
     why = ("averaging models is the whole of federated learning's server. Adding into the first worker's tensors, or "
            "handing out the same memory twice, is how workers come to train one model without knowing it.")
     cases = {"2 workers": 2, "3 workers": 3, "1 worker": 1}

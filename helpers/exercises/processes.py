@@ -262,7 +262,8 @@ class BringItHome(Exercise):
     explanation = ("`load_state_dict` copies value by value into the tensors that are there, buffers included, so the "
                    "parent sees them. With `assign=True`, or by `parameter.data = …`, it would get other tensors.")
     why = ("moving to a device makes a copy, and a copy has to be brought back, by shared memory as here, or through "
-           "a queue. DistributedDataParallel spares you that: its copies never differ.")
+           "a queue. DistributedDataParallel spares you that: there each rank trains a copy, and equal gradients keep "
+           "all copies equal.")
     world_sizes = (1,)
     timeout = 10
 
@@ -368,10 +369,11 @@ class StartSafely(Exercise):
             return not_yet(f"your function returned a {seen['returned']}", "the process that it has started")
         if not seen["told"]:
             return not_yet(f"the process ended, with exit code {seen['exitcode']}, and `work` had not come to its end",
-                           "`work()` is called in the child", "`target=work`: the function, without parentheses")
+                           "`work()` is called in the child", "what is its target, and does something end it early?")
         if seen["told"] != "done":
             return not_yet(seen["told"], "`work()` comes to its end in a process of its own",
-                           "is the child a copy of the parent? And how many threads does it want?")
+                           "a process, no thread; `target=work`, without parentheses" if "parent's own" in seen["told"]
+                           else "is the child a copy of the parent? And how many threads does it want?")
         if seen["threads"] != 2:
             return not_yet(f"the parent now computes with {seen['threads']} thread(s)", "its two threads, as before",
                            "in which process do you set the number of threads?")

@@ -142,7 +142,7 @@ class ChooseLayout(Alone):
         "follows.",
         "`min(fitting, key=lambda layout: seconds(*layout), default=None)`",
     )
-    explanation = "Every layout is tried: there are some hundreds, and asking a model of the costs takes microseconds."
+    explanation = "Every layout is tried: here at most 146, and asking a model of the costs takes microseconds."
     why = ("this is all that a planner is. What makes it good or bad is the model of the costs: hold it against runs "
            "that were measured, as the lesson does with table B.")
     # GPUs, batch, GiB, GPUs of a node, kind

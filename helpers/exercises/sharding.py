@@ -107,7 +107,7 @@ class ShardedAdamw(InGroup):
                 if step:
                     look = "step 0 is right: is the optimizer's state kept for the next one?"
                 elif off > 0.005:  # a first step moves a weight by the learning rate, 0.01
-                    look = "does every parameter get its owner's new value, after each step?"
+                    look = "does every parameter get its owner's new value, after each step? And is the rate `lr`?"
                 else:  # or nan
                     look = ("AdamW's own step: its weight decay and its eps, on the gradients as they are, averaged "
                             "already")
@@ -168,7 +168,7 @@ class MemoryPerRank(Alone):
 
 
 class MyPiece(InGroup):
-    title = "Saved on four, resumed on fewer"
+    title = "Saved on four, resumed on N"
     task = ("Four ranks have saved a flat tensor of `total` numbers: it was padded with zeros to a multiple of four, "
             "and rank *i* wrote its quarter to `files[i]` with `torch.save`. Now there are N ranks. Return this rank's"
             " piece of the same tensor for N ranks: padded with zeros to a multiple of **N**, cut into N equal pieces,"

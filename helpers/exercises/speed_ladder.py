@@ -58,7 +58,7 @@ class PredictedGain(Alone):
         given = f"once={once}, each={each}, epochs={epochs}, faster={faster}, price={price:g}"
         look = next((words for words, value in mistakes(*case) if abs(got - value) <= 1e-6 * abs(value)),
                     "write down both times: the beginning, and the epochs; then divide")
-        return not_yet(f"{got:.4g}", f"{right:.4g}, for {given}", look)
+        return not_yet(f"{got:.7g}", f"{right:.7g}, for {given}", look)
 
 
 def mistakes(once, each, epochs, faster, price):
@@ -90,7 +90,7 @@ def mistakes(once, each, epochs, faster, price):
         yield words, old / (seconds(once, change) + epochs * seconds(each, change) + price)
     yield "that is what is saved; asked is the old time over the new one", old - new
     yield "that is the part that is saved; asked is the old time over the new one", 1 - new / old
-    yield from (("do not round", round(old / new, digits)) for digits in (1, 2, 3))
+    yield from (("do not round", round(old / new, digits)) for digits in range(1, 6))
 
 
 #: Of the two exercises below: images, which leave a smaller last batch; epochs of the loop; and the part of the
@@ -337,8 +337,8 @@ class PreparedOnce(Alone):
             "what is good about the rung: all images are converted to float **once**, and no loop goes over images.")
     hints = (
         "What is drawn once is the same for ever. Which of the lines above the loop draw something?",
-        "One `roll` moves all images alike. `shifted` in the ladder's fifth rung moves each in its own way, with an "
-        "index for each image.",
+        "One `roll` moves all images alike. `shifted` in the rung *Augment whole batches* moves each in its own way, "
+        "with an index for each image.",
         "Conversion may stay above the loop: moving pixels and converting them can change places.",
     )
     explanation = ("Only the conversion is the same in every epoch, so only that may be done once. Order and moves "

@@ -54,12 +54,12 @@ class MyShare(Exercise):
         most, least = sizes.index(max(sizes)), sizes.index(min(sizes))
         if unknown:
             problem, look = f"`{unknown[0]}` is not among the items", "return the items themselves, not their numbers"
-        elif wrong and dealt[wrong[0]] < there[wrong[0]]:
-            problem = f"`{wrong[0]}` went to " + (f"{dealt[wrong[0]]} of its {there[wrong[0]]} ranks"
-                                                  if dealt[wrong[0]] else "no rank")
-            look = "the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0"
         elif wrong:
-            problem, look = f"`{wrong[0]}` went to more than one rank", "how `rank` and `world_size` decide on an item"
+            held, given_to_all = dealt[wrong[0]], there[wrong[0]]
+            problem = (f"the shares hold `{wrong[0]}` {held} times, the items {given_to_all} times" if held else
+                       f"`{wrong[0]}` went to no rank")
+            look = ("how `rank` and `world_size` decide on an item" if held > given_to_all else
+                    "the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0")
         elif max(sizes) - min(sizes) > 1:
             problem = f"rank {most} got {sizes[most]} items, rank {least} only {sizes[least]}"
             look = "which ranks the remainder goes to"
@@ -87,7 +87,7 @@ class MeanOfRanks(InGroup):
     why = ("this one step is data-parallel training in small: put gradients in the place of `value`, and N ranks "
            "train one model. DistributedDataParallel is built out of it.")
     world_sizes = (2, 3)
-    cases = {"whole numbers": (1, 12, 28), "fractions": (0.3, -7.25, 1000.125), "equal numbers": (5, 5, 29)}
+    cases = {"whole numbers": (1, 12, 28), "fractions": (0.3, -7.25, 1000.125), "two equal numbers": (5, 5, 29)}
 
     def answer(value):
         import torch
@@ -100,7 +100,7 @@ class MeanOfRanks(InGroup):
     def probe(mean_of_ranks, values):
         mean = mean_of_ranks(values[int(os.environ["RANK"])])
         is_number = isinstance(mean, int | float) and not isinstance(mean, bool)
-        return float(mean) if is_number else f"returned a {type(mean).__name__}".replace("a NoneType", "None")
+        return float(mean) if is_number else f"returned a {type(mean).__name__}"
 
     def judge(self, seen, values):
         values = values[:len(seen)]

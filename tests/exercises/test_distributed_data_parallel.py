@@ -337,6 +337,7 @@ step = "    optimizer.step()"
 
 test_accumulate = edits(
     ex.accumulate,
+    ("loss.backward()", "pass", "moved nothing: there were no gradients"),
     ("nullcontext() if last else model.no_sync()", "nullcontext()",
      "4 micro-batches: the gradients were all-reduced 4 times"),
     (((no_sync, "loss = loss_fn(model(x), y) / len(batches)\n        " + no_sync),

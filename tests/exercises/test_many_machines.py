@@ -19,6 +19,8 @@ test_any_world = edits(
     ("range(dist.get_rank(), slots, dist.get_world_size())", "range(0, slots, dist.get_world_size())", "lacks the"),
     ((("range(dist.get_rank(), slots, dist.get_world_size())", "[dist.get_rank()]"),
       ("return {slot", "return random | {slot")), "no rank called `loss_of` for slot"),
+    ("(loss_of(step, slot) / slots)", "loss_of(step, slot)\n            (loss_of(step, slot) / slots)",
+     "in step 3 `loss_of` was called 2 times for slot 0"),
     ("for step in steps:", "for step in range(len(steps)):", "takes an item of `steps`"),
     ("loss_of(step, slot) / slots", "loss_of(step, slot)", "first step is 5 times that of the mean"),
     ("loss_of(step, slot) / slots", "loss_of(step, slot) / len(mine)", "weights are off by"),
@@ -56,7 +58,7 @@ def test_everybody_does_everything(net, optimizer, loss_of, steps, slots, random
     return random
 
 
-@wrong(ex.any_world, "returned a NoneType")
+@wrong(ex.any_world, "returned None")
 def test_returns_nothing(net, optimizer, loss_of, steps, slots, random):
     pass
 
@@ -207,7 +209,7 @@ def test_one_text(node, addresses, gpus, job):
     return " ".join(ex.agent_options.answer(node, addresses, gpus, job))
 
 
-@wrong(ex.agent_options, "it returned a NoneType")
+@wrong(ex.agent_options, "it returned None")
 def test_no_options(node, addresses, gpus, job):
     return None
 

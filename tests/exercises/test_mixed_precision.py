@@ -14,6 +14,7 @@ first_overflow  one nesting, and inf only; a name that is not true; hooks and pa
 
 import copy
 
+import numpy
 import torch
 
 from helpers.exercises import mixed_precision as ex
@@ -234,7 +235,7 @@ def test_bisects(fits, most):
 
     failed = next((size for size in (2**power for power in range(most.bit_length())) if too_large(size)), None)
     good = failed // 2 if failed else 2**(most.bit_length() - 1)
-    return bisect.bisect_left(range(failed or most + 1), True, lo=good + 1, key=too_large) - 1
+    return numpy.int64(bisect.bisect_left(range(failed or most + 1), True, lo=good + 1, key=too_large) - 1)
 
 
 AUTOCAST = ', torch.amp.autocast("cpu", dtype=torch.float16)'

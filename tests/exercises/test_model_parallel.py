@@ -46,6 +46,7 @@ test_column_parallel = edits(
      "            dist.all_reduce(gradient)\n            return gradient / n", "the sum, not the mean"),
     ("return gradient.chunk(n, 1)[rank]", "return gradient.chunk(n, 1)[0]",
      "`x.grad` is not that of the whole layer"),
+    ("    loss_of(output).backward()", "    pass", "is `loss_of(output).backward()` called"),
     ("torch.cat(parts, 1)", "torch.cat(parts, 0)", "`loss_of(output).backward()`"),
     ("Copy.apply(x), weight, bias", "Copy.apply(x), weight", "is not that of the whole layer"),
     ("return gradient.chunk(n, 1)[rank]",

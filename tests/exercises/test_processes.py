@@ -164,11 +164,11 @@ test_start_safely = edits(
     (((SPAWN, FORK), (START, f"{START}\n    import torch\n    torch.set_num_threads(1)")), "wants 2 threads"),
     (((SPAWN, FORK), (START, f"import torch\n    torch.set_num_threads(1)\n    {START}")),
      "the parent now computes with 1 thread(s)"),
-    (((SPAWN, FORK), ("target=work", "target=work()")), "ran in the parent's own process"),
+    (((SPAWN, FORK), ("target=work", "target=work()")), "without parentheses"),
     (((SPAWN, "threading.Thread(target=work)"), ("import torch.multiprocessing as mp", "import threading")),
      "ran in the parent's own process"),
     (((SPAWN, FORK), ("target=work", "target=print")), "`work` had not come to its end"),
-    ("return process", "process.join()", "returned a NoneType"),
+    ("return process", "process.join()", "returned None"),
     (START, "pass", "returned a process that was never started"),
 )
 

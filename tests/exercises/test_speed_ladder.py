@@ -17,6 +17,7 @@ from tests.answers import edits, right, wrong
 
 test_predicted_gain = edits(
     ex.predicted_gain,
+    ("seconds({}) / (seconds(faster) + price)", "round(seconds({}) / (seconds(faster) + price), 5)", "do not round"),
     ("(seconds(faster) + price)", "seconds(faster)", "a compiler's price: 1.833"),
     ("(seconds(faster) + price)", "(seconds(faster) + epochs * price)", "once, and not in each epoch"),
     ("epochs * sum(took / faster.get(part, 1) for part, took in each", "sum(took / faster.get(part, 1) for part, took "
