@@ -2,7 +2,7 @@
 
     test_my_share_edits = edits(
         ex.my_share,
-        ("items[rank::world_size]", "items", "the items 1 times"),         # the solution with this replaced by that,
+        ("items[rank::world_size]", "items", "the items 1×"),              # the solution with this replaced by that,
         ("[rank::", "[rank - 1::", "ranks are counted from 0"))            # and what the feedback must then say
 
     @wrong(ex.my_share, "`a` went to no rank")                             # where no edit can say it

@@ -55,10 +55,10 @@ class MyShare(Exercise):
         if unknown:
             problem, look = f"`{unknown[0]}` is not among the items", "return the items themselves, not their numbers"
         elif wrong:
-            held, given_to_all = dealt[wrong[0]], there[wrong[0]]
-            problem = (f"the shares hold `{wrong[0]}` {held} times, the items {given_to_all} times" if held else
-                       f"`{wrong[0]}` went to no rank")
-            look = ("how `rank` and `world_size` decide on an item" if held > given_to_all else
+            item = wrong[0]
+            problem = (f"the shares hold `{item}` {dealt[item]}×, the items {there[item]}×" if dealt[item] else
+                       f"`{item}` went to no rank")
+            look = ("how `rank` and `world_size` decide on an item" if dealt[item] > there[item] else
                     "the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0")
         elif max(sizes) - min(sizes) > 1:
             problem = f"rank {most} got {sizes[most]} items, rank {least} only {sizes[least]}"

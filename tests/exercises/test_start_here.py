@@ -13,13 +13,13 @@ from tests.answers import edits, right, wrong
 
 test_my_share = edits(
     ex.my_share,
-    ("items[rank::world_size]", "items", "the items 1 times"),
+    ("items[rank::world_size]", "items", "2×, the items 1×"),
     ("items[rank::world_size]", "items[rank % 2::2]", "3 ranks"),
-    ("items[rank::world_size]", "2 * items[rank::world_size]", "2 times, the items 1 times"),
+    ("items[rank::world_size]", "2 * items[rank::world_size]", "2×, the items 1×"),
     ("items[rank::", "items[rank - 1::", "ranks are counted from 0"),
     ("items[rank::world_size]", "range(rank, len(items), world_size)", "not among the items"),
     ("return ", "", "returned None"),
-    ("items[rank::world_size]", "set(items[rank::world_size])", "the shares hold `0` 2 times, the items 4 times"),
+    ("items[rank::world_size]", "set(items[rank::world_size])", "the shares hold `0` 2×, the items 4×"),
     ("items[rank::world_size]", "sorted(set(items))[rank::world_size]", "a set, or `index`, knows only one of them"),
     ("items[rank::world_size]", "[item for item in items if items.index(item) % world_size == rank]",
      "`index`, knows only one of them"),
