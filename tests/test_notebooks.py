@@ -7,6 +7,7 @@ import nbformat
 import pytest
 
 from tests.conftest import ROOT
+from tools.execute import comparable
 
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
@@ -58,3 +59,12 @@ def test_pictures_show_where_a_notebook_is_only_read(book):
             assert not re.search(r"<(img|svg)", data.get("text/html", "")), cell.source
             if "image/png" in data:
                 assert data["text/plain"] and output.metadata["image/png"]["alt"], cell.source
+
+
+def test_another_output_is_stored_also_behind_one_that_may_differ():
+    def outputs(tier, listing):
+        return [nbformat.v4.new_output("stream", text=f"scaled down here: this wants {tier}\n"),
+                nbformat.v4.new_output("display_data", {"text/plain": listing})]
+
+    assert comparable(outputs("2 GPUs", "x = 1")) == comparable(outputs("4 GPUs", "x = 1"))
+    assert comparable(outputs("2 GPUs", "x = 1")) != comparable(outputs("2 GPUs", "x = 2"))

@@ -122,10 +122,11 @@ def comparable(outputs):
     """What nbval would compare: texts, sanitised; no pictures, no tracebacks."""
     texts = []
     for output in outputs:
-        texts.append([output.output_type, output.get("name"), output.get("text"), output.get("ename"),
-                      output.get("evalue"), {kind: data for kind, data in output.get("data", {}).items()
-                                             if not kind.startswith("image/")}])
-    return sanitised(repr(texts))
+        texts.append([output.output_type, output.get("name"), output.get("ename"), output.get("evalue"),
+                      sanitised(output.get("text", "")),  # each by itself: a pattern may take all to the end of a line
+                      {kind: sanitised(str(data)) for kind, data in output.get("data", {}).items()
+                       if not kind.startswith("image/")}])
+    return texts
 
 
 def main():

@@ -53,11 +53,9 @@ def main():
     queue = mp.get_context("spawn").Queue()
     processes = mp.spawn(train, args=(devices, queue), nprocs=len(devices), join=False)
     results = []
-    while len(results) < len(devices):  # empty the queue first: a process does not end before what it has put is taken
-        processes.join(0.1)  # raises here what went wrong there
-        while not queue.empty():
+    while not processes.join(0.1) or len(results) < len(devices):  # raises here what went wrong there
+        while not queue.empty():  # a process does not end before what it has put is taken
             results.append(queue.get())
-    processes.join()
     weights = []
     for rank, images, buffer in sorted(results):
         weights.append(torch.load(io.BytesIO(buffer)))
