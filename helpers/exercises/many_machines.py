@@ -100,9 +100,9 @@ class AnyWorld(InGroup):
             if most > share:
                 return not_yet(f"rank {rank} worked for {most} slots in a step", f"at most {share}",
                                "each slot is one rank's work")
-        if again := [call for call in wanted if calls.count(call) > 1]:
-            step, slot = again[0]
-            return not_yet(f"in step {step} `loss_of` was called {calls.count(again[0])} times for slot {slot}",
+        if more := [call for call in calls if calls.count(call) > (call in wanted)]:  # once, or not at all
+            step, slot = min(more)
+            return not_yet(f"in step {step} `loss_of` was called {calls.count(min(more))} times for slot {slot}",
                            "each slot once in each step", "who has which slot, and how often does it call `loss_of`?")
         # A rank whose first step is right may have been misled by another's.
         for rank, one in sorted(enumerate(seen), key=lambda item: item[1]["fault"][0].startswith("its first step")):

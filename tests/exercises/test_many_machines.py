@@ -21,6 +21,7 @@ test_any_world = edits(
       ("return {slot", "return random | {slot")), "no rank called `loss_of` for slot"),
     ("(loss_of(step, slot) / slots)", "loss_of(step, slot)\n            (loss_of(step, slot) / slots)",
      "in step 3 `loss_of` was called 2 times for slot 0"),
+    ("optimizer.zero_grad()", "optimizer.zero_grad()\n        loss_of(0, 0)", "in step 0 `loss_of` was called"),
     ("for step in steps:", "for step in range(len(steps)):", "takes an item of `steps`"),
     ("loss_of(step, slot) / slots", "loss_of(step, slot)", "first step is 5 times that of the mean"),
     ("loss_of(step, slot) / slots", "loss_of(step, slot) / len(mine)", "weights are off by"),
