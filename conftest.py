@@ -1,9 +1,13 @@
 """For the tests and for the lessons, which `pytest notebooks` runs without the rest."""
 
+import itertools
 import os
 import shutil
 import tempfile
 from pathlib import Path
+
+import nbval.kernel
+from jupyter_client.manager import KernelManager
 
 # Four tests at a time share two cores: a thread of OpenMP that has nothing to do shall sleep, not spin. (libgomp reads
 # it when torch is imported, in whatever is started from here. It saves the whole run 75 s of CPU time.)
@@ -12,9 +16,24 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+_kernels = itertools.count()
+
+
 def pytest_configure():
     """No test, and no notebook that nbval executes, may read or write the progress of the person who runs the tests."""
     os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
+    if os.name == "posix":
+        nbval.kernel.KernelManager = _over_files
+
+
+def _over_files(**kwargs):
+    """A manager that talks to its kernel over Unix sockets.
+
+    TCP ports are chosen before a kernel starts. By the time that it opens them, one may be that of a rank, which ends
+    the kernel ("Kernel died before replying to kernel_info"): seen once in some sixty runs of all tests.
+    """
+    file = Path(os.environ["COURSE_PROGRESS"]).with_name(f"kernel-{next(_kernels)}.json")
+    return KernelManager(transport="ipc", connection_file=str(file), **kwargs)
 
 
 def pytest_unconfigure():
