@@ -134,8 +134,8 @@ class ScatterNested(InOneRank):
         if len(got) != len(wanted):
             mine, right = ([sum(tensor.shape[:1]) for part in parts for tensor in tensors(part)[:1]]
                            for parts in (got, wanted))
-            return (f"{len(got)} of {n_devices} devices got something, of sizes {mine}",
-                    f"{len(wanted)} of {n_devices} devices, of sizes {right}",
+            return (f"{len(got)} part{'s' * (len(got) != 1)} for {n_devices} devices, of sizes {mine}",
+                    f"{len(wanted)} parts, of sizes {right}",
                     "one item per device that gets samples; sizes as `torch.chunk` makes them")
         for device, (mine, right) in enumerate(zip(got, wanted, strict=True)):
             if shown(mine) != shown(right):
