@@ -8,11 +8,13 @@ import atexit
 import inspect
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import textwrap
 import time
 from multiprocessing import forkserver
+from pathlib import Path
 
 import psutil
 import pytest
@@ -65,6 +67,15 @@ def test_entry_points_are_looked_up_once():
     looked_up = launch(lambda: __import__("importlib.metadata").metadata.entry_points.cache_info().currsize,
                        nprocs=1, show=False).results
     assert looked_up == [1], "the server has filled the cache that its ranks inherit"
+
+
+def test_the_servers_memory_lies_in_huge_pages():
+    server.wait_until_ready()
+    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 1):
+        pytest.skip("this Linux gathers nothing")
+    memory = Path(f"/proc/{workarounds.server_pid()}/smaps_rollup").read_text()
+    kilobytes = dict(re.findall(r"(\w+): +(\d+) kB", memory))
+    assert int(kilobytes["AnonHugePages"]) > int(kilobytes["Anonymous"]) / 2, kilobytes
 
 
 def test_the_servers_socket_lies_in_a_folder_of_its_own():

@@ -59,6 +59,7 @@ if "HELPERS_SESSION" in os.environ:
     gc.collect()
     gc.freeze()  # the collector of a rank then never touches, and so never copies, the pages it shares with the server
     gc.enable()
+    workarounds.gather_in_huge_pages()
     outlive_the_kernel(os.environ["HELPERS_SESSION"])
     # The server sets its own, and leaves this one to ranks: interrupted before it is one, a rank ends without a word.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
