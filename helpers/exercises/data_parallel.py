@@ -440,10 +440,10 @@ class SmallCnn(InOneRank):
 
 class Forward(InOneRank):
     title = "Hunt: a list that cannot be called"
-    task = ("This is the `forward` of a network whose `self.layers` is an `nn.ModuleList`. Repair it: the batch `x` "
-            "goes through all layers, one after another, and `forward` returns what comes out of the last one. It "
-            "also prints one line, whose first number is the number of samples that it got. It is run on four stand-in "
-            "devices, with networks of three layers and of five, and every weight has to get a gradient.")
+    task = ("The `forward` above is that of a network whose `self.layers` is an `nn.ModuleList`. Repair it: the "
+            "batch `x` goes through all layers, one after another, and `forward` returns what comes out of the last "
+            "one. It also prints one line, whose first number is the number of samples that it got. It is run on four "
+            "stand-in devices, with networks of three layers and of five, and every weight has to get a gradient.")
     hints = (
         "A `ModuleList` is a list that a model knows about: it has no `forward`. Lists are for loops.",
         "`for layer in self.layers:` and give each layer what the one before it has returned.",

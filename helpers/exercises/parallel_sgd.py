@@ -255,8 +255,9 @@ class ChooseK(Alone):
 
 class RunEpoch(Exercise):
     title = "Hunt: an epoch that is trained n times over"
-    task = ("This is the loop of S4's program. Repair it, so that one epoch is one epoch: pull down once, then start "
-            "every worker, so that they all run side by side, wait until all have ended, and aggregate once. "
+    task = ("The cell below holds the loop of S4's program. Repair it, so that one epoch is one epoch: pull "
+            "down once, then start every worker, so that they all run side by side, wait until all have ended, and "
+            "aggregate once. "
             "`start(rank)` starts a worker and returns its process, which has `join()`.")
     hints = (
         "Both loops call their variable `rank`. How often does the inner one run?",
@@ -403,10 +404,10 @@ class TrainEpoch(InGroup):
 
 class PullDown(Alone):
     title = "Hunt: the copy that copies nothing"
-    task = ("This is S4's `pull_down`. Repair it: afterwards every local model has the global model's values, in all "
-            "parameters and buffers (BatchNorm keeps its statistics in buffers), and shares no memory with it. The "
-            "workers hold the tensors of their local models already, so the values must arrive in those tensors. The "
-            "global model stays as it is.")
+    task = ("The cell below holds S4's `pull_down`. Repair it: afterwards every local model has the global "
+            "model's values, in all parameters and buffers (BatchNorm keeps its statistics in buffers), and shares no "
+            "memory with it. The workers hold the tensors of their local models already, so the values must arrive in "
+            "those tensors. The global model stays as it is.")
     hints = (
         "`a.data = b.data` makes `a` a second name for b's memory. Which method writes values into memory that is "
         "there?",

@@ -15,7 +15,7 @@ from helpers.widgets.explorer import Explorer, widgets
 
 #: What a device holds, and what it does, each with its colour.
 KINDS = {"weights": "C0", "gradients": "C4", "optimizer": "C2", "activations": "C5", "outputs": "C3"}
-PHASES = {"scatter": "C4", "replicate": "C1", "forward": "C0", "gather": "C3", "loss": "C7", "backward": "#00365c",
+PHASES = {"scatter": "C4", "replicate": "C1", "forward": "C0", "gather": "C3", "loss": "#b0b0b0", "backward": "#00365c",
           "reduce": "#8a3600", "optimizer": "C2", "waits": ACTIVITIES["waiting"]}
 
 MIB = 2**20
