@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from tests.conftest import ROOT
-from tools.execute import comparable
+from tools.execute import comparable, stable
 
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
@@ -68,3 +68,8 @@ def test_another_output_is_stored_also_behind_one_that_may_differ():
 
     assert comparable(outputs("2 GPUs", "x = 1")) == comparable(outputs("4 GPUs", "x = 1"))
     assert comparable(outputs("2 GPUs", "x = 1")) != comparable(outputs("2 GPUs", "x = 2"))
+
+
+def test_streams_that_came_in_pieces_are_joined_each_time_anew():
+    pieces = [nbformat.v4.new_output("stream", text=text) for text in ("one\n", "two\n")]
+    assert [stable(pieces, 1)[0].text for _ in range(2)] == ["one\ntwo\n"] * 2

@@ -12,6 +12,7 @@ pictures show what its cells print.
 
 import argparse
 import configparser
+import copy
 import functools
 import os
 import re
@@ -104,9 +105,9 @@ def minutes(path):
 
 
 def stable(outputs, number):
-    """Outputs without what differs for no reason: empty displays, split streams, random ids."""
+    """A copy of outputs without what differs for no reason: empty displays, split streams, random ids."""
     kept = []
-    for output in outputs:
+    for output in copy.deepcopy(outputs):
         if output.output_type == "display_data" and not output.data:
             continue  # where live output was
         if kept and output.output_type == "stream" == kept[-1].output_type and output.name == kept[-1].name:
