@@ -68,7 +68,12 @@ def jupyterlab(folder, **tracker):
             yield Lab(f"http://127.0.0.1:{port}", token, folder / "notebooks")
         finally:
             server.terminate()
-            server.wait(30)
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                # Its kernels have ended, but a thread of anyio's was not told to (jupyterlab/jupyterlab#10442).
+                server.kill()
+                server.wait(30)
             assert eventually(lambda: not running(mark), 30), "JupyterLab's end leaves nothing behind"
 
 
