@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 import os
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,9 @@ class Record:
     def __repr__(self):
         if self.result is None:
             plural = "s" * (self.gpus > 1)
-            return f"Would be measured on a machine with {self.gpus} GPU{plural}, by tools/record.py: {self.what}"
+            # JupyterLab breaks a long line of text anywhere, in the middle of words.
+            return textwrap.fill(f"Would be measured on a machine with {self.gpus} GPU{plural}, by tools/record.py: "
+                                 f"{self.what}", 110)
         return "\n".join([self.what, f"recorded: {self.where}", *_lines(self.result)])
 
 

@@ -222,7 +222,7 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
         ax: The axes; those that share its figure add to the text alternative.
         traces: One `helpers.instruments.traces.Trace` per rank, or the paths of their files. They are put on one clock.
         title: Said above the picture.
-        step: The number of the profiler's step to show; None for all that was recorded.
+        step: The number of the profiler's step to show, each rank's own; None for all that was recorded.
 
     Raises:
         helpers.instruments.traces.TraceError: a file cannot be read, the traces do not belong together, or there is no
@@ -231,8 +231,7 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
     traces = [trace if isinstance(trace, tracing.Trace) else tracing.read(trace) for trace in traces]
     traces = tracing.together(traces)
     if step is not None:
-        begins, ends = zip(*((trace.step(step), trace.steps[step])[1] for trace in traces), strict=True)
-        traces = [trace.between(min(begins), max(ends)) for trace in traces]
+        traces = [trace.step(step) for trace in traces]
     begin = min(trace.span_us[0] for trace in traces)
     until = max(trace.span_us[1] for trace in traces)
     rows, said = {}, [title]

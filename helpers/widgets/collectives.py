@@ -58,7 +58,8 @@ def draw(ax, name, before, after):
         ax.text(x + 0.46, rank, f"{number:g}", ha="center", va="center", fontsize=min(12, 200 / right),
                 color="white" if fill == SUM else "#111111", fontweight="bold" if fill == SUM else "normal")
     ax.set(xlim=(-0.1, right), ylim=(len(before) - 0.5, -0.5))
-    ax.set_xticks([len(before[0]) / 2, middle + len(before[0]) / 2], ["before", "after"])
+    after_ends = max(middle + 1, *(x + 1 for x, _, _ in boxes))
+    ax.set_xticks([len(before[0]) / 2, (middle + after_ends) / 2], ["before", "after"])
     ax.set_yticks(range(len(before)), [f"rank {rank}" for rank in range(len(before))])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)

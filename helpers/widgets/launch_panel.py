@@ -9,6 +9,7 @@ from math import isfinite, nan
 
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from helpers.figures import as_html
 from helpers.launcher import RankError, launch
@@ -60,6 +61,7 @@ def draw_curves(ax, reports):
     title = f"loss of {len(reports)} rank{'s' * (len(reports) != 1)}"
     ax.set(title=title, xlabel="report", ylabel="loss")
     ax.grid(visible=True, axis="both")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if said:
         ax.legend(loc="upper right", title="at last")
     else:

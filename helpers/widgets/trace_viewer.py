@@ -136,7 +136,9 @@ class View:
         """Write an event's name on its bar."""
         if number == len(self.names):
             self.names.append(self.ax.text(0, 0, "", fontsize=10, va="center_baseline", clip_on=True, parse_math=False))
-        name = event.name if len(event.name) <= room else event.name[:room - 1] + "…"
+        name = event.name
+        if _letters(name) > room:
+            name = next(cut for end in reversed(range(len(name))) if _letters(cut := name[:end] + "…") <= room)
         ink = "#ffffff" if event.kind == tracing.COMPUTE and not event.mark else "#111111"
         self.names[number].set(text=name, position=(left, place), color=ink, visible=True)
 
@@ -144,6 +146,11 @@ class View:
         seconds = self.traces[number].seconds()
         return f"{self._name(number, 'in all')}: " + ", ".join(
             f"{kind} {1000 * seconds[kind]:.1f} ms" for kind in tracing.KINDS)
+
+
+def _letters(text):
+    """How wide a text is, in letters of the mean width."""
+    return len(text) + 0.65 * sum(map(text.count, "mwMW…"))
 
 
 def _seen(trace):
