@@ -15,7 +15,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Some hundred processes import the course: where Python is told to keep no bytecode, each compiles it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-
 _kernels = itertools.count()
 
 
@@ -23,10 +22,10 @@ def pytest_configure():
     """No test, and no notebook that nbval executes, may read or write the progress of the person who runs the tests."""
     os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
     if os.name == "posix":
-        nbval.kernel.KernelManager = _over_files
+        nbval.kernel.KernelManager = _without_ports
 
 
-def _over_files(**kwargs):
+def _without_ports(**kwargs):
     """A manager that talks to its kernel over Unix sockets.
 
     TCP ports are chosen before a kernel starts. By the time that it opens them, one may be that of a rank, which ends

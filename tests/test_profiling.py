@@ -51,6 +51,21 @@ def test_every_event_is_a_bar_in_its_row(tmp_path):
     assert [tick.get_text() for tick in view.ax.get_yticklabels()] == ["steps", "main thread", "gloo"]
 
 
+def test_a_name_stays_within_its_bar(tmp_path):
+    """Letters are not all as wide: AddmmBackward0 ran over the end of its bar."""
+    names = ["AddmmBackward0" * 3, "WWWWmmmm" * 9, "illi" * 20, "a" * 99]
+    rows = [(name, "cpu_op", 1, 100 * number, 13 * (number + 1)) for number, name in enumerate(names)]
+    view = View(read(written(tmp_path / "t.json", [*rows, ("end", "cpu_op", 1, 900, 100)])))
+    for zoom in (1, 2, 4):
+        figure = view.draw(zoom, 0.0)
+        figure.canvas.draw()
+        ends = sorted(view.ax.transData.transform((end, 0))[0] for _, _, end, _ in boxes(view))
+        for text in view.ax.texts:
+            if text.get_visible() and "…" in text.get_text():
+                extent = text.get_window_extent()
+                assert extent.x1 <= next(end for end in ends if end > extent.x0) + 1, text.get_text()
+
+
 def test_zoom_shows_the_part_that_it_says(tmp_path):
     view = View(read(written(tmp_path / "t.json", STEP)))
     early = (view.draw(4, 0.1), view.ax.get_xlim(), named(view))

@@ -224,6 +224,9 @@ def test_overlap_is_drawn_from_real_files(folder):
     assert len(ax.collections) == 6, "three kinds in each of two ranks"
     begins, ends = zip(*(trace.steps[3] for trace in shown), strict=True)
     assert ax.dataLim.x1 <= (max(ends) - min(begins)) / 1000 + 1e-6, "one step, in milliseconds"
+    for trace in shown:
+        took = f"{1000 * trace.step(3).seconds()['compute']:,.0f} ms"
+        assert f"rank {trace.rank}: compute {took}" in ax.figure.get_label(), "its own step, and no part of the next"
     with pytest.raises(TraceError, match="no step 9"):
         draw_overlap(ax, [folder / "0.json"], step=9)
 
