@@ -17,7 +17,6 @@ import struct
 import tarfile
 import tempfile
 import zlib
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -171,10 +170,11 @@ def _download(kind, folder):
         raise DataError(
             f"Cannot write to {folder} ({error}). Choose another folder: set {FOLDER_VARIABLE} or pass folder=…"
         ) from error
+    before = socket.getdefaulttimeout()
     try:
         _copy_archives(kind, folder, place)
-        with _silence_limit(NETWORK_SECONDS):
-            kind(place, download=True)
+        socket.setdefaulttimeout(NETWORK_SECONDS)
+        kind(place, download=True)
         for file in [path for path in place.rglob("*") if path.is_file()]:
             target = folder / file.relative_to(place)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -187,6 +187,7 @@ def _download(kind, folder):
             f"and set {FOLDER_VARIABLE} to the folder that you copied it into. Digits needs no download."
         ) from error
     finally:
+        socket.setdefaulttimeout(before)
         shutil.rmtree(place, ignore_errors=True)
 
 
@@ -197,14 +198,3 @@ def _copy_archives(kind, folder, place):
         if (folder / relative).is_file():
             (place / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / relative, place / relative)
-
-
-@contextmanager
-def _silence_limit(seconds):
-    """Connections opened meanwhile give up on a server that says nothing for so long."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

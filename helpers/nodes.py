@@ -46,7 +46,7 @@ _ABORTED = "terminate called without an active exception"
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
-class Nodes:
+class Nodes(contextlib.AbstractContextManager):
     """`n` computers, from 0; see the module.
 
     Attributes: `kind`, one sentence that says what they are; `addresses`, by node; `shaped`, whether the cable has a
@@ -275,9 +275,6 @@ class Nodes:
             except subprocess.TimeoutExpired:
                 process.kill()
         self._started = [[] for _ in range(self.n)]
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.close()

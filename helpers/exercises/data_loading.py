@@ -1,15 +1,22 @@
 """The exercises of data loading: hide the loading, share a stream, find the slow transform."""
 
+import importlib
+import multiprocessing
 import os
 import pickle
 import sys
 import time
+import timeit
+import warnings
 from collections import Counter
 from itertools import accumulate, chain, islice
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest import mock
 
-from torch.utils.data import IterableDataset, get_worker_info
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from helpers.exercises.engine import Exercise, not_yet, scratch
 from helpers.instruments.calls import counted_calls
@@ -19,11 +26,6 @@ _sleep, _cpu_seconds = time.sleep, time.process_time  # the true ones, whatever 
 
 def _allow_quick_workers():
     """Let DataLoader fork its workers where that is safe and quick: nothing has computed yet in an exercise's rank."""
-    import multiprocessing
-    import warnings
-
-    import torch
-
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores
     if sys.platform == "linux":
@@ -85,10 +87,6 @@ class HideTheLoading(Exercise):
         return DataLoader(dataset, batch_size=4, num_workers=4, persistent_workers=True)
 
     def probe(hide_the_loading, case):
-        from multiprocessing.process import BaseProcess
-
-        from torch.utils.data import DataLoader
-
         _allow_quick_workers()
         with scratch() as folder:
             dataset = SlowDisk(Path(folder, "reads"))
@@ -149,9 +147,6 @@ class HideTheLoading(Exercise):
 
 def _batches(loader):
     """The values in each batch of one epoch; stops in good time."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     return [[value for leaf in tree_leaves(batch) for value in torch.as_tensor(leaf).flatten().tolist()]
             for batch in islice(loader, 2 * len(VALUES))]
 
@@ -194,8 +189,6 @@ class ShardTheStream(Exercise):
         return islice(stream, rank * workers + worker, None, world_size * workers)
 
     def probe(shard_the_stream, case):
-        from torch.utils.data import DataLoader
-
         _allow_quick_workers()
         workers, items = case
         return list(DataLoader(Stream(shard_the_stream, items), batch_size=None, num_workers=workers))
@@ -312,9 +305,6 @@ class SlowestTransform(Exercise):
         return transforms[seconds.index(max(seconds))]
 
     def probe(slowest_transform, case):
-        import importlib
-        import timeit
-
         spent, calls = Counter(), Counter()
         transforms = [_transform(name, spent, calls, **special) for name, special in case[2].items()]
         try:

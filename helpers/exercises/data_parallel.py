@@ -6,7 +6,13 @@ import io
 import re
 from pprint import pformat
 
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
 from helpers.exercises.engine import Exercise, not_yet
+from helpers.instruments.calls import counted_calls
+from helpers.instruments.memory import held_bytes
 
 
 class InOneRank(Exercise):
@@ -44,8 +50,6 @@ STAYS = "it stays as it was; what you return is new", "`pop`, `del`, assignments
 
 def made(plan, samples, start=0):
     """The nested value `plan`, with tensors of so many samples where it names dtypes; with 0 samples, scalars."""
-    import torch
-    from torch.utils._pytree import tree_map
 
     def tensor(leaf):
         if leaf not in SAMPLE:
@@ -60,25 +64,17 @@ def made(plan, samples, start=0):
 
 def tensors(value):
     """All tensors in a nested value."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def shown(value):
     """A nested value as text: the same text, the same kinds, names, dtypes, shapes and numbers."""
-    import torch
-    from torch.utils._pytree import tree_map
-
     plain = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, value)
     return re.sub(r"\s+", " ", pformat(plain, width=10**6)).replace("[ ", "[")  # pformat sorts the names in dicts
 
 
 def unreached(value, sources):
     """Those names of `sources`, pairs of a name and a tensor, to which no gradient leads back from `value`."""
-    import torch
-
     ends = [tensor for tensor in tensors(value) if tensor.requires_grad]
     total = sum(tensor.sum() for tensor in (*ends, torch.zeros(1, requires_grad=True)))
     return [name for name, source in sources if not source.requires_grad or not torch.autograd.grad(
@@ -262,10 +258,6 @@ KINDS = {"weights": "its copy of the weights", "gradients": "its gradients", "ac
 
 def counted_step(model, batch, n_devices, states):
     """By device, the bytes of each of KINDS that one step of DataParallel puts there, counted from its tensors."""
-    import torch
-
-    from helpers.instruments.memory import held_bytes
-
     held, outputs = [dict.fromkeys(KINDS, 0) for _ in range(n_devices)], []
     for kinds, (device, chunk) in zip(held, enumerate(batch.chunk(n_devices)), strict=False):
         replica = replica_of(model, device)
@@ -315,9 +307,6 @@ class DeviceMemory(InOneRank):
         return held
 
     def probe(device_memory, case):
-        import torch
-        from torch import nn
-
         batch, n_devices, states = case
         width = 30 + batch  # another model in every case
         model = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 32), nn.ReLU(), nn.Linear(32, 24))
@@ -379,11 +368,6 @@ class SmallCnn(InOneRank):
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
     def probe(small_cnn, n_images):
-        import torch
-        from torch import nn
-
-        from helpers.instruments.calls import counted_calls
-
         torch.manual_seed(0)
         model = small_cnn()
         if not isinstance(model, nn.Module):
@@ -461,11 +445,6 @@ class Forward(InOneRank):
         return x
 
     def probe(forward, n_layers):
-        import torch
-        from torch import nn
-
-        from helpers.instruments.calls import counted_calls
-
         torch.manual_seed(0)
         layers = [nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)]
         net = type("PrintingNet", (nn.Module,), {"forward": forward})()

@@ -5,8 +5,15 @@ import functools
 import os
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
 from helpers.exercises.engine import Exercise, not_yet
 from helpers.exercises.group import InGroup, Lost
+from helpers.instruments.files import changed_last, deaths
+from helpers.instruments.hangs import dumps_of, parted
+from helpers.instruments.waits import meet
 
 
 class ExactAccuracy(InGroup):
@@ -43,8 +50,6 @@ class ExactAccuracy(InGroup):
         return (counts[0] / counts[1]).item()
 
     def probe(exact_accuracy, case):
-        import torch
-
         dataset, model, training = _Samples(*case), torch.nn.Identity().eval(), []
         model.register_forward_pre_hook(lambda module, _: training.append(module.training))
         returned = exact_accuracy(model, dataset)
@@ -96,16 +101,12 @@ class _Samples:
     """A dataset that counts, in memory that worker processes share, how often each sample is read."""
 
     def __init__(self, size, dtype):
-        import torch
-
         self.size, self.dtype, self.reads = size, dtype, torch.zeros(size, dtype=torch.int32).share_memory_()
 
     def __len__(self):
         return self.size
 
     def __getitem__(self, index):
-        import torch
-
         if not 0 <= index < self.size:
             raise IndexError(index)
         self.reads[index] += 1
@@ -144,8 +145,6 @@ class SaveSnapshot(InGroup):
 
     @classmethod
     def run(cls, answer, epoch, slowly):
-        from helpers.instruments.files import changed_last
-
         folder = _folder() / ("saved" if epoch else "dying")
         folder.mkdir(exist_ok=True)
         path = str(folder / "snapshot.pt")
@@ -191,8 +190,6 @@ def _folder():
 
 
 def _state(epoch):
-    import torch
-
     weights = torch.randn(2, 20_000, generator=torch.Generator().manual_seed(epoch))
     optimizer = {"state": {0: {"momentum_buffer": weights / 2}}, "param_groups": [{"lr": 0.1 / epoch, "params": [0]}]}
     return {"epoch": epoch, "model": {"weight": weights, "seen": torch.tensor(epoch)}, "optimizer": optimizer}
@@ -200,8 +197,6 @@ def _state(epoch):
 
 def _found(path):
     """Which epoch's whole snapshot there is; or, in words, what else."""
-    import torch
-
     if not os.path.exists(path):
         return _NONE
     try:
@@ -215,8 +210,6 @@ def _found(path):
 
 def _same(one, other):
     """Whether two trees of tensors and numbers are the same."""
-    import torch
-
     try:
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     except (AssertionError, TypeError):
@@ -226,11 +219,7 @@ def _same(one, other):
 
 def _left_by_deaths(answer, path):
     """What rank 0 leaves if it dies while it saves a second snapshot, or a first; None if that is always whole."""
-    import torch
-    import torch.distributed as dist
     from torch.testing._internal.distributed import fake_pg  # noqa: F401, which registers the backend "fake"
-
-    from helpers.instruments.files import deaths
 
     def left(path, *fine):
         def save():
@@ -274,10 +263,6 @@ class Resume(InGroup):
         return snapshot["epoch"] + 1
 
     def probe(resume, epoch):
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
         plain, its = _model_after(0 if epoch is None else 2)
         path, wanted = f"{_folder()}/snapshot-{epoch}.pt", {"model": plain.state_dict(), "optimizer": its.state_dict()}
         if epoch is not None and dist.get_rank() == 0:
@@ -317,8 +302,6 @@ class Resume(InGroup):
 
 
 def _model_after(steps):
-    import torch
-
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / (1 + steps), momentum=0.9)
@@ -328,8 +311,6 @@ def _model_after(steps):
 
 
 def _step(model, optimizer):
-    import torch
-
     optimizer.zero_grad()
     model(torch.arange(8, dtype=torch.float64).view(4, 2) ** 2).pow(2).mean().backward()
     optimizer.step()
@@ -375,8 +356,6 @@ class TrainUntil(InGroup):
 
     @classmethod
     def run(cls, answer, case, slowly):
-        from helpers.instruments.waits import meet
-
         cls.began, cls.ended = [], []
         seen = super().run(answer, case, slowly)
         if not isinstance(seen, Lost):
@@ -390,9 +369,6 @@ class TrainUntil(InGroup):
                        "steps", "what decides whether a rank goes on: is it the same in all ranks?")
 
     def probe(train_until, case):
-        import torch
-        import torch.distributed as dist
-
         losses = _LOSSES[dist.get_rank()]
 
         def step(batch):
@@ -458,8 +434,6 @@ class WhoHangs(Exercise):
         return culprit, min(waiting)
 
     def probe(who_hangs, program):
-        from helpers.instruments.hangs import dumps_of
-
         returned = who_hangs(dumps_of(*program))
         try:
             rank, number = map(int, returned)
@@ -468,8 +442,6 @@ class WhoHangs(Exercise):
         return rank, number
 
     def judge(self, seen, program):
-        from helpers.instruments.hangs import parted
-
         rank, number = program[0], parted(*program[1:])
         for got in seen:
             if isinstance(got, str) or got[0] not in range(4):

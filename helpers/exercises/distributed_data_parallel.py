@@ -1,10 +1,19 @@
 """The exercises of DistributedDataParallel: all-reduce and DDP by hand, gradients that travel once, a drift."""
 
+import copy
 import re
 from dataclasses import replace
 
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector
+
 from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
+from helpers.instruments.calls import counted_calls
+from helpers.instruments.memory import held_bytes
 
 
 class RingAllReduce(InGroup):
@@ -49,9 +58,6 @@ class RingAllReduce(InGroup):
                 take.copy_(received)
 
     def probe(ring_all_reduce, case):
-        import torch
-        import torch.distributed as dist
-
         size, dtype = case
         memory = torch.tensor([_code(dist.get_rank(), index) for index in range(size)], dtype=getattr(torch, dtype))
         returned = ring_all_reduce(memory[:])  # whoever only exchanges the tensor's memory has not written into it
@@ -153,10 +159,6 @@ class AverageGradients(InGroup):
                 parameter.grad /= dist.get_world_size()
 
     def probe(average_gradients, case):
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-
         rank, n, (dtype, without) = dist.get_rank(), dist.get_world_size(), case
         torch.manual_seed(rank)  # in a training all ranks have the same weights; here, who averages those shows it
         model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Linear(2, 2), nn.Linear(2, 2)).to(getattr(torch, dtype))
@@ -252,15 +254,6 @@ class Accumulate(InGroup):
         optimizer.step()
 
     def probe(accumulate, number):
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-        from torch.nn.parallel import DistributedDataParallel
-        from torch.nn.utils import parameters_to_vector
-
-        from helpers.instruments.calls import counted_calls
-        from helpers.instruments.memory import held_bytes
-
         torch.manual_seed(0)  # few weights, and many activations to keep; no two micro-batches of a rank equally large
         plain = nn.Sequential(nn.Linear(2, 64), *(nn.Tanh() for _ in range(8)), nn.Linear(64, 1)).double()
         everyones = [[[10 * torch.randn(48 + 4 * place, width).double() for width in (2, 1)] for place in range(number)]
@@ -380,12 +373,6 @@ class FineTune(InGroup):
             optimizer.step()
 
     def probe(fine_tune, number):
-        import copy
-
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
         loss_fn, rank = nn.MSELoss(), dist.get_rank()

@@ -1,5 +1,11 @@
 """The exercises of many machines: a loop for a world of any size, a flight recorder's dumps, a failing rendezvous."""
 
+import contextlib
+import io
+
+import torch
+from torch.nn.utils import parameters_to_vector
+
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
@@ -44,9 +50,6 @@ class AnyWorld(InGroup):
         return {slot: state for part in parts for slot, state in part.items()}
 
     def probe(any_world, case):
-        import torch
-        from torch.nn.utils import parameters_to_vector
-
         def training():
             torch.manual_seed(0)
             net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)).double()
@@ -117,9 +120,6 @@ class AnyWorld(InGroup):
 
 def _alone(net, optimizer, loss_of, random, steps):
     """The same training by one process: the weights and the random states at the end."""
-    import torch
-    from torch.nn.utils import parameters_to_vector
-
     for step in steps:
         optimizer.zero_grad()
         for slot in range(SLOTS):
@@ -287,9 +287,6 @@ class AgentOptions(Alone):
                 f"--local-addr={addresses[node]}", "--max-restarts=3"]
 
     def probe(agent_options, case):
-        import contextlib
-        import io
-
         from torch.distributed.elastic.rendezvous import RendezvousParameters
         from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
         from torch.distributed.run import get_args_parser, parse_min_max_nnodes

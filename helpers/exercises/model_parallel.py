@@ -2,9 +2,16 @@
 
 import numbers
 
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
+from helpers.instruments.memory import held_bytes
+from helpers.instruments.schedules import simulate
 
 
 class OneFOneB(Alone):
@@ -35,8 +42,6 @@ class OneFOneB(Alone):
         return [[tuple(step) for step in one_f_one_b(rank, p, m)] for rank in range(p)]
 
     def judge(self, seen, case):
-        from helpers.instruments.schedules import simulate
-
         (orders,), (p, m) = seen, case
         wanted = {(what, i) for what in "FB" for i in range(m)}
         for rank, order in enumerate(orders):
@@ -113,9 +118,6 @@ class ColumnParallel(InGroup):
         return output
 
     def probe(column_parallel, case):
-        import torch
-        import torch.distributed as dist
-
         (dtype, batch, rows), n, rank, inputs = case, dist.get_world_size(), dist.get_rank(), 40
         torch.manual_seed(0)
         whole = torch.nn.Linear(inputs, rows * n, dtype=getattr(torch, dtype))
@@ -283,12 +285,6 @@ class MeanGradient(Alone):
             (loss_fn(model(x), y) * len(x) / samples).backward()
 
     def probe(mean_gradient, sizes):
-        import torch
-        from torch import nn
-        from torch.nn.utils import parameters_to_vector
-
-        from helpers.instruments.memory import held_bytes
-
         torch.manual_seed(0)
         inside = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())]
         model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), *inside, nn.Linear(64, 4)).double()

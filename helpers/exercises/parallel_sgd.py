@@ -1,12 +1,18 @@
 """The exercises of parallel SGD: share the samples, average the models, choose when; and three bugs."""
 
+import contextlib
 import threading
 from collections import Counter
 from itertools import chain, islice
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import Exercise, not_yet
 from helpers.exercises.group import InGroup
+from helpers.instruments.collectives import counted_traffic
 from helpers.instruments.processes import Worker
 
 
@@ -108,9 +114,6 @@ class Aggregate(Alone):
         return {name: tensor.double().mean(0).to(tensor.dtype) for name, tensor in stacked.items()}
 
     def probe(aggregate, workers):
-        import torch
-        from torch import nn
-
         def plain(value):
             if isinstance(value, torch.Tensor):
                 return f"{str(value.dtype)[6:]} of shape {tuple(value.shape)}", value.flatten().tolist()
@@ -357,12 +360,6 @@ class TrainEpoch(InGroup):
         barrier()
 
     def probe(train_epoch, at_least):
-        import contextlib
-
-        import torch.distributed as dist
-
-        from helpers.instruments.collectives import counted_traffic
-
         rank, trained = dist.get_rank(), []
         batches = [f"batch {number} of {at_least}" for number in range(at_least + (rank == dist.get_world_size() - 1))]
         with counted_traffic() as whole, contextlib.ExitStack() as since_the_last_step:
@@ -425,9 +422,6 @@ class PullDown(Alone):
             model.load_state_dict(global_model.state_dict())
 
     def probe(pull_down, workers):
-        import torch
-        from torch import nn
-
         models = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(workers + 1)]
         for number, model in enumerate(models):
             for place, tensor in enumerate(model.state_dict().values()):

@@ -1,21 +1,27 @@
 """The exercises of processes: what crosses from one process to another, and what does not."""
 
+import contextlib
+import copy
 import functools
+import io
 import os
 import queue
 import textwrap
 import threading
+from multiprocessing import resource_sharer
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.exercises.engine import Exercise, not_yet, scratch
 
 
 def _trained():
     """A model with weights, buffers and gradients that are all different, and need all of their digits."""
-    import torch
-    from torch import nn
-
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     with torch.no_grad():
         for number, tensor in enumerate(model.state_dict().values(), start=1):
@@ -48,10 +54,6 @@ class SendWeights(Exercise):
         done.wait()
 
     def probe(send_weights, case):
-        import contextlib
-        from multiprocessing import resource_sharer
-        from unittest import mock
-
         import torch.multiprocessing  # noqa: F401 - teaches the pickler tensors
 
         mailbox, found = _Queue(), []
@@ -110,10 +112,6 @@ class _Enough(BaseException):
 
 def _what_is_wrong(queue, when):
     """What the parent finds, as (observed, expected, where to look); empty if these are the weights."""
-    import io
-
-    import torch
-
     if queue.empty() and queue.error:
         return (f"nothing arrived; what you put could not be sent: {type(queue.error).__name__}: {queue.error}",
                 "what can be pickled; tensors without a history",
@@ -181,8 +179,6 @@ class FillMySlice(Exercise):
         shared[rank::world_size] = squares[rank::world_size]
 
     def probe(fill_my_slice, length):
-        import torch
-
         memory = torch.full((length,), UNWRITTEN).share_memory_()
         with _writes_to(memory) as writes:
             returned = fill_my_slice(memory.view(length), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
@@ -225,8 +221,6 @@ class FillMySlice(Exercise):
 
 def _writes_to(memory):
     """A context; its `mask` tells which elements of `memory` operators have written to, through any view of it."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
         mask = torch.zeros(memory.shape, dtype=torch.bool)
@@ -273,10 +267,6 @@ class BringItHome(Exercise):
         model.load_state_dict(copy.state_dict())
 
     def probe(bring_it_home, case):
-        import copy
-
-        import torch
-
         model, on_device, trained = _trained().share_memory(), [], []
         parents = model.state_dict()  # other tensors, on the same memory
         old = copy.deepcopy(parents)
@@ -347,8 +337,6 @@ class StartSafely(Exercise):
         return process
 
     def probe(start_safely, case):
-        import torch
-
         torch.set_num_threads(2)
         torch.ones(512, 512) @ torch.ones(512, 512)
         _computed.append(True)
@@ -385,8 +373,6 @@ _computed = []  # what a forked child finds filled, as the threads' bookkeeping 
 
 def _work(told, parent):
     """Multiply, and tell that it is done; or, where that would wait for ever, tell why. It needs no clock."""
-    import torch
-
     threads = torch.get_num_threads()
     if os.getpid() == parent:
         told.write_text("`work` ran in the parent's own process")

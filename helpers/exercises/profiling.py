@@ -10,12 +10,16 @@ from contextlib import contextmanager, nullcontext
 from itertools import product
 from time import perf_counter  # by its name: what an answer does to the module `time` does not touch it
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from helpers.exercises.engine import CORRECT, Exercise, Feedback, not_yet
 from helpers.exercises.group import InGroup
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.collectives import counted_traffic
 from helpers.instruments.traces import COMMUNICATION, OTHER, Event, Trace, TraceError, read, together
 from helpers.instruments.waits import meet
+from helpers.workers.profiling.slow_training import Log, digits, network, train
 
 
 class ProfileTheLoop(Exercise):
@@ -43,7 +47,6 @@ class ProfileTheLoop(Exercise):
 
     def probe(profile_the_loop, count):
         os.environ["KINETO_LOG_LEVEL"] = "6"  # its own log is quiet
-        import torch
         from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
         torch.set_num_threads(1)
@@ -246,8 +249,6 @@ class MakeItFast(InGroup):
             log.flush()
 
     def probe(make_it_fast, case):
-        from helpers.workers.profiling.slow_training import train
-
         right, own, best = _trained(MakeItFast.answer), _trained(make_it_fast, count=True), {}
         is_left = any(own[name] > most for name, (_, _, most) in FAULTS.items())
         for rounds in (1, 4):  # once more, and longer, before it is called too slow
@@ -311,10 +312,6 @@ def _broken(own, seen):
 
 def _trained(train, count=False):
     """Run a training on a fresh model: its result and its seconds; with `count`, what FAULTS names, and what it saw."""
-    import torch
-
-    from helpers.workers.profiling.slow_training import Log, digits, network
-
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images, labels = digits(torch.distributed.get_rank(), torch.distributed.get_world_size(), IMAGES)
@@ -338,11 +335,6 @@ def _trained(train, count=False):
 @contextmanager
 def _counted(train, model, images, pixels, counts):
     """Within the block, keep what a training does with the images and the log that this yields; then fill `counts`."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    from helpers.workers.profiling.slow_training import Log
-
     batches, flushed, made, forward = [], [], [], []  # made: (operator, or the place of NumPy's; its result's size)
     before = images.copy()
     own = {getattr(inspect.unwrap(train), "__code__", train.__code__).co_filename} - {__file__}

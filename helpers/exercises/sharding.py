@@ -1,11 +1,22 @@
 """The exercises of sharding: an optimizer in shards, its bytes predicted, a checkpoint cut anew, FSDP in units."""
 
+import copy
+import gc
+import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
 
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet, scratch
 from helpers.exercises.group import InGroup
+from helpers.instruments.calls import counted_calls
+from helpers.instruments.memory import held_bytes, memory_by_kind
+from helpers.models import GPT
 
 
 def allowed(plain):
@@ -51,15 +62,6 @@ class ShardedAdamw(InGroup):
         return optimizer
 
     def probe(sharded_adamw, dtype):
-        import copy
-        import gc
-        import time
-
-        import torch
-        from torch import nn
-
-        from helpers.instruments.memory import held_bytes
-
         torch.manual_seed(0)
         # 18 tensors, 4,825 numbers: nothing that four ranks could share out evenly.
         model = nn.Sequential(*(nn.Linear(24, 24) for _ in range(8)), nn.Linear(24, 1)).to(getattr(torch, dtype))
@@ -203,11 +205,6 @@ class MyPiece(InGroup):
         return torch.zeros(size) if piece is None else piece
 
     def probe(my_piece, case):
-        import torch
-        import torch.distributed as dist
-
-        from helpers.instruments.calls import counted_calls
-
         total, dtype = case
         flat = torch.zeros(-(-total // 4) * 4, dtype=getattr(torch, dtype))
         flat[:total] = torch.arange(1, total + 1)
@@ -270,13 +267,7 @@ class ShardIt(InGroup):
         fully_shard(model)
 
     def probe(shard_it, layers):
-        import warnings
-
-        import torch
         from torch.distributed.tensor import DTensor
-
-        from helpers.instruments.memory import memory_by_kind
-        from helpers.models import GPT
 
         warnings.simplefilter("ignore")  # of what FSDP says to models whose output is a view
         torch.manual_seed(0)

@@ -1,9 +1,19 @@
 """The exercises of the speed ladder: a gain predicted, a rung that beats the course's loop, a rung repaired."""
 
+import copy
+import inspect
+import sys
+from contextlib import nullcontext
 from itertools import combinations, pairwise
+from time import perf_counter
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.data import Digits
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import CORRECT, Feedback, not_yet
+from helpers.workers.speed_ladder.slow import network
 
 INF = float("inf")
 
@@ -40,8 +50,6 @@ class PredictedGain(Alone):
         return seconds({}) / (seconds(faster) + price)
 
     def probe(predicted_gain, case):
-        import copy
-
         returned = predicted_gain(*copy.deepcopy(case))
         try:
             return f"the text {returned!r}" if isinstance(returned, str) else float(returned)
@@ -158,10 +166,6 @@ class BeatTheCourse(Alone):
                 optimizer.step()
 
     def probe(beat_the_course, case):
-        from time import perf_counter
-
-        import torch
-
         images, labels, test = digits(IMAGES)
         own, best = trained(beat_the_course, images, labels, test), {}
         del own["given"]
@@ -203,8 +207,6 @@ class BeatTheCourse(Alone):
 
 def digits(count):
     """Images of 16×16 pixels for training, uint8, their labels, and the test: prepared images and labels."""
-    from helpers.data import Digits
-
     train, test = Digits(train=True), Digits(train=False)
     larger = [one.data.repeat_interleave(2, 1).repeat_interleave(2, 2) for one in (train, test)]
     return larger[0][:count], train.targets[:count], (larger[1].unsqueeze(1) / 128 - 0.5, test.targets)
@@ -213,13 +215,6 @@ def digits(count):
 def trained(loop, images, labels, test, epochs=EPOCHS, count=True, seed=0):
     """Train a fresh network with a loop: {"operators", "learned", "right", "broken": what `not_yet` takes, or None,
     "given": the batches}. With another seed, only what is not drawn from `dice` differs."""
-    from contextlib import nullcontext
-
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    from helpers.workers.speed_ladder.slow import network
-
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net, seen, made, learned, watching = network(), [], [], [], []
@@ -264,8 +259,6 @@ def names(pixels):
 
 def broken(seen, images, epochs):
     """What is wrong with the batches that went through a network, as `not_yet` takes it; None if nothing is."""
-    import torch
-
     count = sum(len(batch) for batch in seen)
     wanted = (len(images), 1, 16, 16)
     bad = next((batch for batch in seen if batch.dtype != torch.float32 or batch.shape[1:] != wanted[1:]), None)
@@ -361,12 +354,6 @@ class PreparedOnce(Alone):
             yield from zip(moved.split(64), labels[order].split(64), strict=True)
 
     def probe(prepared_once, case):
-        import inspect
-        import sys
-
-        import torch
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         count, epochs = case
         images, _, _ = digits(count)
         images[:, 0, 0] = torch.arange(count) % 251  # no two are alike

@@ -32,9 +32,8 @@ def states(parameters, ranks, stage):
     Source: Rajbhandari et al., 2019, https://arxiv.org/abs/1910.02054, section 5.
     """
     number, piece = STAGES.index(stage), -(-parameters // ranks)
-    shared = [piece if number >= since else parameters for since in (3, 2, 1)]
-    return dict(zip(("parameters", "gradients", "optimizer"), (4 * shared[0], 4 * shared[1], 8 * shared[2]),
-                    strict=True))
+    return {kind: size * (piece if number >= since else parameters)
+            for kind, since, size in (("parameters", 3, 4), ("gradients", 2, 4), ("optimizer", 1, 8))}
 
 
 def activations(width, layers, heads, vocabulary, length, batch, checkpointing=False):

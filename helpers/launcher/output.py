@@ -23,8 +23,7 @@ _UNCLEAN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 def clean(line):
     """One line as a person would see it on a terminal: after the last `\\r`, without cursor movements and junk."""
-    line = line.rstrip("\r")
-    return _CONTROL.sub("", line.rpartition("\r")[2])
+    return _CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])
 
 
 def clean_lines(text):

@@ -39,6 +39,7 @@ class Files:
         self.stack = folder / f"stack-{rank}"
         self.failure = folder / f"failure-{rank}"
         self.result = folder / f"result-{rank}"
+        self.meeting = folder / "meeting"  # of all ranks: where they meet to form their groups
 
 
 def main(folder, rank, environment, parent, goodbye):
@@ -74,7 +75,7 @@ def main(folder, rank, environment, parent, goodbye):
 def _end_in_good_order(files, result, folder, world_size, goodbye):
     write(files.result, _packed(result))
     ends = [(other.result, other.failure) for other in (Files(folder, rank) for rank in range(world_size))]
-    workarounds.stay_for_late_ranks(_meeting(folder), ends)
+    workarounds.stay_for_late_ranks(files.meeting, ends)
     workarounds.run_exit_functions()
     _flush()
     if "torch.cuda" not in sys.modules or not sys.modules["torch.cuda"].is_initialized():
@@ -82,11 +83,6 @@ def _end_in_good_order(files, result, folder, world_size, goodbye):
         # unless it is a GPU's, which the next cell may want.
         goodbye.send_bytes(b"bye")
         os._exit(0)
-
-
-def _meeting(folder):
-    """Where the ranks of a run meet to form their groups."""
-    return Path(folder, "meeting")
 
 
 def _only_in(rank_process, code=0):
@@ -121,7 +117,7 @@ def _become_a_rank(files, folder, environment, parent):
     # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
     torch.set_num_threads(_threads(environment.get("OMP_NUM_THREADS", "")))
     if torch.distributed.is_available():
-        workarounds.rendezvous_by_file(_meeting(folder))
+        workarounds.rendezvous_by_file(files.meeting)
         workarounds.keep_destroyed_groups()
 
 

@@ -54,17 +54,13 @@ def start():
     if START_METHOD != "forkserver":
         return None
     with lock:
-        return _start()
-
-
-def _start():
-    before = workarounds.server_pid()
-    if before is not None and before not in _started:
-        forkserver.ensure_running()
-        return None  # theirs: ranks start there as well, but each has to import torch again
-    with ours():
-        forkserver.ensure_running()
-    return workarounds.server_pid()
+        before = workarounds.server_pid()
+        if before is not None and before not in _started:
+            forkserver.ensure_running()
+            return None  # theirs: ranks start there as well, but each has to import torch again
+        with ours():
+            forkserver.ensure_running()
+        return workarounds.server_pid()
 
 
 @contextlib.contextmanager

@@ -72,10 +72,8 @@ def server_environment(**variables):
         yield
     finally:
         for name in variables:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+            del os.environ[name]
+        os.environ.update({name: before[name] for name in variables if name in before})
 
 
 # --------------------------------------------------------------------------------------------------- in the server

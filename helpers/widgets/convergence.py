@@ -3,11 +3,15 @@
 import math
 from dataclasses import dataclass, field
 
+import torch
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from torch import nn
 
 from helpers.widgets.explorer import Explorer, widgets
+from helpers.workers.parallel_sgd.shards import batches, skewed_split, tensors
+from helpers.workers.parallel_sgd.task import TASKS
 
 WORKERS = (1, 2, 4, 8)
 #: Steps between two averagings; 0 stands for once per epoch.
@@ -39,8 +43,6 @@ def train_grid(workers=WORKERS, every=EVERY, skews=SKEWS, epochs=5):
     """
     if epochs < 1 or min(every) < 0:
         raise ValueError(f"epochs must be 1 or more and intervals 0 or more, not {epochs} and {min(every)}")
-    import torch
-
     grid, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)  # these tensors are small: several threads would only wait for each other
     try:
@@ -61,12 +63,6 @@ def _trained(workers, settings, epochs):
 
 def _train(workers, settings, epochs):
     """All settings (every, skew) of one number of workers, side by side."""
-    import torch
-    from torch import nn
-
-    from helpers.workers.parallel_sgd.shards import batches, skewed_split, tensors
-    from helpers.workers.parallel_sgd.task import TASKS
-
     task = TASKS["Digits"]
     images, labels = tensors(task)
     test_images, test_labels = tensors(task, train=False)
@@ -118,8 +114,6 @@ def _train(workers, settings, epochs):
 
 def _padded(rows, steps, size):
     """A pass as a tensor of `steps` batches, the last one filled up, and each image's share in its batch's mean."""
-    import torch
-
     filled, share = torch.zeros(steps * size, dtype=torch.long), torch.zeros(steps * size)
     filled[:len(rows)], share[:len(rows)] = rows, 1 / size
     in_the_last = len(rows) - (steps - 1) * size
@@ -129,8 +123,6 @@ def _padded(rows, steps, size):
 
 def _average(weights, workers, due):
     """Where a setting is due, give its workers the mean of their weights."""
-    import torch
-
     with torch.no_grad():
         for tensor in weights:
             grouped = tensor.view(len(due), workers, -1)

@@ -31,39 +31,6 @@ def held(model, ranks, batch, checkpointing):
             for stage in STAGES}
 
 
-class _Chart:
-    """One figure, whose bars are moved."""
-
-    def __init__(self):
-        self.figure = Figure(figsize=(9, 2.9))
-        self.ax = self.figure.add_subplot()
-        self.bars = {kind: self.ax.barh(STAGES, [0] * 4, label=kind)
-                     for kind in ("parameters", "gathered", "gradients", "optimizer", "activations")}
-        self.ax.invert_yaxis()
-        self.ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
-        self.ax.set(title="What each rank holds at most", xlabel="GiB")
-        self.ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-        self.totals = [self.ax.text(0, row, "", va="center") for row in range(4)]
-        self.figure.draw_without_rendering()
-        self.figure.set_layout_engine("none")  # laid out once, for that is slow
-
-    def draw(self, **values):
-        found, lefts = held(**values), [0.0] * 4
-        for kind, bars in self.bars.items():
-            for row, (bar, stage) in enumerate(zip(bars, STAGES, strict=True)):
-                bar.set_x(lefts[row])
-                bar.set_width(found[stage][kind] / GIB)
-                lefts[row] += bar.get_width()
-        self.ax.set_xlim(0, 1.2 * max(*lefts, GPU_GIB))
-        for text, total in zip(self.totals, lefts, strict=True):
-            text.set_x(total)
-            text.set_text(f" {total:,.1f}" + ("" if total <= GPU_GIB else ": too much"))
-        said = ", ".join(f"{stage} {total:,.1f}" for stage, total in zip(STAGES, lefts, strict=True))
-        self.figure.set_label(f"What each rank holds at most, in GiB, of {values['model']} on {values['ranks']} ranks: "
-                              f"{said}; a GPU has {GPU_GIB}.")
-        return self.figure
-
-
 def memory_explorer():
     """Choose a model, ranks, batch and checkpointing: the bars show what a rank holds at each stage of ZeRO."""
     wide = {"style": {"description_width": "8em"}, "layout": {"width": "30em"}}
@@ -75,5 +42,33 @@ def memory_explorer():
         "batch": widgets.IntSlider(4, 1, 32, description="Batch of a rank", **wide),
         "checkpointing": widgets.Checkbox(False, description="Activation checkpointing", indent=False),
     }
-    return Explorer(controls, _Chart().draw, "Memory calculator: choose a model, the ranks, the batch and "
+    figure = Figure(figsize=(9, 2.9))  # whose bars are moved
+    ax = figure.add_subplot()
+    bars_of = {kind: ax.barh(STAGES, [0] * 4, label=kind)
+               for kind in ("parameters", "gathered", "gradients", "optimizer", "activations")}
+    ax.invert_yaxis()
+    ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
+    ax.set(title="What each rank holds at most", xlabel="GiB")
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    totals = [ax.text(0, row, "", va="center") for row in range(4)]
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, for that is slow
+
+    def redraw(**values):
+        found, lefts = held(**values), [0.0] * 4
+        for kind, bars in bars_of.items():
+            for row, (bar, stage) in enumerate(zip(bars, STAGES, strict=True)):
+                bar.set_x(lefts[row])
+                bar.set_width(found[stage][kind] / GIB)
+                lefts[row] += bar.get_width()
+        ax.set_xlim(0, 1.2 * max(*lefts, GPU_GIB))
+        for text, total in zip(totals, lefts, strict=True):
+            text.set_x(total)
+            text.set_text(f" {total:,.1f}" + ("" if total <= GPU_GIB else ": too much"))
+        said = ", ".join(f"{stage} {total:,.1f}" for stage, total in zip(STAGES, lefts, strict=True))
+        figure.set_label(f"What each rank holds at most, in GiB, of {values['model']} on {values['ranks']} ranks: "
+                         f"{said}; a GPU has {GPU_GIB}.")
+        return figure
+
+    return Explorer(controls, redraw, "Memory calculator: choose a model, the ranks, the batch and "
                     "checkpointing; the bars show what each rank holds under DDP and under each stage of ZeRO.")

@@ -23,21 +23,6 @@ def draw(ax, timeline, title):
     ax.set_yticks(range(0, ranks, max(1, ranks // 4)))
 
 
-class _Chart:
-    def __init__(self):
-        self.figure = Figure(figsize=(9, 3.2))
-        self.ax = self.figure.add_subplot()
-
-    def draw(self, schedule, stages, micro_batches):
-        timeline = simulate([SCHEDULES[schedule](rank, stages, micro_batches) for rank in range(stages)])
-        self.ax.clear()
-        held = f"{timeline.held[0]} micro-batch{'es' * (timeline.held[0] > 1)}"
-        draw(self.ax, timeline, f"{schedule}: idle {timeline.bubble:.0%}, rank 0 holds {held}")
-        self.figure.set_label(f"{schedule} with {stages} stages and {micro_batches} micro-batches: idle "
-                              f"{timeline.bubble:.1%} of the time; micro-batches held by rank: {timeline.held}.")
-        return self.figure
-
-
 def schedule_explorer():
     """Set schedule, stages and micro-batches: the picture shows who does what when, the bubble, and what is held."""
     wide = {"style": {"description_width": "8em"}, "layout": {"width": "30em"}}
@@ -47,5 +32,17 @@ def schedule_explorer():
         "stages": widgets.IntSlider(4, 1, 16, description="Stages", **wide),
         "micro_batches": widgets.IntSlider(8, 1, 32, description="Micro-batches", **wide),
     }
-    return Explorer(controls, _Chart().draw, "Pipeline explorer: set the schedule, the stages and the micro-batches; "
+    figure = Figure(figsize=(9, 3.2))
+    ax = figure.add_subplot()
+
+    def redraw(schedule, stages, micro_batches):
+        timeline = simulate([SCHEDULES[schedule](rank, stages, micro_batches) for rank in range(stages)])
+        ax.clear()
+        held = f"{timeline.held[0]} micro-batch{'es' * (timeline.held[0] > 1)}"
+        draw(ax, timeline, f"{schedule}: idle {timeline.bubble:.0%}, rank 0 holds {held}")
+        figure.set_label(f"{schedule} with {stages} stages and {micro_batches} micro-batches: idle "
+                         f"{timeline.bubble:.1%} of the time; micro-batches held by rank: {timeline.held}.")
+        return figure
+
+    return Explorer(controls, redraw, "Pipeline explorer: set the schedule, the stages and the micro-batches; "
                     "the picture shows who does what when, the share of idle time, and what a rank holds.")

@@ -1,16 +1,18 @@
 """What the DataParallel lesson shows from a machine with GPUs."""
 
+import statistics
+import time
+import warnings
+
+import torch
+from torch import nn
+
 from helpers.records import experiment
 
 
 @experiment(gpus=2)
 def speed():
     """Milliseconds of a training step on one GPU, and on all by nn.DataParallel: two models, median of 20."""
-    import statistics
-    import time
-
-    import torch
-    from torch import nn
 
     def step_ms(model, x):
         optimizer, times = torch.optim.SGD(model.parameters(), lr=1e-3), []
@@ -43,9 +45,6 @@ def speed():
 @experiment(gpus=2)
 def memory():
     """Peak MiB of tensors on each GPU in a step of nn.DataParallel: layers 64→1,024→50,000, 1,024 samples, Adam."""
-    import torch
-    from torch import nn
-
     model = nn.DataParallel(nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 50_000)).cuda())
     optimizer = torch.optim.Adam(model.parameters())
     inputs, labels = torch.rand(1024, 64, device="cuda:0"), torch.randint(50_000, (1024,), device="cuda:0")
@@ -62,10 +61,6 @@ def memory():
 @experiment(gpus=2)
 def scalar_losses():
     """What nn.DataParallel makes of replicas that return a scalar: the shape of the result, and torch's warning."""
-    import warnings
-
-    import torch
-    from torch import nn
 
     class Loss(nn.Module):
         def forward(self, x):

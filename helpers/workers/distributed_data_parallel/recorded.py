@@ -2,7 +2,13 @@
 
 import json
 import tempfile
+import time
 from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from helpers.records import experiment
 
@@ -16,8 +22,6 @@ def overlap():
 @experiment(gpus=2)
 def three_ways():
     """Seconds for 10,000 samples on one GPU, on two by nn.DataParallel, on two by DDP: the best of 20 steps."""
-    from torch import nn
-
     return {f"batch {batch}": {
         "one GPU": _seconds(lambda model: model, batch, batch, "cuda:0"),
         "DataParallel": _seconds(lambda model: nn.DataParallel(model, device_ids=[0, 1]), batch, batch, "cuda:0"),
@@ -26,17 +30,12 @@ def three_ways():
 
 def _in_ranks(work, *args):
     """What rank 0 of two returns from `work(rank, device, *args)`."""
-    import torch
-
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_rank, (folder, work, args), nprocs=2)
         return json.loads(Path(folder, "result").read_text())
 
 
 def _rank(rank, folder, work, args):
-    import torch
-    import torch.distributed as dist
-
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     store = dist.FileStore(str(Path(folder, "store")), 2)
@@ -49,11 +48,6 @@ def _rank(rank, folder, work, args):
 
 
 def _overlap(rank, device):
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
     x = torch.randn(4096, 4096, device=device)
 
     def backward_ms(by_hand=False, **options):
@@ -78,18 +72,11 @@ def _overlap(rank, device):
 
 
 def _ddp(rank, device, batch):
-    from torch.nn.parallel import DistributedDataParallel
-
     return _seconds(lambda model: DistributedDataParallel(model, device_ids=[rank]), batch // 2, batch, device)
 
 
 def _seconds(wrap, size, batch, device):
     """For 10,000 samples; `size` is this process's part of the batch."""
-    import time
-
-    import torch
-    from torch import nn
-
     model, times = wrap(nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4))).to(device)), []
     x, optimizer = torch.randn(size, 2048, device=device), torch.optim.SGD(model.parameters(), lr=1e-4)
     for _ in range(20):

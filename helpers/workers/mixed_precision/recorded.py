@@ -2,13 +2,14 @@
 
 from itertools import pairwise
 
+import torch
+from torch import nn
+
 from helpers.records import experiment
 
 
 def _milliseconds(work, repeats=20):
     """The median of CUDA events around `work`, after three calls without a clock."""
-    import torch
-
     for _ in range(3):
         work()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
@@ -21,8 +22,6 @@ def _milliseconds(work, repeats=20):
 
 
 def _tflops(rows, inner, columns, dtype):
-    import torch
-
     a, b = torch.rand(rows, inner, device="cuda", dtype=dtype), torch.rand(inner, columns, device="cuda", dtype=dtype)
     return round(2 * rows * inner * columns / _milliseconds(lambda: a @ b) / 1e9, 1)
 
@@ -30,8 +29,6 @@ def _tflops(rows, inner, columns, dtype):
 @experiment(gpus=1)
 def tensor_cores():
     """TFLOP/s of a 4096×4096 product in fp32, TF32, fp16 and bf16 on one GPU: CUDA events, median of 20."""
-    import torch
-
     found = {}
     for name, precision in (("fp32", "ieee"), ("tf32", "tf32")):
         torch.backends.cuda.matmul.fp32_precision = precision
@@ -43,8 +40,6 @@ def tensor_cores():
 @experiment(gpus=1)
 def shapes():
     """TFLOP/s of n×n products in TF32 and bf16, n a multiple of 64, 8, 4, 2 and 1: CUDA events, median of 20."""
-    import torch
-
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     found = {f"{n}×{n}": {"tf32": _tflops(n, n, n, torch.float32), "bf16": _tflops(n, n, n, torch.bfloat16)}
              for n in (4096, 4088, 4092, 4094, 4095)}
@@ -58,8 +53,6 @@ def training_step():
 
     AdamW, 8 layers, 1024 wide, 8 times 512 tokens.
     """
-    import torch
-    from torch import nn
 
     def measured(dtype=None, precision="ieee", scaled=False):
         torch.manual_seed(0)
@@ -90,9 +83,6 @@ def training_step():
 @experiment(gpus=1)
 def channels_last():
     """Milliseconds of a step of four 3×3 convolutions on 64×64×56×56, channels first and last, fp32 and fp16."""
-    import torch
-    from torch import nn
-
     found = {}
     torch.backends.cudnn.conv.fp32_precision = "ieee"  # torch's default for convolutions is TF32
     for name, layout in (("channels first", torch.contiguous_format), ("channels last", torch.channels_last)):
@@ -112,8 +102,6 @@ def channels_last():
 @experiment(gpus=1)
 def fused_adamw():
     """Milliseconds of AdamW's step on 400 weights of 256×256 as a loop, several at a time, and fused: median of 20."""
-    import torch
-
     found = {}
     for name, way in (("loop", {"foreach": False}), ("foreach", {"foreach": True}), ("fused", {"fused": True})):
         weights = [torch.nn.Parameter(torch.rand(256, 256, device="cuda")) for _ in range(400)]

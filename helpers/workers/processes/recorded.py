@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+import torch.multiprocessing as mp
+
 from helpers.records import experiment
 
 
@@ -19,9 +22,6 @@ def fork_after_cuda():
 def cuda_tensor_in_a_queue():
     """A CUDA tensor of 4,000,000 bytes in a queue: the bytes sent, whose memory the receiver writes to, and what share_memory_() moves."""  # noqa: E501
     from multiprocessing.reduction import ForkingPickler
-
-    import torch
-    import torch.multiprocessing as mp
 
     tensor = torch.zeros(1_000_000, device="cuda")
     place = tensor.data_ptr()
@@ -39,8 +39,6 @@ def cuda_tensor_in_a_queue():
 
 
 def _add_one(queue, done):
-    import torch
-
     tensor = queue.get()
     tensor += 1
     torch.cuda.synchronize()

@@ -2,14 +2,16 @@
 
 import time
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
 from helpers.records import experiment
 
 
 @experiment(gpus=1)
 def asynchronous():
     """Milliseconds until a call returns and until it is done: ten 4096×4096 products; `wait()` of NCCL's all-reduce."""
-    import torch
-    import torch.distributed as dist
 
     def clocked(call):
         torch.cuda.synchronize()
@@ -44,8 +46,6 @@ def asynchronous():
 @experiment(gpus=1)
 def gpu_step():
     """Calls, self CPU and self device ms of ten steps of a 3-layer network, 2048 wide, batch 4096: CPU and CUDA."""
-    import torch
-    from torch import nn
     from torch.profiler import ProfilerActivity, profile
 
     layers = [layer for _ in range(3) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
@@ -70,7 +70,6 @@ def gpu_step():
 @experiment(gpus=1)
 def memory_snapshot():
     """MiB of the largest allocations, by function, while all distances of 2,048 rows of 64 numbers are computed."""
-    import torch
 
     def distances(rows):
         differences = rows[:, None, :] - rows[None, :, :]

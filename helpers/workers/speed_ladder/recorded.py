@@ -1,7 +1,14 @@
 """What lesson `speed_ladder` shows from a machine with GPUs: a GPT's training, one rung at a time."""
 
+import os
 import time
 
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from helpers import models
 from helpers.records import experiment
 
 #: A GPT of 0.8 billion parameters, as `helpers.models.GPT` builds it; the texts in a batch, below and above.
@@ -22,8 +29,6 @@ RUNGS = {
 
 def attention_by_hand(q, k, v, is_causal):
     """What `scaled_dot_product_attention` computes, with the whole table of scores in memory."""
-    import torch
-
     scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
@@ -31,8 +36,6 @@ def attention_by_hand(q, k, v, is_causal):
 
 def batches(texts, length, vocabulary, prefetch):
     """Random texts from the CPU's memory, without end; with `prefetch` copied while the GPU computes."""
-    import torch
-
     host = torch.randint(vocabulary, (8, texts, length + 1))
     if not prefetch:
         while True:
@@ -59,8 +62,6 @@ def flops_of_token(width, layers, vocabulary, length, **_):
 
 def matmul_rate(dtype, size=8192, times=10):
     """Floating-point operations a second of a square matrix product."""
-    import torch
-
     one, other = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
     best = 0
     for _ in range(4):
@@ -76,13 +77,6 @@ def matmul_rate(dtype, size=8192, times=10):
 def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=False, fused_optimizer=False,
                     prefetch=False, compile=False, ranks=1, warmup=5, steps=15):
     """Tokens a second of all ranks, and the loss after the last step, of training a GPT of `shape`."""
-    import torch
-    import torch.distributed as dist
-    from torch.nn.functional import cross_entropy
-    from torch.nn.parallel import DistributedDataParallel
-
-    from helpers import models
-
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
@@ -114,8 +108,6 @@ def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=
 
 def ladder(shape, **how):
     """By rung: tokens a second, times as fast as the first, share of the ceiling, loss: the better of up and down."""
-    import torch
-
     ceiling = matmul_rate(torch.bfloat16, **({"size": 256, "times": 1} if shape is not SHAPE else {}))
     work = flops_of_token(**shape)
     switched, settings, found = {}, {}, {}
@@ -140,11 +132,6 @@ def gpu_ladder():
 
 
 def _ranks(shape, how):
-    import os
-
-    import torch
-    import torch.distributed as dist
-
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
     speed, _ = tokens_a_second(shape, ranks=dist.get_world_size(), **how)
@@ -156,7 +143,7 @@ def _ranks(shape, how):
 @experiment(gpus=2)
 def gpu_ladder_ddp():
     """Tokens a second of the GPU ladder's top rung, on one GPU and, with DDP, on two."""
-    from helpers import launch
+    from helpers import launch  # here, because it starts the fork server
 
     how = {name: value for change in RUNGS.values() for name, value in change.items()}
     one, two = (min(launch(_ranks, nprocs=gpus, args=(SHAPE, how), gpus=gpus, show=False).results) for gpus in (1, 2))
