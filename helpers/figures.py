@@ -94,10 +94,10 @@ def _in_words(ax):
     named = ax.get_title("left") or ax.get_title("center")
     said = [f"{named}." if named else "", f"Axes: {ax.get_xlabel() or 'x'}, {ax.get_ylabel() or 'y'}."]
     for line in ax.lines:
-        ys = [float(y) for y in line.get_ydata()]
-        if ys and not line.get_label().startswith("_"):
+        ys = line.get_ydata(orig=False)
+        if len(ys) and not line.get_label().startswith("_"):
             said.append(f"{line.get_label()}: from {ys[0]:.3g} to {ys[-1]:.3g}.")
-    for bars in ax.containers:
+    for bars in (one for one in ax.containers if hasattr(one, "patches")):  # error bars and stems have none
         across = getattr(bars, "orientation", "") == "horizontal"
         names = [tick.get_text() for tick in (ax.get_yticklabels() if across else ax.get_xticklabels())]
         sizes = [bar.get_width() if across else bar.get_height() for bar in bars.patches]

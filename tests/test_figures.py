@@ -42,6 +42,14 @@ def test_a_figure_says_what_it_shows():
     assert png(figure).startswith(b"\x89PNG")
 
 
+def test_other_figures_say_what_they_can():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.errorbar([1, 2], [3, 4], yerr=[0.1, 0.2])
+    axes.plot([1, 2], [None, 2], label="a gap")
+    assert "a gap: from nan to 2." in alt(figure)
+
+
 def test_outside_a_notebook_the_style_is_all_there_is():
     with plt.rc_context():
         use_course_style()

@@ -7,6 +7,7 @@ import linecache
 import math
 import operator
 import os
+import types
 from pathlib import Path
 
 from helpers.launcher.rank import RUN_FOLDER
@@ -154,7 +155,8 @@ def unsendable(function, args):
         candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", names[name])
                        for name in code.co_names if name in names]
         candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", cell.cell_contents)
-                       for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)]
+                       for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+                       if cell != types.CellType()]  # one that nothing has been assigned to yet
     for description, value in candidates:
         try:
             cloudpickle.dumps(value)
