@@ -1,7 +1,7 @@
 """Communication behind compute: `draw_overlap` shows it in real traces, `bucket_explorer` in a model of DDP's buckets.
 
-`simulate` is the model. Its numbers (milliseconds of backward, latency, bandwidth) are measured in the notebook, so
-that its prediction can be compared with a measured step.
+`simulate` is the model. The notebook measures backward, and a step over a link of given latency and bandwidth, so that
+its prediction can be compared.
 """
 
 from dataclasses import dataclass

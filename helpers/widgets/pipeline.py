@@ -161,6 +161,8 @@ def draw(ax, timeline, title, until=None):
 
 def _ready(timeline):
     """When the number of loaded batches that wait for the device changes, and what it changes to."""
+    if not timeline.num_workers:
+        return [0], [0]  # each batch is handed over as soon as it is loaded
     changes = Counter(end for _, _, end in timeline.loads)
     changes.subtract(begin for begin, _ in timeline.computes)
     at = sorted(changes)

@@ -114,7 +114,7 @@ def draw_costs(ax, measured):
         The bars, by method.
     """
     bars = ax.barh(METHODS, [measured.get(method, {}).get("ms", 0) for method in METHODS], color=_OTHER)
-    longest = max((row["ms"] for row in measured.values()), default=1)
+    longest = max(row["ms"] for row in measured.values())
     for bar, method in zip(bars, METHODS, strict=True):
         row = measured.get(method, {})
         words = _time(row["ms"]) if row else "not measured here"
@@ -146,9 +146,9 @@ def start_method_explorer(measured=None):
         "threads_used": widgets.Checkbox(False, description="the parent has computed with threads", **wide),
         "cuda_used": widgets.Checkbox(False, description="the parent has used CUDA", **wide),
     }
-    figure = Figure(figsize=(9.6, 6.2), layout="none")  # two places that never change
-    upper, lower = figure.add_axes((0.01, 0.34, 0.98, 0.615)), figure.add_axes((0.11, 0.095, 0.87, 0.185))
-    bars = draw_costs(lower, measured)
+    figure = Figure(figsize=(9.6, 6.2 if measured else 4.1), layout="none")  # places that never change
+    upper = figure.add_axes((0.01, 0.34, 0.98, 0.615) if measured else (0.01, 0.01, 0.98, 0.93))
+    bars = draw_costs(figure.add_axes((0.11, 0.095, 0.87, 0.185)), measured) if measured else {}
 
     def redraw(method, **situation):
         draw(upper, method, **situation)

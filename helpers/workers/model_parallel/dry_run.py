@@ -61,7 +61,7 @@ def cut(model, mesh):
 def step(layers, mesh, length):
     """What rank 0 holds and passes through collectives (GiB), and computes (TFLOP), on one text of `length` tokens.
 
-    Before torch 2.15 attention is not counted among the operations.
+    Up to torch 2.14 attention is not counted among the operations.
     """
     with torch.device("meta"):
         model = Llama(layers)
