@@ -17,7 +17,7 @@ class Alone(Exercise):
     The time that it has computed ends a loop without end, so that a slow answer has as much of it on a busy machine.
     """
 
-    world_sizes, timeout, computing = (1,), 60, 5
+    timeout, computing = 60, 5
 
     @classmethod
     def run(cls, answer, case, slowly):

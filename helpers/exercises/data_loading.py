@@ -1,6 +1,8 @@
 """The exercises of data loading: hide the loading, share a stream, find the slow transform."""
 
+import contextlib
 import importlib
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -12,8 +14,10 @@ from collections import Counter
 from itertools import accumulate, chain, islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import BuiltinFunctionType, SimpleNamespace
 from unittest import mock
 
+import numpy
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -21,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from helpers.exercises.engine import Exercise, not_yet, scratch
 from helpers.instruments.calls import counted_calls
 
-_sleep, _cpu_seconds = time.sleep, time.process_time  # the true ones, whatever is patched
+_TRUE = SimpleNamespace(sleep=time.sleep, cpu_seconds=time.process_time)  # whatever is patched
 
 
 def _allow_quick_workers():
@@ -30,10 +34,6 @@ def _allow_quick_workers():
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores
     if sys.platform == "linux":
         multiprocessing.set_start_method("fork", force=True)
-
-
-def _a(kind):
-    return "None" if kind == "NoneType" else f"a{'n' * (kind[0] in 'AEIOUaeiou')} {kind}"
 
 
 #: The first exercise: the batch size does not divide the samples; no sample equals its place. Milliseconds that a
@@ -57,7 +57,7 @@ class SlowDisk:
         for mark, ms in ((value, READ_MS), (-value, 0)):
             with open(self.log, "a") as log:  # one write, at its end: many processes write, line by line
                 log.write(f"{mark}\n")
-            _sleep(ms / 1000)
+            _TRUE.sleep(ms / 1000)
         return value
 
 
@@ -78,7 +78,6 @@ class HideTheLoading(Exercise):
                    "device busy. They sleep most of the time: it does not matter that there may be fewer cores.")
     why = ("a device that waits is paid for and does nothing. Once loading is hidden behind computing, an epoch takes "
            "as long as its steps, and more workers bring nothing.")
-    world_sizes = (1,)
     timeout = 30
 
     def answer(dataset):
@@ -111,7 +110,7 @@ class HideTheLoading(Exercise):
             return not_yet(f"it has {workers}", f"at most {MOST_WORKERS}",
                            "each one costs memory and time to start; how many are needed?")
         if "batches" not in seen:
-            return not_yet(f"your function returned {_a(seen['type'])}", "a `DataLoader`",
+            return not_yet(f"your function returned a {seen['type']}", "a `DataLoader`",
                            "return the loader itself; the training loop will iterate over it")
         came, read = Counter(chain.from_iterable(seen["batches"])), seen["read"]
         if came - Counter(VALUES):
@@ -199,7 +198,7 @@ class ShardTheStream(Exercise):
         for rank, reads in enumerate(seen):
             for worker, item in reads:
                 if worker is None:
-                    return not_yet(f"in rank {rank}, your function returned {_a(item)}",
+                    return not_yet(f"in rank {rank}, your function returned a {item}",
                                    "some of the stream's items", "what does it return or yield?")
                 read[rank, worker].append(item)
         there, came = Counter(items), Counter(chain.from_iterable(read.values()))
@@ -246,7 +245,7 @@ class Stream(IterableDataset):
             yield None, type(given).__name__
             return
         for item in islice(given, len(self.items) + 1):
-            yield info.id if info else 0, repr(item)[:40]
+            yield info.id if info else 0, repr(item.item() if isinstance(item, numpy.generic) else item)[:40]
 
 
 #: Milliseconds of the third exercise: for which a quick transform computes, and the slow one waits.
@@ -275,7 +274,6 @@ class SlowestTransform(Exercise):
                    "samples, and the first sample, which pays for all preparations, is left out.")
     why = ("the slow step of an input pipeline is seldom the one that you suspect. Measure each step as it is really "
            "used, more than once, and by a clock that sees waiting too. Then repair that one; the others can wait.")
-    world_sizes = (1,)
     #: {in words: (the slow one, where to look, {name: what is special about it})}; the place differs each time.
     cases = {
         "one transform waits for a disk": (
@@ -308,7 +306,7 @@ class SlowestTransform(Exercise):
         spent, calls = Counter(), Counter()
         transforms = [_transform(name, spent, calls, **special) for name, special in case[2].items()]
         try:
-            with _clocks_of(spent):
+            with _clocks_of(spent, getattr(inspect.unwrap(slowest_transform), "__globals__", {})):
                 importlib.reload(timeit)  # it has taken its clock from `time` when it was imported
                 found = slowest_transform(list(transforms), [0] * 4)
         except TooLong:
@@ -326,7 +324,7 @@ class SlowestTransform(Exercise):
             return not_yet(f"the transforms took longer than {PATIENCE} s", "a second is more than enough",
                            "how often you repeat, and whether each sample begins with `image` again")
         if seen["found"] is None:
-            return not_yet(f"your function returned {_a(seen['type'])}", "one of the functions in `transforms`",
+            return not_yet(f"your function returned a {seen['type']}", "one of the functions in `transforms`",
                            "the `return`: not its number, its name or its time, but the function itself")
         if seen["found"] != slow:
             return not_yet("you found one that is quick", "the function that takes most of the time, by itself and not "
@@ -345,17 +343,21 @@ def _transform(name, spent, calls, computes=QUICK_MS, waits=0, first=0, grows=1,
         spent.update(computing=computing, waiting=waiting)
         if spent.total() > PATIENCE:
             raise TooLong
-        end = _cpu_seconds() + computing
-        while _cpu_seconds() < end:
+        end = _TRUE.cpu_seconds() + computing
+        while _TRUE.cpu_seconds() < end:
             pass
-        _sleep(waiting)
+        _TRUE.sleep(waiting)
         return [0] * (len(image) * grows)
 
     return transform
 
 
-def _clocks_of(spent):
-    """Patch all clocks of `time`: they show what the transforms have spent, whatever else runs on this machine."""
+@contextlib.contextmanager
+def _clocks_of(spent, names):
+    """Patch all clocks of `time`: they show what the transforms have spent, whatever else runs on this machine.
+
+    `names` are the globals of the learner's function, which may have clocks by names of their own.
+    """
 
     def clock(kinds, unit):
         def now():
@@ -366,8 +368,11 @@ def _clocks_of(spent):
 
     kinds = dict.fromkeys(("perf_counter", "monotonic", "time"), ("computing", "waiting", "looking"))
     kinds |= dict.fromkeys(("process_time", "thread_time"), ("computing",))
-    return mock.patch.multiple(time, **{name + ns: clock(kinds[name], unit) for name in kinds
-                                        for ns, unit in (("", 1.0), ("_ns", 10**9))})
+    clocks = {name + ns: clock(kinds[name], unit) for name in kinds for ns, unit in (("", 1.0), ("_ns", 10**9))}
+    true = {getattr(time, name): patched for name, patched in clocks.items()}
+    own = {name: true[value] for name, value in names.items() if type(value) is BuiltinFunctionType and value in true}
+    with mock.patch.multiple(time, **clocks), mock.patch.dict(names, own):
+        yield
 
 
 hide_the_loading, shard_the_stream, slowest_transform = HideTheLoading(), ShardTheStream(), SlowestTransform()

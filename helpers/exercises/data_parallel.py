@@ -21,7 +21,6 @@ class InOneRank(Exercise):
     Cases go from the simple ones to the others, and end with the first that is wrong.
     """
 
-    world_sizes = (1,)
     timeout = 15
     ends_after = staticmethod(bool)
 
@@ -215,7 +214,8 @@ class WithoutPrefix(InOneRank):
                    "`torch.nn.modules.utils.consume_prefix_in_state_dict_if_present`, which changes the dict that it "
                    "is given.")
     why = ("`Missing key(s) … Unexpected key(s) \"module.…\"` comes from saving the wrapper. The better cure is on the "
-           "other side: save `wrapped.module.state_dict()`, which any model can load, wrapped or not.")
+           "other side: save `wrapped.module.state_dict()`, which a plain model loads as it is, and a wrapped one by "
+           "`wrapped.module.load_state_dict(…)`.")
     cases = {"a state dict saved from a DataParallel": ("module.conv.weight", "module.conv.bias"),
              "one saved without": ("conv.weight", "conv.bias"),
              "a mixture": ("conv.weight", "module.dense.weight", "module.dense.bias"),
@@ -243,7 +243,8 @@ class WithoutPrefix(InOneRank):
         for name in names:
             new, right = became.get(name), name.removeprefix("module.")
             if new is None:
-                return f"`{name}` is missing", f"`{right}`, with its tensor", "names that you skip"
+                return (f"`{name}` is missing", f"`{right}`, with its tensor",
+                        "names that you skip, and names that you shorten until two are the same")
             if new != right:
                 return (f"`{name}` {'is still there' if new == name else f'became `{new}`'}", f"`{right}`",
                         "only at the beginning, only the whole word with its dot, only once")
@@ -383,14 +384,18 @@ class SmallCnn(InOneRank):
             images[number, :, number * step] = 100
         images = images.view(-1, 3, 32, 32)
         try:
-            outputs = [replica_of(model.eval(), device)(chunk) for device, chunk in enumerate(images.chunk(4))]
+            replicas = [replica_of(model.eval(), device) for device in range(4)]
+            with counted_calls(nn.Conv2d, "forward") as in_replicas:
+                outputs = [replica(chunk) for replica, chunk in zip(replicas, images.chunk(4), strict=False)]
         except RuntimeError as error:
             sizes = re.search(r"\d+x\d+ and \d+x\d+", str(error))
             if not sizes:
                 raise
+            rows = int(sizes[0].partition("x")[0])
             return (f"mat1 and mat2 shapes cannot be multiplied ({sizes[0]})", "ten numbers per image",
-                    "what arrives is the first shape, rows × numbers; what the head claims is the second; the rows are "
-                    "one replica's images")
+                    "what arrives is the first shape, rows × numbers; what the head claims is the second; "
+                    + ("the rows are one replica's images" if rows in map(len, images.chunk(4)) else
+                       f"{rows} rows are no replica's images: what makes one row of each image, before the head?"))
         if len({one.dim() for one in outputs}) > 1:
             return f"for one image, the shape is {list(outputs[-1].shape)}", "[1, 10]", "`squeeze()` takes every 1 away"
         output = torch.cat(outputs)
@@ -408,6 +413,10 @@ class SmallCnn(InOneRank):
             if layer not in list(model.modules()):
                 return (f"`{layer}` is no part of the model: `parameters()` leaves its weights out",
                         "a model that can be trained", "a layer that `forward` makes, or that lies in a Python list")
+        if any(layer in list(model.modules()) for layer in (args[0] for args, _ in in_replicas["forward"])):
+            return ("a replica called a layer of the original model, which is on another device",
+                    "each replica calls layers of its own", "a Python list of layers is copied as it is: it still "
+                    "holds the original's; `self.conv`, an `nn.Sequential` or an `nn.ModuleList` holds the replica's")
         if not torch.allclose(alone[0], output[0], rtol=1e-3, atol=1e-5):
             return ("an image's output changes with the other images in the batch", "each row depends on its own image",
                     "a mean or a reshape across the first dimension")

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
-from helpers.exercises.engine import not_yet
-from helpers.exercises.group import InGroup
+from helpers.exercises.engine import TOO_BUSY, not_yet
+from helpers.exercises.group import InGroup, Lost
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.memory import held_bytes
 
@@ -85,9 +85,12 @@ class RingAllReduce(InGroup):
                 return not_yet(f"rank {rank} holds the mean", "the sum", "what is divided, and why?")
             for index in range(size):
                 if got[index] != wanted[index]:
+                    left_out = all(row["tensor"][index] == its[index] for row, its in zip(seen, before, strict=True))
                     return not_yet(f"in rank {rank}, element {index} holds {_decoded(got[index], index, n)}",
-                                   f"the value of each of the {n} ranks, once", "which chunk goes out in which step, "
-                                   "and how many steps there are: N − 1 that add and N − 1 that overwrite")
+                                   f"the value of each of the {n} ranks, once",
+                                   "is it in any chunk? N need not divide the length" if left_out else
+                                   "which chunk goes out in which step, and how many steps there are: N − 1 that add "
+                                   "and N − 1 that overwrite")
         for rank, one in enumerate(seen):
             told = f"the sums are right, but rank {rank} sent {one['sent']:g} elements"
             if one["sent"] > most:
@@ -97,6 +100,13 @@ class RingAllReduce(InGroup):
                 return not_yet(f"{told}, which cannot tell the others its {size}", "all of it goes through `send`, "
                                "`recv` and their relatives", "a store, a file or another dtype is another way")
         return None
+
+    def _judged(self, seen, case):
+        feedback = super()._judged(seen, case)
+        if isinstance(seen[0], Lost) and feedback is not TOO_BUSY and all(len(set(one.messages)) == 1 for one in seen):
+            return replace(feedback, observed=feedback.observed.partition(": all ranks")[0], where_to_look=(
+                "to whom you send, from whom you receive: what rank 0 sends to rank 1, rank 1 receives from rank 0"))
+        return feedback
 
     def lost(self, lines, case):
         told = super().lost(lines, case)
@@ -199,7 +209,8 @@ class AverageGradients(InGroup):
                 guess = ", as before" + one["returned"]
                 look = "which parameters you skip; and `all_reduce` works in place: on which tensor?"
             elif _near(got, [n * value for value in mean], exact):
-                guess = ", which is the sum"
+                guess, look = ", which is the sum", ("what is divided by the number of ranks; and when: what you write "
+                                                     "before an asynchronous `all_reduce` is waited for may be lost")
             elif _near(got, mean, 0.02):
                 guess, look = ", which has lost its digits", "the dtype in which they travel or are added up"
             shown, wanted = (numbers and f"{numbers[0]:g}, {numbers[1]:g} …" for numbers in (got, mean))
@@ -303,6 +314,7 @@ class Accumulate(InGroup):
             if times > 1:
                 cause = f": {one['outside']} forwards were outside `no_sync`" if one["outside"] > 1 else ""
                 return not_yet(f"the gradients were all-reduced {times} times{cause}", "once",
+                               "what you send: outside `no_sync`, DDP has averaged already" if one["outside"] == 1 else
                                "what stands inside `with model.no_sync():`, forward **and** backward?")
             if times == 0 and step == "right":
                 return not_yet(f"{never}, and yet each rank has the mean", "once", "a store or a file is another way")
@@ -317,7 +329,9 @@ class Accumulate(InGroup):
                                "micro-batch needs, at the peak", "the activations of one micro-batch at a time",
                                "a `backward` before the next forward frees what that micro-batch kept")
             scaled = {number: "gradients add up; what would make a mean of them?",
-                      len(seen): "DDP's all-reduce has already made a mean over the ranks"}
+                      len(seen): "a sum over the ranks is no mean yet",
+                      round(1 / number, 6): "by their number each loss, or the gradient, is divided once",
+                      round(1 / len(seen), 6): "DDP's all-reduce has already made a mean over the ranks"}
             problem, look = {
                 "right": ("", ""),
                 "nothing": ("moved nothing: there were no gradients",

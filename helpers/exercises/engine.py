@@ -6,6 +6,7 @@ An exercise is one class, in the module of its lesson, and one instance with the
         title, task = "Who am I?", "Return this rank's number, times `factor`."
         hints = ("`torchrun` and `launch` put it into the environment.",)
         explanation, why = "…shown with the solution…", "…shown when it is solved…"
+        world_sizes = (2,)                     # one rank, unless it says otherwise
         cases = {"factor 1": 1, "factor 10": 10}
 
         def answer(factor):      # `.solution()` shows its source; its parameters are those of every answer
@@ -120,7 +121,7 @@ class Exercise:
 
     title = task = explanation = why = ""
     hints = ()
-    world_sizes = (2,)
+    world_sizes = (1,)
     """The learner's code is run in a launch of each of these numbers of ranks."""
     cases = {"": None}
     """{the case in words, with which its feedback begins: what `probe` and `judge` are given}."""
@@ -155,7 +156,8 @@ class Exercise:
             RuntimeError, OSError: no rank can be started here at all; never because of what the learner wrote.
         """
         if callable(answer) and not isinstance(answer, (type, *_FUNCTIONS)):
-            answer = type(answer).__call__.__get__(answer)  # its attributes may be anything, and do anything
+            call = inspect.getattr_static(type(answer), "__call__")  # the object's attributes may do anything
+            answer = call.__get__(answer, type(answer)) if hasattr(call, "__get__") else call
         feedback = self._refused(answer)
         if feedback is None:  # and not `or`: only "correct" is true
             feedback = self._tried(answer)
@@ -267,6 +269,8 @@ class Exercise:
         elif first.exitcode is None:
             expected = f"it returns in every rank within {self.timeout:g} s"
             look = "a loop without end; or what a rank waits for: does every rank come to the same collectives?"
+        elif frames and frames[-1][0] == inspect.getfile(type(self)):  # the probe, while reading what came back
+            expected, look = "what the task describes", "what your function returns, and its type"
         else:
             expected, look = "it returns in every rank, and what it returns can be sent to the notebook", ""
         return Feedback(NOT_YET, observed, expected, look, logs=tuple(error.logs))
@@ -283,6 +287,8 @@ def as_html(text):
 
 def _readable(text, limit=1500):
     text = re.sub(r"\b0x[0-9a-f]{6,}", "0x…", text).replace("a NoneType", "None")  # an address differs every time
+    text = re.sub(r"(?<![^\s'\"`])[^\s'\"`]*/run-\w+/", "…/", text)  # and so does a run's folder
+    text = re.sub(r"\ba (?=(array|int|islice|object|OrderedDict)\b)", "an ", text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 

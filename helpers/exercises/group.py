@@ -26,6 +26,8 @@ class Lost(NamedTuple):
     """By rank, the learner's line that waited in vain; empty where the function returned."""
     starved: float
     """The share of the limit, for which this rank had no core to run on."""
+    messages: tuple = (0, 0)
+    """How many it had sent, or tried to, and how many it had asked for."""
 
 
 class InGroup(Exercise):
@@ -37,6 +39,7 @@ class InGroup(Exercise):
     ends the case; so does an operation that nobody waits for.
     """
 
+    world_sizes = (2,)
     timeout = 10
     patience = PATIENCE
     waiting = "does every rank come to the same collectives, equally often?"
@@ -48,7 +51,7 @@ class InGroup(Exercise):
     def run(cls, answer, case, slowly):
         import torch.distributed as dist
 
-        from helpers.instruments.collectives import counted_traffic
+        from helpers.instruments.collectives import counted_traffic, late_results
 
         if not dist.is_initialized():
             cls.limit = form_group(slowly * cls.patience)
@@ -57,7 +60,7 @@ class InGroup(Exercise):
         def together(*args, **kwargs):
             line, returned = "", None
             try:
-                with counted_traffic() as cls.traffic:
+                with late_results(), counted_traffic() as cls.traffic:
                     returned = answer(*args, **kwargs)
                 if not dist.is_initialized():
                     raise RuntimeError(_DESTROYED)
@@ -79,7 +82,8 @@ class InGroup(Exercise):
         try:
             return cls.probe(together, case)
         except _Lost as lost:
-            return Lost(lost.args[0], (lost.args[1] - before) / cls.limit)
+            return Lost(lost.args[0], (lost.args[1] - before) / cls.limit,
+                        (len(cls.traffic.sent), cls.traffic.received))
 
     @staticmethod
     def ends_after(observed):

@@ -55,7 +55,7 @@ class AnyWorld(InGroup):
             net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)).double()
             x = torch.randn(10, SLOTS, 6, 8).double()
             random = {slot: torch.Generator().manual_seed(slot).get_state() for slot in range(SLOTS)}
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+            optimizer = torch.optim.Adam(net.parameters(), lr=0.05, eps=1.0)  # steps do not add up
             calls, gradients = [], []
             optimizer.register_step_pre_hook(lambda *_: gradients.append(torch.cat(
                 [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in net.parameters()])))

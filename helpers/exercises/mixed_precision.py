@@ -43,7 +43,6 @@ class TrainStep(Exercise):
                    "infinite. `update` then halves the scale, or, after many good steps, doubles it.")
     why = ("each of these calls depends on what the ones before it have done, and not every wrong order raises an "
            "error: some train slowly, or not at all, or until the first infinity.")
-    world_sizes = (1,)
     cases = {"`max_norm` 1": 1.0, "`max_norm` 0.5": 0.5}
 
     def answer(scaler, optimizer, parameters, loss, max_norm):
@@ -127,7 +126,7 @@ FORMATS = "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "flo
 class InOrder(set):
     """A set that is iterated by name, or backwards: who relies on the order of a set shall not be right by luck."""
 
-    def __init__(self, items, backwards):
+    def __init__(self, items=(), backwards=False):  # as `copy` calls it
         super().__init__(items)
         self.backwards = backwards
 
@@ -158,7 +157,6 @@ class ChooseDtype(Exercise):
                    "yes three times. Sorting by bytes and then by `eps` puts the more precise one first.")
     why = ("fp16 and bf16 take the same memory and answer differently: fp16 is finer, bf16 reaches farther. What a "
            "job needs decides, and then what the hardware is fast in.")
-    world_sizes = (1,)
     #: By job: the largest and the smallest number, the relative error that it bears, what the hardware is fast in.
     cases = {
         "activations of a classifier, GPU with fp16 cores": (6e4, 1e-4, 6e-4, "float16"),
@@ -249,7 +247,6 @@ class LargestBatch(Exercise):
                    "finds the exact size. Only the one error that means *too large* is caught.")
     why = ("finders that begin large take a shared machine down, and those that catch every error call a broken model "
            "*too large* and answer 0. In real life, leave some room: memory use differs from batch to batch.")
-    world_sizes = (1,)
     timeout = 10
     #: In words: the largest batch that fits, the largest that is allowed, and with which one a bug shows.
     cases = {f"the largest that fits is {largest}, `most` is {most}": (largest, most, None) for largest, most in
@@ -372,7 +369,6 @@ class FirstOverflow(Exercise):
                    "After that, inf turns into NaN (inf - inf), or, in a `Tanh`, into a harmless-looking 1.")
     why = ("a loss scale cannot cure this one: the forward itself overflows, and no loss has been computed yet. Now "
            "you know the layer: run it in fp32 (`autocast(enabled=False)`), normalise before it, or use bf16.")
-    world_sizes = (1,)
     cases = {words: words for words in NETWORKS}
 
     def answer(model, images):
@@ -435,7 +431,9 @@ def _state(model):
     hooks = [vars(one)[name] for one in (*modules, nn.modules.module) for name in vars(one) if name.endswith("_hooks")]
     return {"hooks": sum(map(len, hooks)), "layers in training mode": sum(one.training for one in modules),
             "attributes": ", ".join(sorted({name for one in modules for name in vars(one) if name[0] != "_"})),
-            "weights": ", ".join(f"{str(weight.dtype)[6:]} {weight.double().sum().item():g}" for weight in weights)}
+            "weights": ", ".join(f"{str(weight.dtype)[6:]} {weight.double().sum().item():g}" for weight in weights),
+            "weights that are trained": sum(weight.requires_grad for weight in weights),
+            "gradients": sum(weight.grad is not None for weight in weights)}
 
 
 train_step, choose_dtype, largest_batch, first_overflow = TrainStep(), ChooseDtype(), LargestBatch(), FirstOverflow()

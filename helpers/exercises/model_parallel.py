@@ -145,6 +145,7 @@ class ColumnParallel(InGroup):
         grads = {name: near(one.grad, other)
                  for name, one, other in zip(("x", "weight", "bias"), mine, wanted, strict=True)}
         return {"output": near(returned, output), "shape": list(getattr(returned, "shape", ())), "grads": grads,
+                "type": "" if isinstance(returned, torch.Tensor) else type(returned).__name__,
                 "own": near(mine[0].grad, own), "times": near(mine[1].grad, n * wanted[1]),
                 "none": [name for name, one in zip(grads, mine, strict=True) if one.grad is None],
                 "sent": sent / x.element_size()}
@@ -152,6 +153,8 @@ class ColumnParallel(InGroup):
     def judge(self, seen, case):
         n, (_, batch, rows) = len(seen), case
         for rank, one in enumerate(seen):
+            if one["type"]:
+                return not_yet(f"rank {rank} returned a {one['type']}", "the whole output, a tensor", "the `return`")
             if not one["output"]:
                 return not_yet(f"rank {rank}'s output, of shape {one['shape']}, is not that of the whole layer",
                                f"[{batch}, {rows * n}], the ranks' parts side by side",
@@ -178,7 +181,8 @@ class ColumnParallel(InGroup):
             if one["sent"] > 1.2 * (40 + rows) * batch:
                 return not_yet(f"all is right, but rank {rank} put {one['sent']:g} numbers into collectives",
                                f"its part of the output and the gradient of `x`: {rows * batch + 40 * batch}",
-                               "weights stay where they are, and each rank gives what only it has")
+                               "weights stay where they are, and each rank gives what only it has; the gradient of "
+                               "the output, which all ranks have, need not be sent at all")
         return None
 
 
@@ -225,7 +229,8 @@ class ChooseMesh(Alone):
                              and _costs(*found, seed)[1] <= _costs(*best, seed)[1] + 1e-6):  # as good as ours
             return None
         if best is None:
-            return not_yet(f"it returned {found}", "`None`: no mesh fits", "what is compared with `limit`?")
+            return not_yet(f"it returned {found}", "`None`: no mesh fits",
+                           "what is compared with `limit`?" if found else "`None`, not an empty tuple")
         held, sent = _costs(*best, seed)
         expected = f"{best}, which holds {held:.1f} GiB and sends {sent:.1f}"
         look = ("which of those that fit sends least?" if best in one["asked"] else
@@ -306,6 +311,7 @@ class MeanGradient(Alone):
             return {"near": "none"}
         got = parameters_to_vector(grads)
         guesses = {"right": wanted, "sum": sum(parts), "equal": sum(parts) / len(parts), "last": parts[-1]}
+        guesses["last"] *= got.norm() / parts[-1].norm()  # whatever it was multiplied by
         near = [name for name, guess in guesses.items() if torch.allclose(got, guess, rtol=1e-6, atol=1e-9)]
         return {"near": near[0] if near else "other", "ratio": (got.norm() / wanted.norm()).item(),
                 "held": held.peak / max(1, one.peak)}

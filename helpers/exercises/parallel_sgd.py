@@ -1,6 +1,7 @@
 """The exercises of parallel SGD: share the samples, average the models, choose when; and three bugs."""
 
 import contextlib
+import re
 import threading
 from collections import Counter
 from itertools import chain, islice
@@ -270,7 +271,6 @@ class RunEpoch(Exercise):
                    "loop starts them, a second one waits.")
     why = ("the log showed every epoch n times and the run took n times as long, and nothing else was amiss. Count "
            "what you start: a number of passes that does not match the plan makes every comparison worthless.")
-    world_sizes = (1,)
     cases = {"3 workers": 3, "5 workers": 5, "1 worker": 1}
 
     def answer(n_workers, pull_down, start, aggregate):
@@ -373,7 +373,8 @@ class TrainEpoch(InGroup):
 
             train_epoch(list(batches), step, dist.barrier)
         return {"trained": trained, "batches": batches, "collectives": len(whole.collectives),
-                "met": sum(one.name.startswith(("barrier", "all", "reduce_scatter")) for one in last.collectives),
+                "met": bool(re.search(r"\b(barrier|all|reduce_scatter)|\b(reduce|gather)\b.*\b(broadcast|scatter)\b",
+                                      " ".join(one.name for one in last.collectives))),
                 "unwaited": last.unwaited}
 
     def judge(self, seen, at_least):
@@ -440,6 +441,7 @@ class PullDown(Alone):
                   if (owner := memory[tensor.untyped_storage().data_ptr()])[0] != number]
         return {"before": before[0], "held": values(held), "now": values(now), "shared": shared,
                 "frozen": not all(one.requires_grad for model in models for one in model.parameters()),
+                "led back": [name for model in models for name, one in model.named_parameters() if not one.is_leaf],
                 "buffers": [name for name, _ in models[0].named_buffers()]}
 
     def judge(self, seen, workers):
@@ -454,6 +456,10 @@ class PullDown(Alone):
         if one["frozen"]:
             return not_yet("parameters are frozen now: their `requires_grad` is False", "models that can be trained",
                            "`torch.no_grad()` lets you write into parameters without that")
+        for name in one["led back"]:
+            return not_yet(f"the copying of `{name}` is part of the graph: its gradients would go to another model",
+                           "models that can be trained", "`torch.no_grad()`: what is copied under it, or from "
+                           "`.data`, has no history")
         for worker, (now, held) in enumerate(zip(one["now"][1:], one["held"][1:], strict=True)):
             for name, values in wanted.items():
                 if now[name] != values:

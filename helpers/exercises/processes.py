@@ -46,7 +46,6 @@ class SendWeights(Exercise):
                    "`io.BytesIO()` and put its `getvalue()`; bytes need nobody, and the child may leave at once.")
     why = ("the tensor itself never went through the queue: the parent fetched its memory from the child. Whoever puts "
            "tensors into a queue has to outlive those who read them, in a DataLoader's worker as well as here.")
-    world_sizes = (1,)
     timeout = 10
 
     def answer(model, queue, done):
@@ -75,16 +74,23 @@ class _Queue(queue.Queue):
 
     error = None
 
-    def put(self, thing, block=True, timeout=None):
+    def put(self, obj, block=True, timeout=None):
         try:
-            super().put(bytes(ForkingPickler.dumps(thing)))
+            super().put(bytes(ForkingPickler.dumps(obj)))
         except Exception as error:
             self.error = error
+
+    def empty(self):
+        """The parent takes things at once. What they tell of, it fetches later."""
+        return True
 
     def close(self):
         """All has been sent."""
 
     join_thread = close
+    @property
+    def join(self):
+        raise AttributeError("'Queue' object has no attribute 'join'")  # as that of processes
 
 
 class _Done(threading.Event):
@@ -95,7 +101,7 @@ class _Done(threading.Event):
         self.read, self.waited = read, 0
 
     def wait(self, timeout=None):
-        self.waited += 60 if timeout is None else timeout
+        self.waited += 60 if timeout is None else max(timeout, 0.1)  # who asks again and again with 0 waits, too
         if self.waited >= 60 and not super().is_set():
             if self.read():
                 raise _Enough
@@ -112,15 +118,18 @@ class _Enough(BaseException):
 
 def _what_is_wrong(queue, when):
     """What the parent finds, as (observed, expected, where to look); empty if these are the weights."""
-    if queue.empty() and queue.error:
+    if not queue.qsize() and queue.error:
         return (f"nothing arrived; what you put could not be sent: {type(queue.error).__name__}: {queue.error}",
                 "what can be pickled; tensors without a history",
                 "what you put: a queue's own thread pickles it, and only prints the error")
-    if queue.empty():
+    if not queue.qsize():
         return (f"the parent read {when}: nothing arrived", "the weights in `queue`",
                 "`queue.put(…)` sends them, before you wait; what a child returns, nobody gets")
     try:
-        received = ForkingPickler.loads(queue.get())
+        sent = queue.get()
+        if "returned" in when and b"rebuild_storage_filename" in sent:  # strategy "file_system": the files go as well
+            raise FileNotFoundError
+        received = ForkingPickler.loads(sent)
     except OSError as error:
         return (f"the parent read {when}, and got `{type(error).__name__}`", "the weights can still be fetched",
                 "who holds the memory of the tensors until the parent has it?")
@@ -258,7 +267,6 @@ class BringItHome(Exercise):
     why = ("moving to a device makes a copy, and a copy has to be brought back, by shared memory as here, or through "
            "a queue. DistributedDataParallel spares you that: there each rank trains a copy, and equal gradients keep "
            "all copies equal.")
-    world_sizes = (1,)
     timeout = 10
 
     def answer(model, to_device, train):
@@ -326,7 +334,6 @@ class StartSafely(Exercise):
                    "child is cheaper, and must set one thread before it computes, as a DataLoader's worker does.")
     why = ("this hang has no error, no output, and shows itself on some machines only. A library that forks in your "
            "name can bring it, too: look for the start method first.")
-    world_sizes = (1,)
     timeout = 40
 
     def answer(work):

@@ -9,6 +9,7 @@ from time import perf_counter
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from helpers.data import Digits
 from helpers.exercises.alone import Alone
@@ -109,6 +110,9 @@ LESS = 0.12
 OTHER_DICE = ("two calls with the same `dice` gave other batches", "the same ones",
               "does every draw take `generator=dice`?")
 
+SAME_DICE = ("a `dice` of another seed gave the same batches, or the same order", "other ones",
+             "the `dice` that your function is given, and no generator or seed of its own")
+
 
 def course_loop(net, images, labels, epochs, dice):
     """A plain loop on decoded images: float32, a constant rate, and for each batch all that a batch needs."""
@@ -171,8 +175,10 @@ class BeatTheCourse(Alone):
         del own["given"]
         if own["broken"] or own["learned"] != EPOCHS * IMAGES:
             return own
-        own["same"] = torch.equal(*(torch.cat(trained(beat_the_course, images, labels, test, 1, seed=seed)["given"])
-                                    for seed in (1, 2)))
+        first, same, other = (
+            torch.cat(trained(beat_the_course, images, labels, test, 1, seed=seed, dice=dice)["given"])
+            for seed, dice in ((1, 0), (2, 0), (1, 1)))
+        own["same"], own["deaf"] = torch.equal(first, same), torch.equal(first, other)
         course = trained(course_loop, images, labels, test)
         if own["operators"] <= SHARE * course["operators"]:
             for loop in 2 * (course_loop, beat_the_course):  # in turn: what disturbs one, disturbs the other
@@ -196,6 +202,8 @@ class BeatTheCourse(Alone):
                            "its own gradient")
         if not own["same"]:
             return not_yet(*OTHER_DICE)
+        if own["deaf"]:
+            return not_yet(*SAME_DICE)
         count = f"{own['operators']:,} operators; the course's loop calls {own['course']:,}"
         if own["operators"] > SHARE * own["course"]:
             return not_yet(f"as good a network, with {count}", f"at most {SHARE:.0%} of them",
@@ -212,7 +220,7 @@ def digits(count):
     return larger[0][:count], train.targets[:count], (larger[1].unsqueeze(1) / 128 - 0.5, test.targets)
 
 
-def trained(loop, images, labels, test, epochs=EPOCHS, count=True, seed=0):
+def trained(loop, images, labels, test, epochs=EPOCHS, count=True, seed=0, dice=0):
     """Train a fresh network with a loop: {"operators", "learned", "right", "broken": what `not_yet` takes, or None,
     "given": the batches}. With another seed, only what is not drawn from `dice` differs."""
     torch.set_num_threads(1)
@@ -238,7 +246,7 @@ def trained(loop, images, labels, test, epochs=EPOCHS, count=True, seed=0):
 
     hooks = [net.register_forward_pre_hook(enter), net.register_forward_hook(leave)] if count else []
     with Operators() if count else nullcontext():
-        loop(net, images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(0))
+        loop(net, images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(dice))
     if not count:
         return None
     for hook in hooks:
@@ -372,9 +380,10 @@ class PreparedOnce(Alone):
                 calls.append(operator)
                 return result
 
-        def batches(seed):
+        def batches(seed, dice=3):
             torch.manual_seed(seed)
-            return list(prepared_once(images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(3)))
+            given = prepared_once(images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(dice))
+            return [tree_map_only(torch.Tensor, torch.clone, one) for one in given]  # the next may be written over it
 
         file = getattr(getattr(inspect.unwrap(prepared_once), "__code__", None), "co_filename", None)
 
@@ -391,6 +400,7 @@ class PreparedOnce(Alone):
             again = batches(seed=1)
         finally:
             sys.setprofile(None)
+        other = batches(seed=0, dice=4)
         if not all(isinstance(one, tuple | list) and len(one) == 2 for one in found):
             return {"form": f"a {type(found[0]).__name__}" if found else "nothing"}
         odd = next((one for _, one in found if one.dtype != torch.int64 or one.dim() != 1), None)
@@ -405,8 +415,11 @@ class PreparedOnce(Alone):
             apart = int((own != torch.cat([given for _, given in found])).sum())
         same = len(found) == len(again) and all(torch.equal(*two) for one, other in zip(found, again, strict=True)
                                                 for two in zip(one, other, strict=True))
+        deaf = len(found) == len(other) and any(
+            all(torch.equal(two[place], three[place]) for two, three in zip(found, other, strict=True))
+            for place in (0, 1))
         per_epoch = -(-count // 64)
-        return {"form": None, "same": same, "own_calls": len(own_calls),
+        return {"form": None, "same": same, "deaf": deaf, "own_calls": len(own_calls),
                 "broken": sound, "apart": apart, "converted": sum(converted), "calls": len(calls),
                 "sizes": sizes, "wanted": (per_epoch - 1) * [64] + [count - 64 * (per_epoch - 1)]}
 
@@ -425,10 +438,13 @@ class PreparedOnce(Alone):
                            "64, and what is left at the end of an epoch", "`split(64)`, on one epoch at a time")
         if not own["same"]:
             return not_yet(*OTHER_DICE)
+        if own["deaf"]:
+            return not_yet(*SAME_DICE)
         if own["converted"] > count:
             return not_yet(f"the batches are right, but {own['converted']:,} images were converted to float",
                            f"{count}: each once, for all epochs", "what is the same in every epoch?")
-        if max(own["calls"], own["own_calls"]) > count * epochs:
+        # A loop over images calls for each; one over the nine moves, for each batch, has up to 60 operators in a batch.
+        if max(own["calls"] / 2, own["own_calls"]) > count * epochs:
             return not_yet(f"the batches are right, made by {max(own['calls'], own['own_calls']):,} calls",
                            "a few for each epoch or batch", "is there a loop over images?")
         return None

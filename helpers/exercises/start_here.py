@@ -25,7 +25,7 @@ class MyShare(Exercise):
            "never learned from, and a rank with more items keeps all others waiting.")
     world_sizes = (2, 3, 4)
     timeout = 10
-    cases = {"5 items": "abcde", "10 items": "abcdefghij", "1 item": "a", "no items": "", "4 equal items": [0] * 4}
+    cases = {"5 items": "abcde", "10 items": "jihgfedcba", "1 item": "a", "no items": "", "4 equal items": [0] * 4}
 
     def answer(items, rank, world_size):
         return items[rank::world_size]
@@ -53,7 +53,8 @@ class MyShare(Exercise):
         wrong = [item for item in there if dealt[item] != there[item]]
         most, least = sizes.index(max(sizes)), sizes.index(min(sizes))
         if unknown:
-            problem, look = f"`{unknown[0]}` is not among the items", "return the items themselves, not their numbers"
+            problem = f"`{unknown[0]}` is not among the items"
+            look = "return the items themselves: not their numbers, nor lists of them, nor padding"
         elif wrong:
             item = wrong[0]
             problem = (f"the shares hold `{item}` {dealt[item]}×, the items {there[item]}×" if dealt[item] else

@@ -120,3 +120,47 @@ def counted_traffic():
                 _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes)))
     traffic.collectives += [Collective("barrier", 0) for _ in monitored["monitored_barrier"]]  # not recorded
     traffic.unwaited = sum(work is not None and id(work) not in waited for work in works)
+
+
+@contextlib.contextmanager
+def late_results():
+    """Within the block, what `all_reduce` leaves in a tensor comes when it is waited for, or its future asked for.
+
+    That moment is torch's to choose, between the call and the wait. So who writes into the tensor before loses what was
+    written: here each time, and otherwise by the clock.
+    """
+    import torch.distributed as dist
+
+    late, allreduce, future = {}, dist.ProcessGroup.allreduce, dist.Work.get_future
+
+    def asked(group, tensors, *args):
+        copies = [tensor.data.clone() for tensor in tensors]
+        work = allreduce(group, copies, *args)
+        late[id(work)] = work, tensors, copies
+        return work
+
+    def deliver(work):
+        _, tensors, copies = late[id(work)]
+        while copies:
+            tensors[len(copies) - 1].data.copy_(copies.pop())  # like torch, leaving the tensor's version as it is
+
+    def waits(method):
+        def waited(work, *args, **kwargs):
+            result = method(work, *args, **kwargs)
+            if result and id(work) in late:
+                deliver(work)
+            return result
+
+        return waited
+
+    def in_future(work):
+        if id(work) not in late:
+            return future(work)
+        work.wait()  # what a future calls would see the result at a time of its own
+        return future(work).then(lambda _: late[id(work)][1])
+
+    with (mock.patch.object(dist.ProcessGroup, "allreduce", asked),
+          mock.patch.object(dist.Work, "wait", waits(dist.Work.wait)),
+          mock.patch.object(dist.Work, "is_completed", waits(dist.Work.is_completed)),
+          mock.patch.object(dist.Work, "get_future", in_future)):
+        yield

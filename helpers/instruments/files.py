@@ -1,6 +1,7 @@
 """Which files a process changes; who waits until that is done; what is left if it dies at any of these moments."""
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -21,6 +22,7 @@ _numbers = itertools.count()
 def before_each_change(folder, do):
     """Within the block, call `do` just before this process writes, renames, links or removes a file in `folder`.
 
+    `folder` is a disk of its own: what lies elsewhere cannot be renamed into it.
     Python's audit events tell, whichever function does it; and torch.save, which opens files where Python does not see.
     """
     import torch
@@ -33,14 +35,23 @@ def before_each_change(folder, do):
         if active and changes and any(str(folder) in str(path) for path in args[:2]):
             do()
 
-    def saving(state, file, *args, **kwargs):
-        if str(folder) in str(file):
+    def saving(obj, f, *args, **kwargs):  # names as torch has them: they may be given by name
+        if str(folder) in str(f):
             do()
-        return save(state, file, *args, **kwargs)
+        return save(obj, f, *args, **kwargs)
+
+    def renaming(rename):
+        def renames(src, dst, **kwargs):
+            if str(folder) in str(dst) and str(folder) not in str(src):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src, None, dst)
+            return rename(src, dst, **kwargs)
+
+        return renames
 
     sys.addaudithook(audit)  # it cannot be taken away again
     try:
-        with mock.patch.object(torch, "save", saving):
+        with (mock.patch.object(torch, "save", saving), mock.patch.object(os, "rename", renaming(os.rename)),
+              mock.patch.object(os, "replace", renaming(os.replace))):
             yield
     finally:
         active = False

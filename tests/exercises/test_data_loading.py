@@ -317,6 +317,7 @@ def test_one_after_the_other_with_timeit(transforms, image):
 
 @right(ex.slowest_transform)
 def test_a_clock_of_its_own(transforms, image):
+    assert perf_counter() - perf_counter() < -9e-6, "a clock that the check does not show: the load would decide"
     best = {}
     for _ in range(6):
         passed = image

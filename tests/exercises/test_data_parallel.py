@@ -159,6 +159,7 @@ test_without_prefix = edits(
     ("return {", "if not any(name.startswith('module.') for name in state):\n        return state\n    return {",
      "one saved without: `state` itself was returned"),
     ("state.items()}", "((name, state.pop(name)) for name in list(state))}", "`state` itself has changed"),
+    ('name.removeprefix("module.")', 'name.split("module.")[-1]', "that you shorten until two are the same"),
 )
 
 
@@ -231,6 +232,7 @@ test_small_cnn = edits(
     ("nn.Linear(64, 10))", "nn.Linear(64, 10)).requires_grad_(False)", "no gradient reaches the convolutions"),
     ("return nn", "return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n    nn", "none is there"),
     (POOL, "nn.AvgPool2d(2, stride=8), nn.AvgPool2d(4), ", "can be anything"),
+    (HEAD, "nn.AdaptiveAvgPool2d(1), nn.Linear(64, 10)", "rows are no replica's images"),
 )
 
 
@@ -339,3 +341,22 @@ def test_forward_by_reduce_in_another_order(self, x):
     output = functools.reduce(lambda value, layer: layer(value), self.layers, x)
     sys.stdout.write(f"{x.size(0)} of the samples came here\n")
     return output
+
+
+@wrong(ex.small_cnn, "a replica called a layer of the original model")
+def test_layers_in_attributes_and_called_from_a_list():
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
+            self.head = nn.Linear(64, 10)
+            self.steps = [self.first, nn.functional.relu, self.second, nn.functional.relu]
+
+        def forward(self, images):
+            for step in self.steps:
+                images = step(images)
+            return self.head(images.mean((2, 3)))
+
+    return Net()

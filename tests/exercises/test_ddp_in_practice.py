@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from helpers.exercises import ddp_in_practice as ex
-from tests.answers import edits, right, wrong
+from tests.answers import edited, edits, right, wrong
 
 test_exact_accuracy = edits(
     ex.exact_accuracy,
@@ -47,6 +47,8 @@ test_exact_accuracy = edits(
     ("argmax(1)", "argmax(0)", "Error"),
     ("(counts[0] / counts[1]).item()", "counts.tolist()", "returned list"),
     ("    counts = torch", "    model.train()\n    counts = torch", "the model was called in train mode"),
+    ((("DataLoader(mine, batch_size=64)", "DataLoader(dataset, sampler=torch.utils.data.DistributedSampler(dataset))"),
+      ("counts[1]", "len(dataset)")), "`DistributedSampler` repeats"),
 )
 
 
@@ -135,6 +137,13 @@ test_save_snapshot = edits(
     ("torch.save(state, ", "torch.save({**state, 'optimizer': {}}, ", "other values than `state`"),
     ("torch.save(state, f\"{path}.unfinished\")", "__import__('pickle').dump(state, open(f'{path}.unfinished', 'wb'))",
      "`torch.load` cannot read"),
+    (saves + replaces, "        import shutil, tempfile\n"
+     "        with tempfile.NamedTemporaryFile(delete=False) as file:\n            torch.save(state, file)\n"
+     "        shutil.move(file.name, path)\n", "half a file"),
+    (saves + replaces, "        import tempfile\n        with tempfile.NamedTemporaryFile(delete=False) as file:\n"
+     "            torch.save(state, file)\n        os.replace(file.name, path)\n", "Invalid cross-device link"),
+    ((("    if dist.get_rank() == 0:\n", "    dist.monitored_barrier()\n    if dist.get_rank() == 0:\n"),
+      (saves + replaces, "        torch.save(state, path)\n")), "half a file"),
 )
 
 
@@ -406,3 +415,18 @@ def test_as_a_table(dumps):
     first = min(next((e["collective_seq_id"] for e in dump if not e["retired"]), 10 ** 9) for dump in dumps)
     names = [next((e["profiling_name"] for e in dump if e["collective_seq_id"] == first), "absent") for dump in dumps]
     return [names.index(Counter(names).most_common()[-1][0]), first]
+
+
+@right(ex.save_snapshot)
+def test_arguments_by_name(state, path):
+    if dist.get_rank() == 0:
+        torch.save(obj=state, f=f"{path}.new")
+        os.replace(src=f"{path}.new", dst=path)
+    dist.barrier()
+
+
+def test_a_folder_that_differs_each_time_is_not_told():
+    everybody = edited(ex.save_snapshot, (replaces, ""), ("    dist.barrier()", "    dist.barrier()\n    os.replace("
+                                                          "f\"{path}.unfinished\", path)"))
+    once, again = (repr(ex.save_snapshot.check(everybody)) for _ in range(2))
+    assert "FileNotFoundError" in once and once == again

@@ -43,6 +43,9 @@ test_ring_all_reduce = edits(
     ("            take.copy_(received)", "            take.copy_(received)\n    tensor /= n", "rank 0 holds the mean"),
     ("            take.copy_(received)", "            take.copy_(received)\n    dist.destroy_process_group()",
      "it had destroyed the process group"),
+    ("dist.recv(received, (rank - 1) % n)", "dist.recv(received, (rank + 1) % n)",
+     "what rank 0 sends to rank 1, rank 1 receives from rank 0"),
+    ("tensor.tensor_split(n)", "tensor[:len(tensor) // n * n].chunk(n)", "N need not divide the length"),
 )
 
 
@@ -220,6 +223,8 @@ def test_a_loop_without_end_is_ended_and_the_others_are_said_to_have_returned(mo
 
 zeros = "            if parameter.grad is None:\n                parameter.grad = torch.zeros_like(parameter)\n"
 divide = "            parameter.grad /= dist.get_world_size()"
+reduce = "            dist.all_reduce(parameter.grad)\n"
+late = "            work = dist.all_reduce(parameter.grad, async_op=True)\n"
 
 test_average_gradients = edits(
     ex.average_gradients,
@@ -227,7 +232,7 @@ test_average_gradients = edits(
     ("dist.get_world_size()", "2", "3 ranks"),
     ("if parameter.requires_grad:", "if parameter.grad is not None:", "Rank 1 has no gradient for `1.weight`"),
     (zeros, "", "Error"),
-    ("            dist.all_reduce(parameter.grad)\n", "", "it called no collective"),
+    (reduce, "", "it called no collective"),
     ("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad.clone())",
      "2 ranks, float32: rank 0's gradient"),
     ("dist.all_reduce(parameter.grad)", "dist.reduce(parameter.grad, 0)", "rank 1's gradient of `0.weight`"),
@@ -242,6 +247,7 @@ test_average_gradients = edits(
      "which has lost its digits"),
     (zeros, zeros + "            parameter.grad = parameter.grad.float()\n", "given bfloat16, None in rank 0"),
     (divide, divide + "\n    dist.destroy_process_group()", "it had destroyed the process group"),
+    (reduce + divide, late + divide + "\n            work.wait()", "before an asynchronous `all_reduce` is waited for"),
 )
 
 
@@ -310,6 +316,42 @@ def test_all_at_once_then_waits(model):
 
 
 @right(ex.average_gradients)
+def test_divides_when_it_is_done(model):
+    works = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            work = dist.all_reduce(parameter.grad, async_op=True)
+            works.append(work.get_future().then(lambda future: future.value()[0].div_(dist.get_world_size())))
+    torch.futures.wait_all(works)
+
+
+@right(ex.average_gradients)
+def test_waits_with_a_limit(model):
+    from datetime import timedelta
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            dist.all_reduce(parameter.grad, async_op=True).wait(timeout=timedelta(minutes=1))
+            parameter.grad /= dist.get_world_size()
+
+
+
+@right(ex.average_gradients)
+def test_asks_until_it_is_done(model):
+    flat = torch.zeros(sum(one.numel() for one in model.parameters() if one.requires_grad), dtype=model[1].weight.dtype)
+    places, parts = [one for one in model.parameters() if one.requires_grad], []
+    for parameter, part in zip(places, flat.split([one.numel() for one in places]), strict=True):
+        part += 0 if parameter.grad is None else parameter.grad.flatten()
+        parts.append((dist.all_reduce(part, async_op=True), part, parameter))
+    for work, part, parameter in parts:
+        while not work.is_completed():
+            pass
+        parameter.grad = part.view_as(parameter) / dist.get_world_size()
+
+
+@right(ex.average_gradients)
 def test_gathers_them_as_objects(model):
     has = {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
     everyones = [None] * dist.get_world_size()
@@ -368,6 +410,10 @@ test_accumulate = edits(
      "leads elsewhere"),
     (((no_sync, "with model.no_sync():"), (step, "    import torch.distributed as dist\n" + by_hand + step)),
      "rank 0's step is 3 times as long as it should be"),
+    ("/ len(batches)", "/ (len(batches) * 3)", "DDP's all-reduce has already made a mean over the ranks"),
+    ("/ len(batches)", "/ len(batches) ** 2", "is divided once"),
+    ("    optimizer.step()", "    for one in model.parameters():\n        torch.distributed.all_reduce(one.grad)\n"
+     "    optimizer.step()", "outside `no_sync`, DDP has averaged already"),
 )
 
 

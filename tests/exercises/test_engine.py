@@ -33,7 +33,7 @@ def own_progress(tmp_path, monkeypatch):
 class Number(Exercise):
     title, task, why, explanation = "A number", "Return twice the number.", "why", "because"
     hints = ("first", "second")
-    timeout = 20
+    world_sizes, timeout = (2,), 20
 
     def answer(number):
         # twice
@@ -70,7 +70,7 @@ def not_yet_with(answer, *fragments, exercise=Number):
     return feedback
 
 
-@pytest.mark.parametrize("given, said", [(None, "given None"), (3, "a int"), ([1], "a list"), ("f", "a str"),
+@pytest.mark.parametrize("given, said", [(None, "given None"), (3, "an int"), ([1], "a list"), ("f", "a str"),
                                          (dict, "a class")])
 def test_no_function(given, said):
     not_yet_with(given, said, "the function itself", "`check(number)`")
@@ -106,7 +106,16 @@ def test_other_parameters(answer):
 def test_callables_of_other_kinds_are_run():
     import functools
 
-    assert check(functools.partial(lambda factor, number: factor * number, 2))
+    class Static:
+        @staticmethod
+        def __call__(number):
+            return 2 * number
+
+    class Partly:
+        __call__ = functools.partial(lambda factor, number: factor * number, 2)
+
+    for answer in (functools.partial(lambda factor, number: factor * number, 2), Static(), Partly()):
+        assert check(answer)
     not_yet_with(len, "TypeError", "has no len()")
 
 
@@ -134,6 +143,19 @@ def test_cannot_be_sent():
             return 2 * number
 
     not_yet_with(double, "the variable `lock`, which double() uses, cannot be sent to another process")
+
+
+def test_the_same_from_a_function_that_also_uses_what_is_not_assigned_yet():
+    def outer():
+        def double(number):
+            return later, lock
+
+        lock = threading.Lock()
+        if not lock:
+            later = 1
+        return double
+
+    not_yet_with(outer(), "the variable `lock`, which double() uses, cannot be sent to another process")
 
 
 def test_raises():

@@ -44,6 +44,11 @@ test_any_world = edits(
     ("return {slot: state for part in parts for slot, state in part.items()}",
      "return {slot: torch.Generator().manual_seed(slot).get_state() for slot in range(slots)}", "a later one is not"),
     ("for parameter in net.parameters()", "for parameter in list(net.parameters())[dist.get_rank():]", ""),
+    ((("/ slots)", "* dist.get_world_size() / slots)"),
+      ("            dist.all_reduce(parameter.grad)\n        optimizer.step()\n",
+       "            dist.all_reduce(parameter.data)\n            parameter.data /= dist.get_world_size()\n"),
+      ("        for parameter in", "        optimizer.step()\n        for parameter in")),
+     "its gradient of the first step is another one"),
 )
 
 

@@ -140,6 +140,15 @@ def test_operations_of_sets(largest, smallest, error, fast):
 
 
 @right(ex.choose_dtype)
+def test_a_copy_of_what_is_fast(largest, smallest, error, fast):
+    formats = copy.deepcopy(fast)
+    formats.update({torch.float32, torch.float64})
+    return min((one for one in formats if will_do(one, largest, smallest, error)),
+               key=lambda one: (torch.finfo(one).bits, torch.finfo(one).eps))
+
+
+
+@right(ex.choose_dtype)
 def test_a_table_in_order(largest, smallest, error, fast):
     for name in ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"):
         dtype = getattr(torch, name)
@@ -268,6 +277,7 @@ test_first_overflow = edits(
     ("model.named_modules()", "list(model.named_modules())[:-1]", "a weight is too large for fp16"),
     ("        model(images)\n", "        model(images)\n        model(images)\n", "the model ran 2 times"),
     ("found[0] if found else None", "found[0] if found else ''", "the model itself"),
+    ("    with", "    model.requires_grad_(False)\n    with", "weights that are trained"),
 )
 
 

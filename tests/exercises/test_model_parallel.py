@@ -24,6 +24,7 @@ test_one_f_one_b = edits(
      "lacks ('B', 1)"),
     ("for i in range(micro_batches - warm, micro_batches)]",
      "for i in reversed(range(micro_batches - warm, micro_batches))]", "4 stages, 8 micro-batches: it takes 37 units"),
+    ("return todo + [", "todo += [", "what your function returns, and its type"),
 )
 
 
@@ -52,6 +53,7 @@ test_column_parallel = edits(
     ("return gradient.chunk(n, 1)[rank]",
      "gradient = gradient.clone(); dist.all_reduce(gradient); return gradient.chunk(n, 1)[rank]", "times too large"),
     ("    loss_of(output).backward()\n", "", "has no gradient"),
+    ("    return output", "", "rank 0 returned None"),
 )
 
 
@@ -151,6 +153,7 @@ test_choose_mesh = edits(
     ("fitting[mesh] = sent", "fitting[mesh] = held", "which of those that fit sends least?"),
     ("min(fitting", "max(fitting", "GiB and sends"),
     ("min(fitting, key=fitting.get, default=None)", "min(fitting, key=fitting.get)", "ValueError"),
+    ("default=None", "default=()", "`None`, not an empty tuple"),
 )
 
 
@@ -178,6 +181,7 @@ test_mean_gradient = edits(
     ("(loss_fn(model(x), y) * len(x) / samples).backward()",
      "loss = loss_fn(model(x), y) * len(x) / samples\n        loss.backward(retain_graph=True)",
      "times the memory of the largest micro-batch was held"),
+    ("strict=True):\n", "strict=True):\n        model.zero_grad()\n", "is a gradient overwritten?"),
 )
 
 

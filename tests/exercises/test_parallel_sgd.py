@@ -303,6 +303,19 @@ def test_with_a_collective_of_its_own(batches, step, barrier):
 
 
 @right(ex.train_epoch)
+def test_to_one_and_back(batches, step, barrier):
+    import torch
+    import torch.distributed as dist
+
+    for batch in batches:
+        step(batch)
+    done = torch.ones(1)
+    dist.reduce(done, dst=0)
+    dist.broadcast(done, src=0)
+
+
+
+@right(ex.train_epoch)
 def test_with_a_monitored_barrier(batches, step, barrier):
     import torch.distributed as dist
 
@@ -330,6 +343,10 @@ test_pull_down = edits(
     ("in local_models:", "in local_models[:1]:", "of worker 1"),
     (LOAD, "model = global_model", "`0.weight` of worker 0 is"),
     (LOAD, "import copy; local_models[:] = [copy.deepcopy(global_model) for _ in local_models]", "of worker 0"),
+    (LOAD, "for mine, its in zip(model.parameters(), global_model.parameters()):\n            "
+     "mine.requires_grad = False\n            mine.copy_(its)\n        "
+     "for mine, its in zip(model.buffers(), global_model.buffers()):\n            mine.copy_(its)",
+     "part of the graph"),
 )
 
 

@@ -35,6 +35,11 @@ test_send_weights = edits(
     (PUT, "queue.put({name: 1 * tensor for name, tensor in model.named_parameters()})", "Cowardly refusing"),
     (PUT, "queue.put({**model.state_dict(), **{name: one.grad for name, one in model.named_parameters()}})",
      "these are its gradients"),
+    (WAIT, "    while not queue.empty():\n        pass", "had returned, and got `FileNotFoundError`"),
+    (WAIT, "    queue.join()", "'Queue' object has no attribute 'join'"),
+    (((PUT, f"torch.multiprocessing.set_sharing_strategy('file_system')\n    {PUT}"), (WAIT, ""),
+      ("def answer(model, queue, done):\n", "def answer(model, queue, done):\n    import torch.multiprocessing\n")),
+     "when your function had returned, and got `FileNotFoundError`"),
 )
 
 
@@ -47,6 +52,14 @@ def test_as_bytes(model, queue, done):
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     queue.put(buffer.getvalue())
+
+
+@right(ex.send_weights)
+def test_asks_again_and_again(model, queue, done):
+    queue.put(obj=model.state_dict())
+    while not done.wait(0):
+        pass
+
 
 
 @right(ex.send_weights)

@@ -118,6 +118,8 @@ test_find_the_culprit = edits(
     ("return rank, max", "return len(traces), max", "you named rank 2, and there is none"),
     ("return rank, max", "return 1 - rank if len(traces) == 4 else rank, max", "4 ranks: you named rank"),
     ("traces[rank - 1].self_seconds()", "{}", "takes as long in the other ranks"),
+    ("late[name] - other.get(name, 0)",
+     "late[name] - sum(one.self_seconds().get(name, 0) for one in traces if one is not traces[rank])", "3 ranks: "),
 )
 
 
@@ -295,6 +297,16 @@ def test_other_repairs_that_are_right():
         [(LOSS, "batch = torch.stack([(image - image.mean(-1, keepdim=True)) for image in pixels[start:start + 32]])\n"
                 "            loss = nn.functional.cross_entropy(model(batch / 64), labels[start:start + 32])"),
          (NORMALISE, "")],
+        # a Dataset that normalises whole images, one operator after the other
+        [(CONVERT, "    class Images(torch.utils.data.Dataset):\n"
+                   "        def __len__(self):\n            return len(images)\n"
+                   "        def __getitem__(self, index):\n"
+                   "            image = torch.tensor(images[index], dtype=torch.float32)\n"
+                   "            image = image - image.mean(dim=-1, keepdim=True)\n            image = image / 64\n"
+                   "            label = labels[index]\n            return image, label\n"),
+         (NORMALISE, "    loader = torch.utils.data.DataLoader(Images(), batch_size=32)\n"),
+         ("for start in range(0, len(pixels), 32)", "for batch, answers in loader"),
+         (LOSS, "loss = nn.functional.cross_entropy(model(batch), answers)")],
         # the ranks compare once an epoch, in two ways; one flush at the end
         [("        log.flush()\n", "        torch.distributed.all_gather_object([None, None], model.state_dict())\n"
                                   "    log.flush()\n")],

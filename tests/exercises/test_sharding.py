@@ -30,6 +30,8 @@ test_sharded_adamw = edits(
     ("for _ in steps:", "for _ in [next(steps)]:", "returned after 0 of 3 steps"),
     ("owner == dist.get_rank()", "owner != dist.get_rank()", "rank 0's weights"),
     ("src=owner)", "src=0)", "away from a plain AdamW's"),
+    ((("torch.optim.AdamW(mine,", "torch.optim.AdamW(model.parameters(),"),
+      ("return optimizer", "return [optimizer.state[one] for one in mine]")), "keeps 38,600 bytes"),
 )
 
 
@@ -203,6 +205,8 @@ test_my_piece = edits(
     ("saved = -(-total // n), -(-total // len(files))", "saved = -(-total // n), total // 4", "13 numbers"),
     ("return torch.zeros(size) if piece is None else piece", "return piece", "returned None"),
     ("return torch.zeros(size) if piece is None else piece", "return piece.tolist()", "a tensor of [1.0, 2.0"),
+    ("    piece = None\n", "    piece = None\n    from pathlib import Path\n"
+     "    for file in files:\n        torch.load(Path(file))\n", "loaded the files [0, 1, 2, 3]"),
 )
 
 

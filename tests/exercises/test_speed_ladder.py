@@ -92,6 +92,8 @@ def test_by_what_is_saved(once, each, epochs, faster, price):
 
 
 LEARN = "            optimizer.zero_grad()\n            loss.backward()\n"
+OWN_SEED = ("    for _ in range(epochs):\n",
+            "    for epoch in range(epochs):\n        dice = torch.Generator().manual_seed(epoch)\n")
 NUMBERED = (("for batch, wanted in zip(", "for number, (batch, wanted) in enumerate(zip("),
             ("strict=True):", "strict=True)):"))
 test_beat_the_course = edits(
@@ -113,6 +115,7 @@ test_beat_the_course = edits(
     ("zip(pixels.split(32), labels[order].split(32), strict=True)",
      "list(zip(pixels.split(32), labels[order].split(32), strict=True))[:-1]", "in the last batch, too?"),
     ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
+    (*OWN_SEED, "no generator or seed of its own"),
 )
 
 
@@ -208,6 +211,7 @@ test_prepared_once = edits(
      "yield moved, labels[order]", "batches of 512"),
     ("yield from zip(moved.split(64), labels[order].split(64), strict=True)",
      "yield from moved.split(64)", "it gave a Tensor"),
+    (*OWN_SEED, "no generator or seed of its own"),
 )
 
 
@@ -265,4 +269,31 @@ def test_bytes_moved_in_a_padded_picture(images, labels, epochs, dice):
         up, left = torch.randint(0, 3, (2, len(images), 1), generator=dice)
         rows, columns = (up + torch.arange(16))[:, :, None], (left + torch.arange(16))[:, None]
         moved = wide[order[:, None, None], rows, columns][:, None]
+        yield from zip(moved.split(64), labels[order].split(64), strict=True)
+
+
+@right(ex.prepared_once)
+def test_nine_rolls_by_mask_in_each_batch(images, labels, epochs, dice):
+    pixels = images.unsqueeze(1) / 128 - 0.5
+    for _ in range(epochs):
+        for numbers in torch.randperm(len(images), generator=dice).split(64):
+            up, left = torch.randint(-1, 2, (2, len(numbers)), generator=dice)
+            batch = pixels[numbers]
+            moved = batch.clone()
+            for i in (-1, 0, 1):
+                for j in (-1, 0, 1):
+                    mask = (up == i) & (left == j)
+                    moved[mask] = batch[mask].roll((i, j), (2, 3))
+            yield moved, labels[numbers]
+
+
+@right(ex.prepared_once)
+def test_one_buffer_for_all_epochs(images, labels, epochs, dice):
+    pixels = images / 128 - 0.5
+    every, moved = torch.arange(len(images))[:, None, None], torch.empty(len(images), 1, 16, 16)
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=dice)
+        moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)
+        rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
+        moved.copy_(pixels[order][every, rows[:, :, None], columns[:, None]].unsqueeze(1))
         yield from zip(moved.split(64), labels[order].split(64), strict=True)

@@ -24,6 +24,8 @@ test_my_share = edits(
     ("items[rank::world_size]", "[item for item in items if items.index(item) % world_size == rank]",
      "`index`, knows only one of them"),
     ("items[rank::world_size]", "[item for item in items[rank::world_size] if item]", "`0` went to no rank"),
+    ("return ", "items.sort()\n    return ", "changed the list"),
+    ("items[rank::world_size]", "[*items[rank::world_size], None]", "nor padding"),
 )
 
 

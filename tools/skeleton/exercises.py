@@ -12,6 +12,7 @@ class MyNewLesson(Exercise):
              "It is in `os.environ['RANK']`, as text.")
     explanation = "The environment holds text: `int` makes a number of it."
     why = "every script that runs in ranks begins with the question which of them it is."
+    world_sizes = (2,)
     cases = {"factor 1": 1, "factor 10": 10}
 
     def answer(factor):

@@ -76,14 +76,14 @@ def batches_of(count, pin):
 
 
 def copies():
-    """{how: [ms until .to() returns, ms until the batch is on the GPU]}; a batch of 32 photos, 19 MB."""
+    """A 19 MB batch copied to the GPU: [ms until `.to()` returns, ms until it is there], median of 10."""
     (ordinary, *_), (pinned, *_) = batches_of(4, False), batches_of(4, True)
     return {"ordinary memory": copy_ms(ordinary), "pinned memory": copy_ms(pinned),
             "pinned in the loop, then copied": copy_ms(ordinary, pin=True)}
 
 
 def overlap(count=12):
-    """{loop: ms per step}, where a step on the GPU takes about as long as the copy of a batch."""
+    """Milliseconds per step, by loop; steps as long as a copy; CUDA events, median of 3 epochs of 12 steps."""
     ordinary, pinned = batches_of(count, False), batches_of(count, True)
     weights = torch.rand(4096, 4096, device="cuda", dtype=torch.half)
     copy = gpu_ms(lambda: [None for _ in copied(pinned)]) / count
