@@ -26,7 +26,7 @@ class Lost(NamedTuple):
     """By rank, the learner's line that waited in vain; empty where the function returned."""
     starved: float
     """The share of the limit, for which this rank had no core to run on."""
-    messages: tuple = (0, 0)
+    messages: tuple
     """How many it had sent, or tried to, and how many it had asked for."""
 
 
