@@ -6,14 +6,15 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
+from jupyter_core.paths import jupyter_runtime_dir
 
 from helpers.hardware import hardware
 from tests.conftest import ROOT, eventually, running
@@ -41,12 +42,10 @@ def jupyterlab(folder, **tracker):
         tracker: Settings of JupyterLab's notebooks, such as windowingMode="none": draw cells that are not in view, too.
     """
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     token, mark = secrets.token_hex(16), f"lab-{secrets.token_hex(4)}"
     command = [sys.executable, "-m", "jupyter", "lab", "notebooks/00_start_here.ipynb", "--no-browser",
-               f"--port={port}", f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
+               f"--port={20_000 + secrets.randbelow(10_000)}",  # outgoing connections have none of these
+               f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
     settings = {"apputils-extension/notification": {"fetchNews": "false"},  # or a box asks for it, before everything
                 "notebook-extension/tracker": tracker}
     for name, values in settings.items():
@@ -57,15 +56,16 @@ def jupyterlab(folder, **tracker):
                    "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
                    "COURSE_PROGRESS": str(folder / "progress.json")}
 
-    def answers():
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", port)) == 0
+    def port():
+        """The one that JupyterLab listens on, by its own word: where another program has been quicker, a later one."""
+        with contextlib.suppress(OSError, ValueError):  # the file is not there yet, or not whole
+            return json.loads(Path(jupyter_runtime_dir(), f"jpserver-{server.pid}.json").read_text())["port"]
 
     with open(folder / "log", "w") as log:
         server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
         try:
-            assert eventually(answers, 60), (folder / "log").read_text()
-            yield Lab(f"http://127.0.0.1:{port}", token, folder / "notebooks")
+            assert eventually(port, 60), (folder / "log").read_text()
+            yield Lab(f"http://127.0.0.1:{port()}", token, folder / "notebooks")
         finally:
             server.terminate()
             try:
