@@ -369,9 +369,10 @@ class TrainUntil(InGroup):
         place = f"in step {made + 1}" if len(cls.began) > made else f"at `{line}` after {made} steps"
         return seen._replace(lines=meet(f"waited in vain {place}" if line else f"had returned after {made} steps"))
 
-    def lost(self, lines, case):
-        return not_yet(", ".join(f"rank {rank} {line}" for rank, line in enumerate(lines)), "all make equally many "
-                       "steps", "what decides whether a rank goes on: is it the same in all ranks?")
+    def lost(self, seen, case):
+        return not_yet(", ".join(f"rank {rank} {line}" for rank, line in enumerate(seen[0].lines)),
+                       "all make equally many steps",
+                       "what decides whether a rank goes on: is it the same in all ranks?")
 
     def probe(train_until, case):
         losses = _LOSSES[dist.get_rank()]

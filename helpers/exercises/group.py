@@ -92,10 +92,11 @@ class InGroup(Exercise):
     def _judged(self, seen, case):
         if not isinstance(seen[0], Lost):
             return super()._judged(seen, case)
-        return TOO_BUSY if any(one.starved > 0.1 for one in seen) else self.lost(seen[0].lines, case)
+        return TOO_BUSY if any(one.starved > 0.1 for one in seen) else self.lost(seen, case)
 
-    def lost(self, lines, case):
-        """Feedback where ranks waited in vain; `lines` as in `Lost`."""
+    def lost(self, seen, case):
+        """Feedback where ranks waited in vain; `seen` holds a `Lost` of each."""
+        lines = seen[0].lines
         if len(set(lines)) == 1:
             words = f"every rank waited in vain at `{lines[0]}`"
         else:

@@ -222,7 +222,7 @@ def digits(count):
 
 def trained(loop, images, labels, test, epochs=EPOCHS, count=True, seed=0, dice=0):
     """Train a fresh network with a loop: {"operators", "learned", "right", "broken": what `not_yet` takes, or None,
-    "given": the batches}. With another seed, only what is not drawn from `dice` differs."""
+    "given": the batches}. With another seed, only what is not drawn from `dice` differs; `dice` seeds the rest."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net, seen, made, learned, watching = network(), [], [], [], []
@@ -400,7 +400,6 @@ class PreparedOnce(Alone):
             again = batches(seed=1)
         finally:
             sys.setprofile(None)
-        other = batches(seed=0, dice=4)
         if not all(isinstance(one, tuple | list) and len(one) == 2 for one in found):
             return {"form": f"a {type(found[0]).__name__}" if found else "nothing"}
         odd = next((one for _, one in found if one.dtype != torch.int64 or one.dim() != 1), None)
@@ -415,6 +414,7 @@ class PreparedOnce(Alone):
             apart = int((own != torch.cat([given for _, given in found])).sum())
         same = len(found) == len(again) and all(torch.equal(*two) for one, other in zip(found, again, strict=True)
                                                 for two in zip(one, other, strict=True))
+        other = batches(seed=0, dice=4)
         deaf = len(found) == len(other) and any(
             all(torch.equal(two[place], three[place]) for two, three in zip(found, other, strict=True))
             for place in (0, 1))
