@@ -329,7 +329,7 @@ class Job:
                 found.setdefault(int(process.environ().get("LOCAL_RANK", "none")), process)
         return [process for _, process in sorted(found.items())]
 
-    def until(self, holds, timeout=60):
+    def until(self, holds, timeout=120):
         """Wait until `holds(job)` is true, and return it; or, where all commands end before, whatever it is then.
 
         Raises:

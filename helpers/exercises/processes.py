@@ -45,7 +45,7 @@ class SendWeights(Exercise):
     explanation = ("The child stays until the parent is done. Sending bytes is as right: `torch.save` into an "
                    "`io.BytesIO()` and put its `getvalue()`; bytes need nobody, and the child may leave at once.")
     why = ("the tensor itself never went through the queue: the parent fetched its memory from the child. Whoever puts "
-           "tensors into a queue has to outlive those who read them, in a DataLoader's worker as well as here.")
+           "tensors into a queue has to stay until they are fetched, in a DataLoader's worker as well as here.")
     timeout = 10
 
     def answer(model, queue, done):
@@ -255,8 +255,9 @@ def _writes_to(memory):
 class BringItHome(Exercise):
     title = "Repair the lost training"
     task = ("You are the child again, and `model` lies in memory that you share with your parent. "
-            "`to_device(model)` returns a copy in the device's own memory, and `train(copy)` trains such a copy. Train "
-            "on the device, once, and leave the trained weights, all of them, where the parent has its model.")
+            "`to_device(model)` returns a copy in the device's own memory, as `copy.deepcopy(model).to(device)` does, "
+            "and `train(copy)` trains such a copy. Train on the device, once, and leave the trained weights, all of "
+            "them, where the parent has its model.")
     hints = (
         "`train(to_device(model))` alone is the bug: the trained copy ends with the child. Keep it under a name.",
         "The shared memory belongs to the tensors of `model`. Which method of a module copies values into the tensors "

@@ -48,7 +48,7 @@ def memory_explorer():
                for kind in ("parameters", "gathered", "gradients", "optimizer", "activations")}
     ax.invert_yaxis()
     ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
-    ax.set(title="What each rank holds at most", xlabel="GiB")
+    ax.set(title=" ", xlabel="GiB")
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     totals = [ax.text(0, row, "", va="center") for row in range(4)]
     figure.draw_without_rendering()
@@ -62,6 +62,7 @@ def memory_explorer():
                 bar.set_width(found[stage][kind] / GIB)
                 lefts[row] += bar.get_width()
         ax.set_xlim(0, 1.2 * max(*lefts, GPU_GIB))
+        ax.set_title(f"{values['model']} on {values['ranks']} ranks: what each holds at most")
         for text, total in zip(totals, lefts, strict=True):
             text.set_x(total)
             text.set_text(f" {total:,.1f}" + ("" if total <= GPU_GIB else ": too much"))
