@@ -179,6 +179,19 @@ def test_a_class_of_the_caller_comes_back_as_that_class():
     assert type(point) is Point and point.x == 3
 
 
+def test_a_cached_function_of_a_cell_goes_along():
+    cell = {"__name__": "__main__"}
+    exec("""import functools
+@functools.lru_cache(maxsize=3)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+def work():
+    return fibonacci(10), fibonacci.cache_parameters()["maxsize"], fibonacci.cache_info().hits > 0
+""", cell)
+    assert launch(cell["work"], nprocs=2, show=False).results == [(55, 3, True)] * 2
+
+
 def test_a_terminal_shows_tagged_lines_as_they_come(capsys):
     launch(lambda: print("hello\nworld"), nprocs=2)
     assert sorted(capsys.readouterr().out.splitlines()) == ["[0] hello", "[0] world", "[1] hello", "[1] world"]

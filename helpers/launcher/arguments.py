@@ -1,6 +1,8 @@
 """What `launch` is given: refused with advice before anything starts, or made into work that can be sent."""
 
+import copyreg
 import difflib
+import functools
 import inspect
 import itertools
 import linecache
@@ -163,6 +165,20 @@ def unsendable(function, args):
         except Exception:
             return description
     return None
+
+
+def _reduced(cached):
+    """A cached function of a cell goes by value, as it would without the cache: a rank does not have its `__main__`."""
+    if cached.__module__ != "__main__":
+        return cached.__qualname__
+    return _cached, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _cached(function, how):
+    return functools.lru_cache(**how)(function)
+
+
+copyreg.pickle(type(functools.cache(_cached)), _reduced)
 
 
 def _cells():
