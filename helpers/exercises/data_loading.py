@@ -279,7 +279,8 @@ class SlowestTransform(Exercise):
         "one transform waits for a disk": (
             "rotate", "is each transform timed as it is used, several times, and by a clock that sees waiting too? "
             "`process_time` counts computing only, `perf_counter` all",
-            {"crop": {}, "flip": {"computes": 2}, "rotate": {"computes": 0, "waits": SLOW_MS}, "blur": {}, "pad": {}}),
+            {"crop": {}, "flip": {"computes": 2}, "rotate": {"computes": 0, "waits": 2 * SLOW_MS}, "blur": {},
+             "pad": {}}),
         "one prepares itself in its first call": (
             "blur", "the first call says nothing about thousands: is it among what you measure?",
             {"blur": {"waits": SLOW_MS}, "pad": {}, "crop": {}, "flip": {"first": 20 * SLOW_MS}, "rotate": {}}),
@@ -324,7 +325,8 @@ class SlowestTransform(Exercise):
             return not_yet(f"the transforms took longer than {PATIENCE} s", "a second is more than enough",
                            "how often you repeat, and whether each sample begins with `image` again")
         if seen["found"] is None:
-            return not_yet(f"your function returned a {seen['type']}", "one of the functions in `transforms`",
+            return not_yet(f"your function returned a {seen['type']}, which is not in the list",
+                           "one of the functions in `transforms`",
                            "the `return`: not its number, its name or its time, but the function itself")
         if seen["found"] != slow:
             return not_yet("you found one that is quick", "the function that takes most of the time, by itself and not "

@@ -42,7 +42,7 @@ def replica_of(module, device):
 
 
 #: The shape of one sample of each dtype, in what `made` makes.
-SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bool": ()}
+SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bool": (), "float16": (1,)}
 #: Expected, and where to look, where what was given has changed.
 STAYS = "it stays as it was; what you return is new", "`pop`, `del`, assignments into it, and functions that do that"
 
@@ -163,7 +163,7 @@ class GatherNested(InOneRank):
     cases = {"two devices": ("float32", (2, 2)), "uneven chunks": ("float64", (2, 1, 2)),
              "whole numbers": ("int64", (2, 2, 1)), "scalars": ("float64", (0, 0, 0)),
              "a scalar from one device": ("float32", (0,)), "tuples": (("float32", "bool"), (2, 2, 1)),
-             "lists": (["bfloat16"], (2, 2, 1)),
+             "lists": (["bfloat16"], (2, 2, 1)), "one number from each device": ("float16", (1, 1)),
              "things in things": ({"logits": "float32", "hidden": ["float64"], "attention": None}, (2, 2, 1)),
              "scalars in a dict": ({"loss": "float32", "right": ("int64",)}, (0, 0, 0))}
 
@@ -425,6 +425,12 @@ class SmallCnn(InOneRank):
                 row, column = divmod(number * step, 32)
                 return (f"the pixel in row {row}, column {column} can be anything, the output stays the same",
                         "an answer from the whole image", "what is thrown away before the head")
+        try:
+            model.train()(images[:1])
+        except ValueError as error:
+            return (f"in training, on a replica's single image, the model raises: {error}",
+                    "a model that can be trained",
+                    "a BatchNorm after the pooling has one value per channel where there is one image")
         if unreached(alone[:, 0], [(None, one.weight) for one in convolutions]):
             return ("no gradient reaches the convolutions", "a model that can be trained",
                     "a `detach()`, a `torch.no_grad()` or a `requires_grad`")

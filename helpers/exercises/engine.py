@@ -12,8 +12,9 @@ An exercise is one class, in the module of its lesson, and one instance with the
         def answer(factor):      # `.solution()` shows its source; its parameters are those of every answer
             return factor * int(os.environ["RANK"])
 
-        def probe(answer, case):               # in every rank, for each case: call the learner's function, return plain
-            return answer(case)                # observations, as numbers and text
+        def probe(answer, case):               # in every rank, for each case: call the learner's function, which may
+            number = answer(case)              # return anything; tell the observations in plain numbers and text
+            return number if type(number) is int else f"a {type(number).__name__}"
 
         def judge(self, seen, case):           # in the notebook, for each case: the observations, by rank
             for rank, number in enumerate(seen):
@@ -22,10 +23,11 @@ An exercise is one class, in the module of its lesson, and one instance with the
 
     first_rank = FirstRank()
 
-`answer` and `probe` run in ranks, and take no `self`; of its file, `answer` uses imported modules alone. A lesson's
-module has the name of its notebook, and is listed in `catalogue.py`. Its wrong and right answers are tests:
-`tests/exercises/`, see `tests/answers.py`. Where the learner's function talks to other ranks, use `InGroup` of
-`helpers.exercises.group`; where it only computes, in one rank, `Alone` of `helpers.exercises.alone`.
+`answer` and `probe` run in ranks, and take no `self`; of its file, `answer` uses imported modules alone. Its name is
+that of no exercise of another lesson. A lesson's module has the name of its notebook, and is listed in `catalogue.py`.
+Wrong and right answers are tests: `tests/exercises/`, see `tests/answers.py`. Where the learner's function talks to
+other ranks, use `InGroup` of `helpers.exercises.group`; where it only computes, in one rank, `Alone` of
+`helpers.exercises.alone`.
 """
 
 import functools

@@ -17,10 +17,10 @@ class AnyWorld(InGroup):
     title = "The same training in a world of any size"
     task = ("A batch has `slots` slots, 0, 1, …; more than there are ranks. For each step of `steps`: share out the "
             "slots among the ranks that there are now, each slot to one rank. For each of its slots a rank sets torch's"
-            " random state to `random[slot]`, calls `loss_of(step, slot)` once, and keeps the random state from after "
-            "it for the slot's next time. The gradient of the step is that of the **mean** of all slots' losses. Then "
-            "`optimizer.step()`. Return a dict with the random state of **every** slot, the same in all ranks. No rank "
-            "may work for more slots than its share, rounded up.")
+            " random state to `random[slot]`, calls `loss_of(step, slot)` once, and keeps the random state that it "
+            "leaves for the slot's next time. The gradient of the step is that of the **mean** of all slots' losses. "
+            "Then `optimizer.step()`. Return a dict with the random state of **every** slot, the same in all ranks. No "
+            "rank may work for more slots than its share, rounded up.")
     hints = ("`range(rank, slots, world_size)` shares out evenly. How many ranks there are must not change the weight "
              "of a slot: divide by `slots`, and sum over the ranks.",
              "`torch.get_rng_state()` and `torch.set_rng_state(state)`, around each slot's loss and its backward.",
@@ -158,8 +158,8 @@ class WhoWaits(Alone):
             " `\"collective_seq_id\"` (its number in that group), `\"profiling_name\"`, `\"retired\"` and "
             "`\"time_created_ns\"`. `groups[name]` lists a group's ranks. Return a dict with an item for each rank that"
             " waits: `rank: (profiling_name, seconds, missing)`: the **first** collective that is not over for it "
-            "(`profiling_name`, as it is), since how many seconds, and the sorted list of its group's ranks that have "
-            "not come to it.")
+            "(`profiling_name`, as it is), for how many seconds by now, and the sorted list of its group's ranks "
+            "that have not come to it.")
     hints = ("Not `retired` is not over. The smallest `record_id` among those is where the rank stands.",
              "A rank has come to number 7 of a group if it has that number in that group, or a later one: an old entry "
              "may have fallen out.", "The clocks of machines differ: take times of one dump only.")
@@ -278,7 +278,7 @@ class AgentOptions(Alone):
            "in containers and on machines with two network cards that guess fails, with a time-out that says only that "
            "nobody answered.")
     cases = {"two nodes": (["10.0.0.1", "10.0.0.2"], 1, "lab"),
-             "three nodes": (["10.1.7.30", "10.1.7.4", "10.1.8.1"], 8, "4711"),
+             "three nodes": (["10.1.7.30", "10.1.7.4", "10.1.10.1"], 8, "4711"),
              "one node": (["192.168.1.5"], 2, "small")}
 
     def answer(node, addresses, gpus, job):

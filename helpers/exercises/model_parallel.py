@@ -291,10 +291,10 @@ class MeanGradient(Alone):
 
     def probe(mean_gradient, sizes):
         torch.manual_seed(0)
-        inside = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())]
-        model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), *inside, nn.Linear(64, 4)).double()
-        xs = [torch.randn(40 * size, 16).double() for size in sizes]
-        ys = [torch.randn(40 * size, 4).double() for size in sizes]
+        inside = [layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.Tanh())]
+        model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), *inside, nn.Linear(32, 4)).double()
+        xs = [torch.randn(200 * size, 16).double() for size in sizes]  # beside these, a second gradient is nothing
+        ys = [torch.randn(200 * size, 4).double() for size in sizes]
 
         def gradient(x, y):
             return parameters_to_vector(torch.autograd.grad(nn.functional.mse_loss(model(x), y), model.parameters()))

@@ -352,7 +352,7 @@ class TrainEpoch(InGroup):
            "`break` or an `if rank == 0` break that rule, and the symptom is never an error: it is silence.")
     world_sizes = (2, 3)
     waiting = "how often does each rank call `barrier()`? The last one has one batch more"
-    cases = {"": 2, "other batches": 5}
+    cases = {"": 2, "other batches": 5, "a single batch, the last rank's": 0}
 
     def answer(batches, step, barrier):
         for batch in batches:

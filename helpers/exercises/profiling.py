@@ -83,7 +83,7 @@ class ProfileTheLoop(Exercise):
                            f"batch 0 to {count - 1}, each once, in order, whatever the profiler has already",
                            "what ends the loop, and how often `train_step` is called")
         wrong = [number for number in range(2, min(count, 5)) if (held or {}).get(number) != [number]]
-        if not wrong:
+        if not wrong and steps:
             return None
         if steps not in (count - 1, count):
             times = "never called" if not steps else f"called {'once' if steps == 1 else f'{steps} times'}"
@@ -208,9 +208,9 @@ class MakeItFast(InGroup):
     title = "Performance detective"
     task = ("`train` wastes most of its time, in five ways. Repair it, so that it is at least "
             f"{FASTER} times as fast and has none of the five left, while the result stays the same: the same images, "
-            f"normalised in the same way, {BATCH} per optimizer step and rank, as many epochs, the same loss; and the "
-            "log holds at least a line per epoch (`epoch 0 …`), flushed. `model` is in DistributedDataParallel; "
-            "`images` is a NumPy array, [images, 48, 48].")
+            f"normalised in the same way, {BATCH} per optimizer step and rank, as many epochs, the same weights in the "
+            "end; and the log holds at least a line per epoch (`epoch 0 …`), flushed. `model` is in "
+            "DistributedDataParallel; `images` is a NumPy array, [images, 48, 48].")
     hints = (
         "Look at the trace first. Thousands of tiny operators in a row: what makes them, and could one operator on the "
         "whole batch, or on all images at once, do the same? `x.mean(-1, keepdim=True)` is a mean for each row.",

@@ -211,7 +211,7 @@ class StepsBetweenSaves(Alone):
     # GPUs, hours of one GPU between failures, seconds of a step, seconds of a save
     cases = {f"{gpus:,} GPUs": (gpus, hours, step, save) for gpus, hours, step, save in
              ((16384, 50_000, 5.0, 60.0), (256, 50_000, 1.5, 20.0), (1024, 12_000, 12.0, 5.0), (8, 90_000, 0.25, 30.0),
-              (200_000, 20_000, 60.0, 1.0))}
+              (200_000, 20_000, 60.0, 1.0), (100_000, 20_000, 28.0, 2.0), (120_000, 20_000, 44.0, 2.0))}
 
     def answer(gpus, hours_per_gpu, step_seconds, save_seconds):
         mtbf = 3600 * hours_per_gpu / gpus
@@ -250,7 +250,7 @@ class StepsBetweenSaves(Alone):
                     "what does saving cost, for each second of training, and what does a failure?")
         costs = (f"on top of each hour of training {60 * lost:.2f} minutes are lost" if steps < best or lost < 1 else
                  "it would hardly ever come to the next save")
-        return not_yet(f"every {steps:,.0f} steps: {costs}",
+        return not_yet(f"every {steps:,.0f} step{'s' * (steps != 1)}: {costs}",
                        f"{60 * self._lost(best, case):.2f} minutes, with {best:,} steps", look)
 
     @staticmethod

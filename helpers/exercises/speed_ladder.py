@@ -51,7 +51,10 @@ class PredictedGain(Alone):
         return seconds({}) / (seconds(faster) + price)
 
     def probe(predicted_gain, case):
-        returned = predicted_gain(*copy.deepcopy(case))
+        given = copy.deepcopy(case)
+        returned = predicted_gain(*given)
+        if given != case:
+            return "its number, and has changed the dicts that were given to it"
         try:
             return f"the text {returned!r}" if isinstance(returned, str) else float(returned)
         except (TypeError, ValueError, RuntimeError):
@@ -60,7 +63,8 @@ class PredictedGain(Alone):
     def judge(self, seen, case):
         (got,), (once, each, epochs, faster, price) = seen, case
         if isinstance(got, str):
-            return not_yet(f"it returned {got}", "a number", "the `return`")
+            return not_yet(f"it returned {got}", "a number, and nothing else has changed",
+                           "the `return`, and what is assigned to")
         right = PredictedGain.answer(*case)
         if abs(got - right) <= 1e-6 * right:
             return None
@@ -137,8 +141,9 @@ class BeatTheCourse(Alone):
             "in every epoch each image once, in another order, each moved by -1, 0 or 1 pixel up and left (rolled, as "
             "in `shifted`), another way each time; as float32 [batch, 1, 16, 16], `pixels / 128 - 0.5`; `dice` is the "
             "generator for what is random. Its source: `Code(inspect.getsource(ex.course_loop))`. Write a loop that "
-            f"does all this, leads to as good a network, and calls at most **{SHARE:.0%}** of its operators, forward, "
-            "backward and optimizer included. (Casts by autocast are operators, too.)")
+            f"does all this, ends with a network as good (at most {100 * LESS:.0f} points of accuracy less), and calls "
+            f"at most **{SHARE:.0%}** of its operators, forward, backward and optimizer included. (Casts by autocast "
+            "are operators, too.)")
     hints = (
         "What is done for each batch, and could be done for all batches of an epoch at once? The order, the moves, the "
         "conversion: then a batch is a slice.",

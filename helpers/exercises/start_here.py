@@ -88,7 +88,8 @@ class MeanOfRanks(InGroup):
     why = ("this one step is data-parallel training in small: put gradients in the place of `value`, and N ranks "
            "train one model. DistributedDataParallel is built out of it.")
     world_sizes = (2, 3)
-    cases = {"whole numbers": (1, 12, 28), "fractions": (0.3, -7.25, 1000.125), "two equal numbers": (5, 5, 29)}
+    cases = {"whole numbers": (1, 12, 28), "a zero among them": (0, 7, 2),
+             "fractions": (0.3, -7.25, 1000.125), "two equal numbers": (5, 5, 29)}
 
     def answer(value):
         import torch

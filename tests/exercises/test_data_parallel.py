@@ -79,6 +79,7 @@ def test_scatter_with_copies_and_names_in_another_order(inputs, n_devices):
 
 test_gather_nested = edits(
     ex.gather_nested,
+    ("value.dim() == 0", "value.numel() == 1", "one number from each device: it returned"),
     ("return joined(outputs)", "return torch.stack(outputs)", "tensor([[[0., 1.], [2., 3.]], [["),
     ("else value for value in values]", "else value for value in values], dim=-1", "tensor([[0., 1., 10., 11.]"),
     ("value for value in values]", "value.detach() for value in values]", "`backward` does not reach device 0"),
@@ -360,3 +361,12 @@ def test_layers_in_attributes_and_called_from_a_list():
             return self.head(images.mean((2, 3)))
 
     return Net()
+
+
+@wrong(ex.small_cnn, "on a replica's single image, the model raises: Expected more than 1 value per channel")
+def test_a_batch_norm_of_single_numbers():
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))

@@ -247,3 +247,10 @@ def test_from_a_dict(node, addresses, gpus, job):
                "rdzv-endpoint": f"{addresses[0]}:29500", "rdzv-conf": f"is_host={1 - min(node, 1)},timeout=60",
                "local-addr": addresses[node], "max-restarts": 3}
     return [f"--{name}={value}" for name, value in options.items()]
+
+
+@wrong(ex.agent_options, "three nodes: on node 0 --rdzv-endpoint is '10.1.10.1:29500'")
+def test_the_smallest_address_taken_for_that_of_node_0(node, addresses, gpus, job):
+    return [f"--nnodes={len(addresses)}", f"--nproc-per-node={gpus}", f"--rdzv-id={job}", "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={min(addresses)}:29500", f"--rdzv-conf=is_host={int(node == 0)}",
+            f"--local-addr={addresses[node]}", "--max-restarts=3"]

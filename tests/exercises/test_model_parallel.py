@@ -210,3 +210,15 @@ def test_scaled_afterwards(model, loss_fn, xs, ys):
         (loss_fn(model(x), y) * len(x)).backward()
     for parameter in model.parameters():
         parameter.grad /= samples
+
+
+@right(ex.mean_gradient)
+def test_by_the_function_grad(model, loss_fn, xs, ys):
+    samples, parameters = sum(map(len, xs)), list(model.parameters())
+    for x, y in zip(xs, ys, strict=True):
+        found = torch.autograd.grad(loss_fn(model(x), y), parameters)
+        for parameter, gradient in zip(parameters, found, strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient * (len(x) / samples)
+            else:
+                parameter.grad.add_(gradient, alpha=len(x) / samples)

@@ -333,3 +333,14 @@ def test_other_repairs_that_are_right():
         feedback = ex.make_it_fast.check(edited(ex.make_it_fast, *changes))
         assert feedback.status == "correct", (number, feedback)
         assert "× as fast\ngone: images normalised" in feedback.observed
+
+
+@wrong(ex.profile_the_loop, "`step()` was never called for 8 batches")
+def test_a_profiler_of_its_own_for_the_same_trace(prof, batches, train_step):
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    plan = schedule(wait=1, warmup=1, active=3)
+    with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=prof.on_trace_ready) as mine:
+        for batch in batches:
+            train_step(batch)
+            mine.step()

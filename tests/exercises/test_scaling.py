@@ -218,7 +218,7 @@ def test_a_limit_is_not_called_seconds(*given):
 def test_dalys_formula(gpus, hours_per_gpu, step_seconds, save_seconds):
     mtbf = 3600 * hours_per_gpu / gpus
     share = math.sqrt(save_seconds / (2 * mtbf))
-    return max(1, int((math.sqrt(2 * save_seconds * mtbf) * (1 + share / 3) - save_seconds) / step_seconds))
+    return max(1, round((math.sqrt(2 * save_seconds * mtbf) * (1 + share / 3) - save_seconds) / step_seconds))
 
 
 @right(ex.steps_between_saves)
@@ -230,9 +230,15 @@ def test_searched_with_the_formula_of_the_lesson(gpus, hours_per_gpu, step_secon
 
 @right(ex.steps_between_saves)
 def test_a_number_of_numpys(gpus, hours_per_gpu, step_seconds, save_seconds):
-    return np.float64(max(1, math.ceil(math.sqrt(7200 * save_seconds * hours_per_gpu / gpus) / step_seconds)))
+    return np.float64(max(1, np.rint(math.sqrt(7200 * save_seconds * hours_per_gpu / gpus) / step_seconds)))
 
 
 @right(ex.steps_between_saves)
 def test_a_fraction(*given):
     return Fraction(ex.StepsBetweenSaves.answer(*given))
+
+
+test_steps_between_saves_always_down_or_up = edits(
+    ex.steps_between_saves,
+    ("round(", "math.floor(", "100,000 GPUs: every 1 step:"),
+    ("round(", "math.ceil(", "120,000 GPUs: every 2 steps"))

@@ -260,3 +260,32 @@ def test_units_inside_blocks_too(model):
         for one in (block.qkv, block.out, block.up, block.down, block):
             fully_shard(one)
     fully_shard(model, reshard_after_forward=True)
+
+
+@right(ex.sharded_adamw)
+def test_views_of_pieces_and_of_gradients(model, steps, lr):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole = list(model.parameters())
+    cut = [one.detach().view(-1).tensor_split(ranks) for one in whole]
+    pieces = [torch.nn.Parameter(parts[rank]) for parts in cut]
+    optimizer = torch.optim.AdamW(pieces, lr=lr)
+    for _ in steps:
+        for one, piece in zip(whole, pieces, strict=True):
+            piece.grad = one.grad.view(-1).tensor_split(ranks)[rank]
+        optimizer.step()
+        for parts in cut:
+            for source, part in enumerate(parts):
+                if part.numel():
+                    dist.broadcast(part, src=source)
+    return optimizer
+
+
+@wrong(ex.shard_it, "between two steps rank 0 holds 100% of the parameters")
+def test_a_mesh_that_copies(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("copies", "shards"))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)

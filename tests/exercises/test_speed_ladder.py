@@ -297,3 +297,12 @@ def test_one_buffer_for_all_epochs(images, labels, epochs, dice):
         rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
         moved.copy_(pixels[order][every, rows[:, :, None], columns[:, None]].unsqueeze(1))
         yield from zip(moved.split(64), labels[order].split(64), strict=True)
+
+
+@wrong(ex.predicted_gain, "has changed the dicts that were given to it")
+def test_divides_in_place(once, each, epochs, faster, price):
+    before = sum(once.values()) + epochs * sum(each.values())
+    for parts in (once, each):
+        for part in parts:
+            parts[part] /= faster.get(part, 1)
+    return before / (price + sum(once.values()) + epochs * sum(each.values()))

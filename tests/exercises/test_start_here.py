@@ -149,3 +149,14 @@ def test_to_stdout(message):
 
     if os.environ["RANK"] == "0":
         sys.stdout.write(message + "\n")
+
+
+@wrong(ex.mean_of_ranks, "a zero among them: rank 0 had returned, rank 1 waited in vain")
+def test_a_zero_that_stays_away(value):
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor([value], dtype=torch.float64)
+    if value != 0:
+        dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
