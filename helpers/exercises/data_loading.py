@@ -277,8 +277,8 @@ class SlowestTransform(Exercise):
     #: {in words: (the slow one, where to look, {name: what is special about it})}; the place differs each time.
     cases = {
         "one transform waits for a disk": (
-            "rotate", "is each transform timed as it is used, several times, and by a clock that sees waiting too? "
-            "`process_time` counts computing only, `perf_counter` all",
+            "rotate", "is each call timed from just before it to just after it, several times, by a clock that sees "
+            "waiting too? `process_time` counts computing only, `perf_counter` all",
             {"crop": {}, "flip": {"computes": 2}, "rotate": {"computes": 0, "waits": 2 * SLOW_MS}, "blur": {},
              "pad": {}}),
         "one prepares itself in its first call": (
@@ -304,34 +304,25 @@ class SlowestTransform(Exercise):
         return transforms[seconds.index(max(seconds))]
 
     def probe(slowest_transform, case):
-        spent, calls = Counter(), Counter()
-        transforms = [_transform(name, spent, calls, **special) for name, special in case[2].items()]
+        (slow, look, special), spent, calls = case, Counter(), Counter()
+        transforms = [_transform(name, spent, calls, **what) for name, what in special.items()]
         try:
             with _clocks_of(spent, getattr(inspect.unwrap(slowest_transform), "__globals__", {})):
                 importlib.reload(timeit)  # it has taken its clock from `time` when it was imported
                 found = slowest_transform(list(transforms), [0] * 4)
         except TooLong:
-            return {"too long": True}
-        name = next((name for name, one in zip(case[2], transforms, strict=True) if one is found), None)
-        return {"found": name, "type": type(found).__name__, "never": len(transforms) - len(calls)}
-
-    @staticmethod
-    def ends_after(observed):
-        return "too long" in observed
-
-    def judge(self, seen, case):
-        (seen,), (slow, look, _) = seen, case
-        if "too long" in seen:
             return not_yet(f"the transforms took longer than {PATIENCE} s", "a second is more than enough",
                            "how often you repeat, and whether each sample begins with `image` again")
-        if seen["found"] is None:
-            return not_yet(f"your function returned a {seen['type']}, which is not in the list",
+        name = next((name for name, one in zip(special, transforms, strict=True) if one is found), None)
+        if name is None:
+            return not_yet(f"your function returned a {type(found).__name__}, which is not in the list",
                            "one of the functions in `transforms`",
                            "the `return`: not its number, its name or its time, but the function itself")
-        if seen["found"] != slow:
+        if name != slow:
+            never = len(transforms) - len(calls)
             return not_yet("you found one that is quick", "the function that takes most of the time, by itself and not "
                            "by its name: all have the same",
-                           f"{seen['never']} of the transforms were never called" if seen["never"] else look)
+                           f"{never} of the transforms were never called" if never else look)
         return None
 
 

@@ -247,7 +247,7 @@ class WithoutPrefix(InOneRank):
                         "names that you skip, and names that you shorten until two are the same")
             if new != right:
                 return (f"`{name}` {'is still there' if new == name else f'became `{new}`'}", f"`{right}`",
-                        "only at the beginning, only the whole word with its dot, only once")
+                        "each name by itself: only at the beginning, only the whole word with its dot, only once")
         if len(got) != len(names):
             return f"{len(got)} names, {', '.join(got)}", f"as many as `state` has, {len(names)}", "what you add"
         return None

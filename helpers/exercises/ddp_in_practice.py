@@ -78,7 +78,8 @@ class ExactAccuracy(InGroup):
                                "which indices this rank looks at")
         if 0 in each:
             return not_yet(f"sample {each.index(0)} was read by no rank", "every sample counts once",
-                           "the remainder, where the number of ranks does not divide the samples")
+                           "the remainder, where the number of ranks does not divide the samples; and do all ranks "
+                           "share out the same order?")
         for rank, got in enumerate(answers):
             if isinstance(got, str):
                 return not_yet(f"rank {rank} returned {got.replace('NoneType', 'None')}", "a number, the same in every "
@@ -171,8 +172,8 @@ class SaveSnapshot(InGroup):
             look = "`os.replace` replaces and removes in one step; before it, write to another name in the same folder"
             return seen[0] and not_yet(f"there was {seen[0]}", "the whole snapshot from before, or the new one", look)
         for rank in (rank for rank, (_, changes) in enumerate(seen) if rank and changes):
-            return not_yet(f"rank {rank} wrote a file, too", "rank 0 alone writes", "on a shared disk, all would "
-                           "write over each other")
+            return not_yet(f"rank {rank} wrote a file", "rank 0 alone writes",
+                           "who writes? On a shared disk, ranks would write over each other")
         for rank, (found, _) in enumerate(seen):
             if found != epoch and rank:
                 what = "there was a file" if epoch == 1 else "the new one was there"
@@ -180,7 +181,8 @@ class SaveSnapshot(InGroup):
                                "who waits for whom, and when? To `sleep` is to guess")
             if found != epoch:
                 return not_yet(f"when rank 0 returned, there was {'the one from before' if found == 1 else found}",
-                               "all of `state`, at `path`", "what you write, and under which name")
+                               "all of `state`, at `path`",
+                               "what you write, under which name, and whether it is finished (a thread may not be)")
         return None
 
 
@@ -398,7 +400,8 @@ class TrainUntil(InGroup):
                         f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
                         f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
                 return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
-                               "which number is compared with the limit, and how: below, not equal")
+                               "after which steps the mean is asked for, and how it is compared: below the "
+                               "limit, not equal")
             if batches != "abcdef"[:made]:
                 return not_yet(f"rank {rank} trained on the batches {batches} of abcdef", "one after the other")
             if returned != wanted:

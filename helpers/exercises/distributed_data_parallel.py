@@ -89,8 +89,8 @@ class RingAllReduce(InGroup):
                     return not_yet(f"in rank {rank}, element {index} holds {_decoded(got[index], index, n)}",
                                    f"the value of each of the {n} ranks, once",
                                    "is it in any chunk? N need not divide the length" if left_out else
-                                   "which chunk goes out in which step, and how many steps there are: N − 1 that add "
-                                   "and N − 1 that overwrite")
+                                   "which chunk goes out in which step, and has what came in been waited for? There "
+                                   "are N − 1 steps that add, and N − 1 that overwrite")
         for rank, one in enumerate(seen):
             told = f"the sums are right, but rank {rank} sent {one['sent']:g} elements"
             if one["sent"] > most:
@@ -323,7 +323,8 @@ class Accumulate(InGroup):
             if step == "right" and one["held"] > 1.4:
                 return not_yet(f"the step is right, but rank {rank} held {one['held']:.1f} times the memory that one "
                                "micro-batch needs, at the peak", "the activations of one micro-batch at a time",
-                               "a `backward` before the next forward frees what that micro-batch kept")
+                               "a `backward` before the next forward frees what that micro-batch kept, unless "
+                               "`retain_graph=True`, or a loss that you keep, holds on to it")
             scaled = {number: "gradients add up; what would make a mean of them?",
                       len(seen): "a sum over the ranks is no mean yet",
                       round(1 / number, 6): "by their number each loss, or the gradient, is divided once",
@@ -420,14 +421,16 @@ class FineTune(InGroup):
             if not _near(values[0], values[-1], 1e-12):
                 return not_yet(f"after the last step, `{name}` differs between rank 0 and rank {len(seen) - 1}",
                                "the same weights in every rank",
-                               "what does DDP know of this parameter, and since when?")
+                               "what does DDP know of this parameter, and since when? And do you call `model(x)`, not "
+                               "`net(x)`?")
         for name, (_, fits, still) in weights.items():
             if all(fits):
                 continue
             if all(still):
                 return not_yet(f"`{name}` is what it was at the beginning", "it is trained"
                                + (" from the fourth batch on" if name.startswith("0.") else ""),
-                               "what is frozen, and until when? And does the optimizer know of it?")
+                               "what is frozen, and until when? Does the optimizer know of it? And is it `net` itself "
+                               "that is trained?")
             return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
                            "the weights of one process that has the batches of all ranks",
                            seen[0]["guess"] or "what is frozen when; what is averaged: the gradients, in each step, "

@@ -23,6 +23,8 @@ An exercise is one class, in the module of its lesson, and one instance with the
 
     first_rank = FirstRank()
 
+`judge` compares what several ranks observed. With one rank, `probe` may return `not_yet(…)` itself, or None: then there
+is no `judge`, and the case after a wrong one is not tried. (A `not_yet` is false, as None is: ask for `is not None`.)
 `answer` and `probe` run in ranks, and take no `self`; of its file, `answer` uses imported modules alone. Its name is
 that of no exercise of another lesson. A lesson's module has the name of its notebook, and is listed in `catalogue.py`.
 Wrong and right answers are tests: `tests/exercises/`, see `tests/answers.py`. Where the learner's function talks to
@@ -95,7 +97,7 @@ class Feedback:
 
 
 def not_yet(observed, expected, where_to_look=""):
-    """What `judge` returns for a wrong answer. Text between backticks is shown as code."""
+    """What `judge`, or the probe of one rank, returns for a wrong answer. Text between backticks is shown as code."""
     return Feedback(NOT_YET, observed, expected, where_to_look)
 
 
@@ -147,8 +149,12 @@ class Exercise:
 
     @staticmethod
     def ends_after(observed):
-        """Whether, after what a rank observed in a case, the cases after it make no sense."""
-        return False
+        """Whether, after what a rank observed in a case, the cases after it make no sense: here, if it is wrong."""
+        return isinstance(observed, Feedback)
+
+    def judge(self, seen, case):
+        """Feedback on what the ranks observed. With one rank, its probe may return that feedback itself, or None."""
+        return seen[0]
 
     def check(self, answer):
         """Run the learner's function in real ranks, keep the progress, and return the `Feedback`.

@@ -187,19 +187,16 @@ class WhoWaits(Alone):
         return found
 
     def probe(who_waits, number):
-        found = who_waits(*_case(number))
+        found, wanted = who_waits(*_case(number)), WhoWaits.answer(*_case(number))
+        form = ("a dict: rank: (profiling_name, seconds, missing), of ranks that wait, and no others",
+                "the line with `return`")
         if not isinstance(found, dict):
-            return type(found).__name__
-        if odd := [rank for rank, said in found.items() if not isinstance(said, tuple | list) or len(said) != 3]:
-            return f"dict with {found[odd[0]]!r} for rank {odd[0]}"
-        return {int(rank): (str(name), round(float(seconds), 3), list(missing))
-                for rank, (name, seconds, missing) in found.items()}
-
-    def judge(self, seen, number):
-        (found,), wanted = seen, WhoWaits.answer(*_case(number))
-        if isinstance(found, str):
-            return not_yet(f"it returned a {found}", "a dict: rank: (profiling_name, seconds, missing), of ranks that "
-                           "wait, and no others", "the line with `return`")
+            return not_yet(f"it returned a {type(found).__name__}", *form)
+        for rank, said in found.items():
+            if not isinstance(said, tuple | list) or len(said) != 3:
+                return not_yet(f"it returned a dict with {said!r} for rank {rank}", *form)
+        found = {int(rank): (str(name), round(float(seconds), 3), list(missing))
+                 for rank, (name, seconds, missing) in found.items()}
         for rank, (name, seconds, missing) in wanted.items():
             if rank not in found:
                 return not_yet(f"rank {rank} is not in what it returned, but it waits in {name}", f"all of {[*wanted]}",
@@ -209,7 +206,8 @@ class WhoWaits(Alone):
                 return not_yet(f"rank {rank} was said to wait in {got[0]!r}", f"{name!r}", "`profiling_name`, as it is")
             if got[0] != name:
                 return not_yet(f"rank {rank} was said to wait in {got[0]}", f"{name}: the first that is not over",
-                               "entries come in no certain order, and a rank may ask for more before it waits")
+                               "look at all entries, in any order: of those that are not `retired`, which has the "
+                               "smallest `record_id`? Each group counts its own `collective_seq_id`")
             if abs(got[1] - seconds) > 0.01:
                 return not_yet(f"rank {rank} was said to wait since {got[1]:g} s", f"{seconds:g} s",
                                "whose clock is `now`, and how many nanoseconds has a second?")
@@ -292,55 +290,43 @@ class AgentOptions(Alone):
         from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
         addresses, gpus, job = case
-        seen = []
+        options_only = "one list of texts, options only: \"--nnodes=2\", or \"--nnodes\", \"2\""
         for node in range(len(addresses)):
             given, said = agent_options(node, addresses, gpus, job), io.StringIO()
             if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
-                return {"kind": type(given).__name__}
+                return not_yet(f"it returned a {type(given).__name__}", options_only, "the line with `return`")
             given = [str(part) for part in given]
             try:
                 with contextlib.redirect_stderr(said):  # torchrun's own parser
                     options = get_args_parser().parse_args([*given, "train.py"])
                 if options.training_script != "train.py" or options.training_script_args:
-                    return {"script": options.training_script}
+                    return not_yet(f"torchrun takes {options.training_script!r} for the script", options_only,
+                                   "the check itself adds the script, `train.py`, at the end")
                 conf = RendezvousParameters("c10d", "", "job", 1, 1, **_parse_rendezvous_config(options.rdzv_conf))
                 opens = conf.get_as_bool("is_host")
                 host, port = parse_rendezvous_endpoint(options.rdzv_endpoint, 29400)
                 nodes = parse_min_max_nnodes(options.nnodes)
             except (SystemExit, ValueError) as error:
-                return {"refused": (said.getvalue().strip().splitlines() or [str(error)])[-1], "given": given}
-            seen.append({"nodes": list(nodes), "ranks": str(options.nproc_per_node), "id": options.rdzv_id,
-                         "backend": options.rdzv_backend, "endpoint": f"{host}:{port}", "host": opens,
-                         "local": options.local_addr, "restarts": options.max_restarts,
-                         "standalone": options.standalone})
-        return seen
-
-    def judge(self, seen, case):
-        (found,), (addresses, gpus, job) = seen, case
-        options_only = "one list of texts, options only: \"--nnodes=2\", or \"--nnodes\", \"2\""
-        if isinstance(found, dict) and "kind" in found:
-            return not_yet(f"it returned a {found['kind']}", options_only, "the line with `return`")
-        if isinstance(found, dict) and "script" in found:
-            return not_yet(f"torchrun takes {found['script']!r} for the script", options_only,
-                           "the check itself adds the script, `train.py`, at the end")
-        if isinstance(found, dict):
-            return not_yet(f"torchrun's parser refuses {found['given']}: {found['refused']}", "options of torchrun",
-                           "`torchrun --help` lists them; a list of texts such as \"--nnodes=2\"")
-        for node, one in enumerate(found):
-            for what, wanted, name, look in (
-                    ("standalone", False, "--standalone", "that is for one machine, and overrides the endpoint"),
-                    ("backend", "c10d", "--rdzv-backend", "without it there is no rendezvous that can restart"),
-                    ("nodes", [len(addresses)] * 2, "--nnodes", "how many agents are there? (least and most)"),
-                    ("ranks", str(gpus), "--nproc-per-node", "the ranks of one node"),
-                    ("id", job, "--rdzv-id", "agents meet only those that give the same name"),
-                    ("endpoint", f"{addresses[0]}:29500", "--rdzv-endpoint", "where all meet: one address, and a port"),
-                    ("local", addresses[node], "--local-addr", "how others reach this node, whose name leads nowhere"),
-                    ("restarts", 3, "--max-restarts", "torchrun's default is no restart at all")):
-                if one[what] != wanted:
-                    return not_yet(f"on node {node} {name} is {one[what]!r}", f"{wanted!r}", look)
-            if one["host"] is not (node == 0):
+                refused = (said.getvalue().strip().splitlines() or [str(error)])[-1]
+                return not_yet(f"torchrun's parser refuses {given}: {refused}", "options of torchrun",
+                               "`torchrun --help` lists them; a list of texts such as \"--nnodes=2\"")
+            for name, got, wanted, look in (
+                    ("--standalone", options.standalone, False, "that is for one machine, and overrides the endpoint"),
+                    ("--rdzv-backend", options.rdzv_backend, "c10d",
+                     "without it there is no rendezvous that can restart"),
+                    ("--nnodes", list(nodes), [len(addresses)] * 2, "how many agents are there? (least and most)"),
+                    ("--nproc-per-node", str(options.nproc_per_node), str(gpus), "the ranks of one node"),
+                    ("--rdzv-id", options.rdzv_id, job, "agents meet only those that give the same name"),
+                    ("--rdzv-endpoint", f"{host}:{port}", f"{addresses[0]}:29500",
+                     "where all meet: one address, and a port"),
+                    ("--local-addr", options.local_addr, addresses[node],
+                     "how others reach this node, whose name leads nowhere"),
+                    ("--max-restarts", options.max_restarts, 3, "torchrun's default is no restart at all")):
+                if got != wanted:
+                    return not_yet(f"on node {node} {name} is {got!r}", f"{wanted!r}", look)
+            if opens is not (node == 0):
                 said = {None: "has to guess whether it opens the store", True: "opens a store of its own",
-                        False: "does not open the store"}[one["host"]]
+                        False: "does not open the store"}[opens]
                 return not_yet(f"node {node} {said}", "node 0 opens it, and no other", "`is_host` in `--rdzv-conf`")
         return None
 

@@ -53,11 +53,9 @@ class TrainStep(Exercise):
         scaler.update()
 
     def probe(train_step, max_norm):
-        return [_training(step, max_norm) for step in (train_step, TrainStep.answer)]
-
-    def judge(self, seen, max_norm):
-        said = (self._compared(f"call {call} ({what}): ", *both, max_norm)
-                for call, (what, *both) in enumerate(zip(CALLS, *seen[0], strict=True), start=1))
+        observed = [_training(step, max_norm) for step in (train_step, TrainStep.answer)]
+        said = (TrainStep._compared(f"call {call} ({what}): ", *both, max_norm)
+                for call, (what, *both) in enumerate(zip(CALLS, *observed, strict=True), start=1))
         return next(filter(lambda feedback: feedback is not None, said), None)
 
     @staticmethod
@@ -80,7 +78,8 @@ class TrainStep(Exercise):
             (unclipped > 1 and abs(times / unclipped - 1) < 0.02, "the gradients were not clipped", move,
              "`torch.nn.utils.clip_grad_norm_`, and when"),
             (not often < 1.02, f"the weights moved {scale if is_scale else often:.4g} times too {way}"
-             f"{' (that is the scale)' * is_scale}", move, "when are gradients scaled? Clipped to which norm?"),
+             f"{' (that is the scale)' * is_scale}", move,
+             "when are gradients scaled, and by which scale (it changes)? Clipped to which norm, and only if larger?"),
             (mine["scale"] != wanted["scale"], f"the scale was {scale:g}, and is {mine['scale']:g} after it",
              f"{wanted['scale']:g}", "who tells the scaler that the step is over"),
             (extra > BYTES / 2, f"{extra:,} bytes more were held than a step needs; all weights have {BYTES:,}",
@@ -192,19 +191,16 @@ class ChooseDtype(Exercise):
         raise ValueError("no format will do")
 
     def probe(choose_dtype, job):
-        *needs, fast = job
-        observed = []
+        largest, smallest, error, fast = job
+        kinds, observed = [getattr(torch, name) for name in fast.split()], []
         for choose, backwards in ((choose_dtype, False), (choose_dtype, True), (ChooseDtype.answer, False)):
             try:
-                got = choose(*needs, InOrder([getattr(torch, name) for name in fast.split()], backwards))
+                got = choose(largest, smallest, error, InOrder(kinds, backwards))
                 observed.append(str(got)[6:] if isinstance(got, torch.dtype) else f"a {type(got).__name__}")
             except ValueError:
                 observed.append("ValueError")
-        return observed
-
-    def judge(self, seen, job):
-        one, other, right = seen[0]
-        got, (largest, smallest, error, fast) = other if one == right else one, job
+        one, other, right = observed
+        got = other if one == right else one
         wanted = "`raise ValueError`: none of the formats will do" if right == "ValueError" else f"torch.{right}"
         info, best = (torch.finfo(getattr(torch, name) if name in FORMATS else torch.float64) for name in (got, right))
         just = best.max == largest or best.smallest_normal == smallest or best.eps / 2 == error
@@ -218,7 +214,8 @@ class ChooseDtype(Exercise):
              f"to {smallest:.2g}", "numbers below `smallest_normal` lose bits; `min` is another thing"),
             (info.eps / 2 > error, f"; it is too coarse, wrong by {info.eps / 2:.2g}, not {error:.2g}", "`eps`"),
             (info.bits > best.bits, f"; {right} takes fewer bytes, and will do", "a limit just met is met: `<=`, not "
-             "`<`" if just else "rounding is wrong by `eps / 2` at most; and the order of the formats"),
+             "`<`, of `eps / 2` as it is" if just else
+             "rounding is wrong by `eps / 2` at most; and the order of the formats"),
             (True, f"; {right} is more precise, and takes as many bytes", "which one comes first? A set has no order"))
         problem, look = next(said for is_wrong, *said in rows if is_wrong)
         did = "raised" if got == "ValueError" else "returned"
@@ -418,10 +415,13 @@ class FirstOverflow(Exercise):
              "the empty text is a name too, and not true"),
             (found != right and found not in broken, f"the output of {shown} is finite wherever it is called",
              "the first layer whose output is not" if broken else "`None`",
-             "layers are not called in the order in which they are listed; and large weights alone do no harm"),
+             "whose name does each hook note (a function made in a loop reads the loop's variable when it is called)? "
+             "And layers are not called in the order in which they are listed" if broken else
+             "test each number with `isfinite`: a sum can overflow by itself, and large weights alone do no harm"),
             (found != right, f"the output of {shown} is not finite, but that of another layer{inside} was not finite "
-             "before that", "the first one", "the first that is noted; inf is not finite either; layers are not called "
-             "in the order in which they are listed"),
+             "before that", "the first one",
+             "does every module have a hook, inner and outer ones, that looks at what comes out? And the first name "
+             "that is noted is kept; inf is not finite either"),
             (changed, f"the right answer, but the model is not as it was: {', '.join(changed)}", "a model as it was",
              "`handle.remove()` for every handle of yours; autocast leaves the weights alone; `eval()` is not needed"),
             (forwards > 1, f"the right answer, but the model ran {forwards} times", "one forward", "hooks"))

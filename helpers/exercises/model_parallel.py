@@ -39,10 +39,7 @@ class OneFOneB(Alone):
 
     def probe(one_f_one_b, case):
         p, m = case
-        return [[tuple(step) for step in one_f_one_b(rank, p, m)] for rank in range(p)]
-
-    def judge(self, seen, case):
-        (orders,), (p, m) = seen, case
+        orders = [[tuple(step) for step in one_f_one_b(rank, p, m)] for rank in range(p)]
         wanted = {(what, i) for what in "FB" for i in range(m)}
         for rank, order in enumerate(orders):
             odd = [step for step in order if step not in wanted]
@@ -61,7 +58,8 @@ class OneFOneB(Alone):
                                "when is the first backward possible, and what can be done by turns from then on?")
         if timeline.end > 3 * (m + p - 1):
             return not_yet(f"it takes {timeline.end} units", f"{3 * (m + p - 1)}",
-                           "is a rank waiting for a gradient while it could do a forward?")
+                           "is a rank waiting for a gradient while it could do a forward? And do its backwards come "
+                           "in the order of its forwards?")
         return None
 
 
@@ -159,6 +157,7 @@ class ColumnParallel(InGroup):
                 return not_yet(f"rank {rank}'s output, of shape {one['shape']}, is not that of the whole layer",
                                f"[{batch}, {rows * n}], the ranks' parts side by side",
                                "in which order, and along which dimension, are the parts put together? And the bias?")
+        for rank, one in enumerate(seen):
             if one["none"]:
                 return not_yet(f"the output is right, but rank {rank}'s `{one['none'][0]}` has no gradient",
                                "gradients of all three", "is `loss_of(output).backward()` called, in every rank? A "
@@ -219,12 +218,8 @@ class ChooseMesh(Alone):
             asked.append((copies, shards, tensor))
             return _costs(copies, shards, tensor, seed)
 
-        found = choose_mesh(gpus, costs, limit)
-        return {"found": _mesh(found), "type": type(found).__name__, "asked": asked}
-
-    def judge(self, seen, case):
-        (one,), (gpus, limit, seed) = seen, case
-        found, best = one["found"], ChooseMesh.answer(gpus, lambda *mesh: _costs(*mesh, seed), limit)
+        returned = choose_mesh(gpus, costs, limit)
+        found, best = _mesh(returned), ChooseMesh.answer(gpus, lambda *mesh: _costs(*mesh, seed), limit)
         if found == best or (best and found in _meshes(gpus) and _costs(*found, seed)[0] <= limit
                              and _costs(*found, seed)[1] <= _costs(*best, seed)[1] + 1e-6):  # as good as ours
             return None
@@ -233,12 +228,12 @@ class ChooseMesh(Alone):
                            "what is compared with `limit`?" if found else "`None`, not an empty tuple")
         held, sent = _costs(*best, seed)
         expected = f"{best}, which holds {held:.1f} GiB and sends {sent:.1f}"
-        look = ("which of those that fit sends least?" if best in one["asked"] else
+        look = ("which of those that fit sends least? `limit` may be just met: `<=`" if best in asked else
                 "it was never asked for: which numbers may each of the three be?")
         if found is None:
             return not_yet("it returned `None`", expected, look)
         if not isinstance(found, tuple) or len(found) != 3:
-            return not_yet(f"it returned {one['type']}", expected, "a tuple of three numbers")
+            return not_yet(f"it returned {type(returned).__name__}", expected, "a tuple of three numbers")
         if found not in _meshes(gpus):
             return not_yet(f"{found} is no mesh of {gpus} ranks with at most 8 tensor-parallel", expected,
                            "the product of the three, and the last of them")
@@ -307,26 +302,21 @@ class MeanGradient(Alone):
         with held_bytes() as held:
             mean_gradient(model, nn.functional.mse_loss, xs, ys)
         grads = [parameter.grad for parameter in model.parameters()]
+        wrong, expected = "the gradient is not that of the whole batch:", "the mean over all samples"
         if any(grad is None for grad in grads):
-            return {"near": "none"}
+            return not_yet(f"{wrong} some parameter has none", expected, "`backward`")
         got = parameters_to_vector(grads)
-        guesses = {"right": wanted, "sum": sum(parts), "equal": sum(parts) / len(parts), "last": parts[-1]}
-        guesses["last"] *= got.norm() / parts[-1].norm()  # whatever it was multiplied by
-        near = [name for name, guess in guesses.items() if torch.allclose(got, guess, rtol=1e-6, atol=1e-9)]
-        return {"near": near[0] if near else "other", "ratio": (got.norm() / wanted.norm()).item(),
-                "held": held.peak / max(1, one.peak)}
-
-    def judge(self, seen, sizes):
-        (one,) = seen
-        if one["near"] == "right" and one["held"] > 1.4 and len(sizes) > 1:
-            return not_yet(f"the gradient is right, but {one['held']:.1f} times the memory of the largest micro-batch "
-                           "was held", "one at a time", "a `backward` before the next forward")
-        if one["near"] != "right":
-            look = {"none": "`backward`", "sum": "gradients add up: what makes a mean of them?",
-                    "equal": "the micro-batches are not equally large", "last": "is a gradient overwritten?",
-                    "other": "what each micro-batch's loss counts"}[one["near"]]
-            told = f"its norm is {one['ratio']:.3g} times that" if "ratio" in one else "some parameter has none"
-            return not_yet(f"the gradient is not that of the whole batch: {told}", "the mean over all samples", look)
+        guesses = {"": wanted, "gradients add up: what makes a mean of them?": sum(parts),
+                   "the micro-batches are not equally large": sum(parts) / len(parts),
+                   "is a gradient overwritten?": parts[-1] * got.norm() / parts[-1].norm()}  # whatever multiplied it
+        look = next((look for look, guess in guesses.items() if torch.allclose(got, guess, rtol=1e-6, atol=1e-9)),
+                    "what each micro-batch's loss counts")
+        if look:
+            return not_yet(f"{wrong} its norm is {(got.norm() / wanted.norm()).item():.3g} times that", expected, look)
+        if (times := held.peak / max(1, one.peak)) > 1.4 and len(sizes) > 1:
+            return not_yet(f"the gradient is right, but {times:.1f} times the memory of the largest micro-batch was "
+                           "held", "one at a time", "a `backward` before the next forward frees it, unless "
+                           "`retain_graph=True`, or a loss that you keep, holds on to it")
         return None
 
 

@@ -62,17 +62,16 @@ class Split(Alone):
         return [range(a, b) for a, b in zip(starts, [*starts[1:], n_samples], strict=True)]
 
     def probe(split, case):
-        shards, raised = _outcome(split, case, refuses=not 1 <= case[1] <= case[0])
+        n_samples, n_workers = case
+        refuses = not 1 <= n_workers <= n_samples
+        shards, raised = _outcome(split, case, refuses)
         ranges = isinstance(shards, list) and all(isinstance(shard, range) for shard in shards)
-        return shards if ranges else f"`{shards!r:.60}`", raised
-
-    def judge(self, seen, case):
-        (n_samples, n_workers), (shards, raised) = case, seen[0]
-        if not 1 <= n_workers <= n_samples:
-            return _refusal(shards if isinstance(shards, str) else f"{len(shards)} ranges", raised,
-                            "you were asked for no worker at all" if n_workers < 1 else "a shard would be empty")
-        if isinstance(shards, str):
-            return not_yet(f"it raised {raised}" if raised else f"it returned {shards}",
+        returned = f"{len(shards)} ranges" if ranges else f"`{shards!r:.60}`"
+        if refuses:
+            return _refusal(returned, raised, "you were asked for no worker at all" if n_workers < 1 else
+                            "a shard would be empty")
+        if not ranges:
+            return not_yet(f"it raised {raised}" if raised else f"it returned {returned}",
                            "a list of ranges, such as `[range(0, 3), range(3, 7)]`",
                            "when exactly you raise; what you return, and what you put into the list")
         size, samples = n_samples // n_workers, list(islice(chain.from_iterable(shards), 2 * n_samples))
@@ -197,7 +196,8 @@ class Aggregate(Alone):
             guess, look = ", the sum", "what is missing between a sum and a mean?"
         elif own:
             guess = f", worker {own[0]}'s own"
-            look = "whether every worker counts the same; and what you return: what you wrote into a copy is only there"
+            look = ("is it a mean, in which every worker counts the same? And what do you return: what you wrote into "
+                    "a copy is only there")
         elif "int" in kind and all(abs(a - b) <= 1 for a, b in zip(got, mean, strict=True)):
             look = "how an integer mean is rounded: its fraction is cut off, when all are added: thirds are not exact"
         elif "float" in kind and close(mean, 2):
@@ -234,10 +234,7 @@ class ChooseK(Alone):
     def probe(choose_k, case):
         steps, step, sync, budget = case
         k, raised = _outcome(choose_k, case, refuses=steps * step + sync > budget)
-        return k if type(k) is int else f"{k!r:.60}", raised
-
-    def judge(self, seen, case):
-        (steps, step, sync, budget), (k, raised) = case, seen[0]
+        k = k if type(k) is int else f"{k!r:.60}"
         cost = {each: steps * step + -(-steps // each) * sync for each in range(1, steps + 1)}
         fitting = [each for each in cost if cost[each] <= budget]
         if not fitting:
@@ -249,10 +246,11 @@ class ChooseK(Alone):
             return not_yet(f"it returned {k}", f"an `int` from 1 to {steps}", "a k counts steps; is there a `return`?")
         if cost[k] > budget:
             return not_yet(f"k = {k} averages {-(-steps // k)} times and takes {cost[k]} milliseconds: it does not fit",
-                           f"at most {budget}", "how often the ranks average, the last time included")
+                           f"at most {budget}",
+                           "how often the ranks average, the last time included; a k that is computed is rounded up")
         if k != fitting[0]:
             return not_yet(f"k = {k} fits, but k = {fitting[0]} would fit as well", "the smallest k that fits",
-                           "in which order you try them; whether a plan that fits exactly counts; and how many "
+                           "which k you try, in which order; whether a plan that fits exactly counts; and how many "
                            "averagings you count")
         return None
 
@@ -439,36 +437,32 @@ class PullDown(Alone):
                   for number, state in reversed(list(enumerate(now))) for name, tensor in state.items()}
         shared = [(number, name, *owner) for number, state in enumerate(now) for name, tensor in state.items()
                   if (owner := memory[tensor.untyped_storage().data_ptr()])[0] != number]
-        return {"before": before[0], "held": values(held), "now": values(now), "shared": shared,
-                "frozen": not all(one.requires_grad for model in models for one in model.parameters()),
-                "led back": [name for model in models for name, one in model.named_parameters() if not one.is_leaf],
-                "buffers": [name for name, _ in models[0].named_buffers()]}
-
-    def judge(self, seen, workers):
-        (one,) = seen
-        wanted, copying = one["before"], "`=` on `.data` gives a tensor another's memory; `copy_` copies the values"
-        for number, name, owner, its in one["shared"]:
+        wanted, copying = before[0], "`=` on `.data` gives a tensor another's memory; `copy_` copies the values"
+        for number, name, owner, its in shared:
             whose = f"worker {owner - 1}'s" if owner else "the global model's"
             return not_yet(f"`{name}` of worker {number - 1} lies in the memory of {whose} `{its}`",
                            "memory of its own: who trains the one must not change the other", copying)
-        if one["now"][0] != wanted or one["held"][0] != wanted:
+        now, held = values(now), values(held)
+        if now[0] != wanted or held[0] != wanted:
             return not_yet("the global model has changed", "it stays as it is", "which side you write to")
-        if one["frozen"]:
+        parameters = [item for model in models for item in model.named_parameters()]
+        if not all(one.requires_grad for _, one in parameters):
             return not_yet("parameters are frozen now: their `requires_grad` is False", "models that can be trained",
                            "`torch.no_grad()` lets you write into parameters without that")
-        for name in one["led back"]:
+        for name in (name for name, one in parameters if not one.is_leaf):
             return not_yet(f"the copying of `{name}` is part of the graph: its gradients would go to another model",
                            "models that can be trained", "`torch.no_grad()`: what is copied under it, or from "
                            "`.data`, has no history")
-        for worker, (now, held) in enumerate(zip(one["now"][1:], one["held"][1:], strict=True)):
-            for name, values in wanted.items():
-                if now[name] != values:
-                    return not_yet(f"`{name}` of worker {worker} is {now[name]}", f"{values}, as in the global model",
-                                   "buffers: `parameters()` leaves them out" if name in one["buffers"] else
+        for worker, (mine, kept) in enumerate(zip(now[1:], held[1:], strict=True)):
+            for name, its in wanted.items():
+                if mine[name] != its:
+                    return not_yet(f"`{name}` of worker {worker} is {mine[name]}", f"{its}, as in the global model",
+                                   "buffers: `parameters()` leaves them out; some are integers"
+                                   if name in dict(models[0].named_buffers()) else
                                    "whether every tensor of every local model gets its values")
-                if held[name] != values:
-                    return not_yet(f"who holds `{name}` of worker {worker} still reads {held[name]}: the model has "
-                                   "another tensor now", f"{values}, in the tensor that was there", copying)
+                if kept[name] != its:
+                    return not_yet(f"who holds `{name}` of worker {worker} still reads {kept[name]}: the model has "
+                                   "another tensor now", f"{its}, in the tensor that was there", copying)
         return None
 
 

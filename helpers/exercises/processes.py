@@ -63,10 +63,7 @@ class SendWeights(Exercise):
             resource_sharer.stop()  # as when a process ends: nobody gives away the memory of its tensors any more
             waited = f", after waiting {done.waited:g} s" if done.waited else ""
             found.append(_what_is_wrong(mailbox, f"when your function had returned{waited}"))
-        return found[0]
-
-    def judge(self, seen, case):
-        return not_yet(*seen[0]) if seen[0] else None
+        return not_yet(*found[0]) if found[0] else None
 
 
 class _Queue(queue.Queue):
@@ -144,7 +141,8 @@ def _what_is_wrong(queue, when):
         said = textwrap.shorten(f"{type(error).__name__}: {error}", 300)
         return (f"what arrived (`{kind}`) could not be loaded: {said}",
                 "a dict with every parameter and every buffer of the model by name, or what `torch.save` makes of it",
-                "what you put into the queue: which method of the model returns all of them?")
+                "what you put into the queue: which method of the model returns all of them? Are bytes those of "
+                "`torch.save`, from the beginning (`getvalue`)?")
     for name, wanted in trained.items():
         if name not in received:
             return f"`{name}` is missing", "every parameter and every buffer", "which method returns all of them?"
@@ -295,29 +293,25 @@ class BringItHome(Exercise):
                 tensor += 1
 
         returned = type(bring_it_home(model, to_device, train)).__name__
-        return {"parent": {name: "has the trained weights" if torch.equal(tensor, new[name]) else
-                                 "still has the weights from before" if torch.equal(tensor, old[name]) else
-                                 "has neither the old nor the trained weights" for name, tensor in parents.items()},
-                "child": [name for name, tensor in model.state_dict().items() if torch.equal(tensor, new[name])],
-                "trained": trained, "returned": returned}
-
-    def judge(self, seen, case):
-        [seen] = seen
-        if not seen["trained"]:
+        if not trained:
             return not_yet("`train` was never called", "`train(…)` with the copy on the device")
-        if any(seen["trained"]):
-            return not_yet(f"`train` was applied to {max(seen['trained'])}, not to the copy on the device",
+        if any(trained):
+            return not_yet(f"`train` was applied to {max(trained)}, not to the copy on the device",
                            "`train(…)` with what `to_device` returned", "what you give to `train`")
-        for name, what in seen["parent"].items():
-            if what != "has the trained weights":
+        in_child = [name for name, tensor in model.state_dict().items() if torch.equal(tensor, new[name])]
+        for name, tensor in parents.items():
+            if not torch.equal(tensor, new[name]):
+                what = ("still has the weights from before" if torch.equal(tensor, old[name]) else
+                        "has neither the old nor the trained weights")
                 also = ""
-                if name in seen["child"]:
+                if name in in_child:
                     also = "; the child's `model` has the trained weights, in other memory"
-                elif seen["returned"] != "NoneType":
-                    also = f"; your function returned a {seen['returned']}, which stays in the child"
+                elif returned != "NoneType":
+                    also = f"; your function returned a {returned}, which stays in the child"
                 return not_yet(f"`{name}` in the parent {what}{also}",
                                "the weights of the copy, trained once, in the memory that child and parent share",
-                               "write values into the tensors that `model` has; parameters and buffers, after training")
+                               "write values into the tensors that `model` has, those of the very copy that was "
+                               "trained; parameters and buffers, after training")
         return None
 
 
@@ -351,27 +345,20 @@ class StartSafely(Exercise):
         with scratch() as folder:
             told = Path(folder, "told")
             process = start_safely(functools.partial(_work, told, os.getpid()))
-            if not hasattr(process, "join"):
-                return {"returned": type(process).__name__}
-            if getattr(process, "pid", 0) is None:
-                return {"returned": "process that was never started"}
+            if not hasattr(process, "join") or getattr(process, "pid", 0) is None:
+                kind = "process that was never started" if hasattr(process, "join") else type(process).__name__
+                return not_yet(f"your function returned a {kind}", "the process that it has started")
             process.join()
-            return {"told": told.read_text() if told.exists() else "", "threads": torch.get_num_threads(),
-                    "exitcode": getattr(process, "exitcode", None)}
-
-    def judge(self, seen, case):
-        [seen] = seen
-        if "returned" in seen:
-            return not_yet(f"your function returned a {seen['returned']}", "the process that it has started")
-        if not seen["told"]:
-            return not_yet(f"the process ended, with exit code {seen['exitcode']}, and `work` had not come to its end",
+            said, exitcode = told.read_text() if told.exists() else "", getattr(process, "exitcode", None)
+        if not said:
+            return not_yet(f"the process ended, with exit code {exitcode}, and `work` had not come to its end",
                            "`work()` is called in the child", "what is its target, and does something end it early?")
-        if seen["told"] != "done":
-            return not_yet(seen["told"], "`work()` comes to its end in a process of its own",
-                           "a process, no thread; `target=work`, without parentheses" if "parent's own" in seen["told"]
+        if said != "done":
+            return not_yet(said, "`work()` comes to its end in a process of its own",
+                           "a process, no thread; `target=work`, without parentheses" if "parent's own" in said
                            else "is the child a copy of the parent? And how many threads does it want?")
-        if seen["threads"] != 2:
-            return not_yet(f"the parent now computes with {seen['threads']} thread(s)", "its two threads, as before",
+        if (threads := torch.get_num_threads()) != 2:
+            return not_yet(f"the parent now computes with {threads} thread(s)", "its two threads, as before",
                            "in which process do you set the number of threads?")
         return None
 

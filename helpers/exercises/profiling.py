@@ -49,15 +49,15 @@ class ProfileTheLoop(Exercise):
         from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
         torch.set_num_threads(1)
-        batches, trained, held = list("abcdefgh"[:count]), [], []
+        batches, trained, traces = list("abcdefgh"[:count]), [], []
 
         def train_step(batch):
             trained.append(batches.index(batch))
             with record_function(f"batch {trained[-1]}"):
                 torch.ones(16, 16) @ torch.ones(16, 16)
 
-        prof = profile(activities=[ProfilerActivity.CPU], on_trace_ready=lambda prof: held or held.append(_held(prof)),
-                       schedule=schedule(wait=1, warmup=1, active=3, repeat=1))
+        prof = profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
+                       on_trace_ready=lambda prof: traces or traces.append(_held(prof)))
         stop = prof.stop
         # Ended while it warms up, torch 2.11 dies of SIGSEGV; nothing would be written anyway.
         prof.stop = lambda: None if prof.current_action is ProfilerAction.WARMUP else stop()
@@ -67,14 +67,7 @@ class ProfileTheLoop(Exercise):
             except RuntimeError:  # torch 2.11 raises where a profiler is started once more
                 if len(calls["start"]) < 2:
                     raise
-        return {"trained": trained, "held": held[0] if held else None, **{name: len(calls[name]) for name in calls}}
-
-    @staticmethod
-    def ends_after(observed):
-        return observed["held"] is None  # the profiler may be running still, and there can be only one
-
-    def judge(self, seen, count):
-        trained, steps, starts, held = (seen[0][name] for name in ("trained", "step", "start", "held"))
+        starts, steps, held = len(calls["start"]), len(calls["step"]), traces[0] if traces else None
         if starts > 1:
             return not_yet(f"the profiler was started {starts} times", "once, for all batches",
                            "where `with prof:` stands: around the loop, or inside it?")
@@ -142,12 +135,8 @@ class FindTheCulprit(Exercise):
         return rank, max(late, key=lambda name: late[name] - other.get(name, 0))
 
     def probe(find_the_culprit, size):
-        """What was answered to each culprit, part to blame, and part that is long everywhere."""
-        return [(culprit, part, _answered(find_the_culprit(_traces(size, culprit, part, long))))
-                for culprit, part, long in product(range(size), LABELS, LABELS)]
-
-    def judge(self, seen, size):
-        for culprit, part, found in seen[0]:
+        for culprit, part, long in product(range(size), LABELS, LABELS):  # `long` is so everywhere
+            found = _answered(find_the_culprit(_traces(size, culprit, part, long)))
             if found == (culprit, part):
                 continue
             if isinstance(found, str):
@@ -162,6 +151,7 @@ class FindTheCulprit(Exercise):
                                "the all-reduce is where the waiting shows; what came before it?")
             return not_yet(f"rank {rank} is right, but you named {label!r}, which takes as long in the other ranks",
                            truth, "compare the rank with one that waits, name by name")
+        return None
 
 
 def _answered(found):
@@ -293,7 +283,7 @@ def _broken(own, seen):
                 "`-=` and `sub_` write into it, and so they do where `torch.from_numpy` shares its memory")
     if not all(abs(one["digest"] / own["digest"] - 1) <= 1e-7 for one in seen):
         return ("the ranks hold different models at the end", "the same model everywhere",
-                "`model(…)` averages gradients, `model.module(…)` does not")
+                "`model(…)` averages gradients; `model.module(…)`, or one under `no_sync()`, does not")
     if own["forwards"] < STEPS:
         return (f"the network was asked {own['forwards']} times, for {own['images'] // own['forwards']} images at a "
                 "time", f"{STEPS} times, for {BATCH}", "larger batches are another training, with another result")

@@ -64,18 +64,14 @@ class PredictCurve(Alone):
     def probe(predict_curve, case):
         gpus, wanted, *unknown, size, step_tokens = case
         measured = [_curve(n, *unknown, size, step_tokens) for n in gpus]
-        returned = predict_curve(list(gpus), measured, list(wanted), size, step_tokens)
-        return _numbers(returned)
-
-    def judge(self, seen, case):
-        (got,), (_, wanted, compute, alpha, beta, size, step_tokens) = seen, case
-        right = [_curve(n, compute, alpha, beta, size, step_tokens) for n in wanted]
+        got = _numbers(predict_curve(list(gpus), measured, list(wanted), size, step_tokens))
+        right = [_curve(n, *unknown, size, step_tokens) for n in wanted]
         if not isinstance(got, list) or len(got) != len(wanted):
             return not_yet(f"it returned {got}", f"a list of {len(wanted)} numbers",
                            "a flat list: one number for each of `wanted`, in its order")
         for n, one, real in zip(wanted, got, right, strict=True):
             if not abs(one / real - 1) <= 0.01:  # nan, too
-                return not_yet(f"on {n} GPUs: {one:,.0f} tokens/s", f"{real:,.0f}", self._why(one, n, case))
+                return not_yet(f"on {n} GPUs: {one:,.0f} tokens/s", f"{real:,.0f}", PredictCurve._why(one, n, case))
         return None
 
     @staticmethod
@@ -94,7 +90,8 @@ class PredictCurve(Alone):
         if look := next((why for why, wrong in known if abs(one / wrong - 1) < 0.01), None):
             return look
         return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in it, and does each "
-                "grow with n as it should? Fit seconds, which add up; tokens per second do not")
+                "grow with n as it should? Fit seconds, which add up; tokens per second do not. And is it the order "
+                "of `wanted`?")
 
 
 def _cluster(kind):
@@ -164,13 +161,10 @@ class ChooseLayout(Alone):
 
     def probe(choose_layout, case):
         gpus, batch, limit, node, kind = case
-        found = choose_layout(gpus, batch, *_cluster(kind), limit, node)
-        found = found.tolist() if hasattr(found, "tolist") else found  # an array, a tensor
-        return _numbers(found) if isinstance(found, (tuple, list)) else repr(found)
-
-    def judge(self, seen, case):
-        (found,), (gpus, batch, limit, node, kind) = seen, case
         seconds, held = _cluster(kind)
+        found = choose_layout(gpus, batch, seconds, held, limit, node)
+        found = found.tolist() if hasattr(found, "tolist") else found  # an array, a tensor
+        found = _numbers(found) if isinstance(found, (tuple, list)) else repr(found)
         best = ChooseLayout.answer(gpus, batch, seconds, held, limit, node)
         if isinstance(found, list):
             found = [int(one) if one.is_integer() else one for one in found]
@@ -181,7 +175,8 @@ class ChooseLayout(Alone):
                 "what is compared with `limit`?" if found else "`None`, not an empty tuple")
         expected = f"{best}: {seconds(*best):.2f} s, {held(*best):.1f} GiB"
         if not isinstance(found, list) or len(found) != 5:
-            return not_yet(said, expected, "some layouts fit: are all tried?" if found == "None" else
+            return not_yet(said, expected, "some layouts fit, one that holds just `limit` too: are all "
+                           "tried, and is `limit` asked before the quickest is chosen?" if found == "None" else
                            "the layout alone: a tuple of five numbers")
         if wrong := _allowed(found, gpus, batch, node):
             return not_yet(f"{tuple(found)}: {wrong}", expected, "what the task asks of the five numbers")
@@ -193,6 +188,16 @@ class ChooseLayout(Alone):
             return not_yet(f"{tuple(found)} takes {seconds(*found):.2f} s", expected,
                            "is every allowed layout tried, and are they compared by `seconds`?")
         return None
+
+
+def _lost(steps, case):
+    """Time lost for each second of training, exactly, for failures at random: also where an interval is long."""
+    gpus, hours, step, save = case
+    mtbf, useful = 3600 * hours / gpus, steps * step
+    spans = (useful + save) / mtbf
+    if spans > 700:  # it would never come to the next save
+        return math.inf
+    return mtbf * math.expm1(spans) / useful - 1
 
 
 class StepsBetweenSaves(Alone):
@@ -218,24 +223,18 @@ class StepsBetweenSaves(Alone):
         return max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))
 
     def probe(steps_between_saves, case):
-        returned = steps_between_saves(*case)
-        returned = returned.item() if hasattr(returned, "item") else returned  # a number of numpy's or torch's
-        if isinstance(returned, bool) or not isinstance(returned, numbers.Real):
-            return repr(returned)
+        (gpus, hours, step, save), best, steps = case, StepsBetweenSaves.answer(*case), steps_between_saves(*case)
+        steps = steps.item() if hasattr(steps, "item") else steps  # a number of numpy's or torch's
+        is_number = isinstance(steps, numbers.Real) and not isinstance(steps, bool)
         try:
-            return float(returned)
+            steps = float(steps) if is_number else repr(steps)
         except OverflowError:
-            return math.inf
-
-    def judge(self, seen, case):
-        (steps,), (gpus, hours, step, save) = seen, case
-        mtbf = 3600 * hours / gpus
-        best = StepsBetweenSaves.answer(*case)
-        if not isinstance(steps, float) or not steps.is_integer() or steps < 1:
-            return not_yet(f"it returned {steps:g}" if isinstance(steps, float) else f"it returned {steps}",
+            steps = math.inf
+        if not is_number or not steps.is_integer() or steps < 1:
+            return not_yet(f"it returned {steps:g}" if is_number else f"it returned {steps}",
                            f"a whole number of at least 1, such as {best:,}", "`max(1, round(…))`")
-        lost = self._lost(steps, case)
-        if lost <= 1.01 * min(self._lost(near, case) for near in {max(1, best - 1), best, best + 1}):
+        mtbf, lost = 3600 * hours / gpus, _lost(steps, case)
+        if lost <= 1.01 * min(_lost(near, case) for near in {max(1, best - 1), best, best + 1}):
             return None
         half_cost = "a failure costs half an interval, on average, not a whole one"
         known = {"one GPU's time between failures; all of them fail that many times as often":
@@ -251,17 +250,7 @@ class StepsBetweenSaves(Alone):
         costs = (f"on top of each hour of training {60 * lost:.2f} minutes are lost" if steps < best or lost < 1 else
                  "it would hardly ever come to the next save")
         return not_yet(f"every {steps:,.0f} step{'s' * (steps != 1)}: {costs}",
-                       f"{60 * self._lost(best, case):.2f} minutes, with {best:,} steps", look)
-
-    @staticmethod
-    def _lost(steps, case):
-        """Time lost for each second of training, exactly, for failures at random: also where an interval is long."""
-        gpus, hours, step, save = case
-        mtbf, useful = 3600 * hours / gpus, steps * step
-        spans = (useful + save) / mtbf
-        if spans > 700:  # it would never come to the next save
-            return math.inf
-        return mtbf * math.expm1(spans) / useful - 1
+                       f"{60 * _lost(best, case):.2f} minutes, with {best:,} steps", look)
 
 
 predict_curve, choose_layout, steps_between_saves = PredictCurve(), ChooseLayout(), StepsBetweenSaves()

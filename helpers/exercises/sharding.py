@@ -118,7 +118,8 @@ class ShardedAdamw(InGroup):
                 if step:
                     look = "step 0 is right: is the optimizer's state kept for the next one?"
                 elif off > 0.005:  # a first step moves a weight by the learning rate, 0.01
-                    look = "does every parameter get its owner's new value, after each step? And is the rate `lr`?"
+                    look = ("does every parameter, to its last number, get its owner's new value, after each step and "
+                            "before the next item is asked for? And is the rate `lr`?")
                 else:  # or nan
                     look = ("AdamW's own step: its weight decay and its eps, on the gradients as they are, averaged "
                             "already")
@@ -159,11 +160,8 @@ class MemoryPerRank(Alone):
                 "optimizer": 8 * (piece if stage >= 1 else parameters)}
 
     def probe(memory_per_rank, case):
-        returned = memory_per_rank(*case)
-        return {key: float(value) for key, value in returned.items()} if isinstance(returned, dict) else repr(returned)
-
-    def judge(self, seen, case):
-        (got,), wanted = seen, MemoryPerRank.answer(*case)
+        got, wanted = memory_per_rank(*case), MemoryPerRank.answer(*case)
+        got = {key: float(value) for key, value in got.items()} if isinstance(got, dict) else repr(got)
         if not isinstance(got, dict) or set(got) != set(wanted):
             return not_yet(f"it returned {got}", "a dict with these keys: `parameters`, `gradients`, `optimizer`", "")
         for kind, right in wanted.items():
@@ -171,7 +169,8 @@ class MemoryPerRank(Alone):
                 piece = -(-case[0] // case[1])
                 look = ("stage 0 cuts nothing: 4 bytes for a number, and AdamW keeps two for each parameter"
                         if case[2] == 0 else
-                        "pieces are of whole parameters, and equal: round up" if abs(got[kind] - right) < 16 else
+                        "as many pieces as ranks, of whole parameters, and equal: round up"
+                        if abs(got[kind] - right) < 16 else
                         f"is this kind cut at stage {case[2]}? A piece has {piece:,} parameters, of 4 bytes for each "
                         "number")
                 return not_yet(f"{kind}: {got[kind]:,.0f} bytes", f"{right:,}", look)
@@ -240,7 +239,7 @@ class MyPiece(InGroup):
             if one["piece"] != wanted:
                 return not_yet(f"rank {rank} returned {one['piece']}", f"a tensor of {wanted}",
                                "where does this rank's piece begin and end, and where does the tensor end? (The "
-                               f"numbers are 1 to {total}.)")
+                               f"numbers are 1 to {total}. How long is a file?)")
             if any(wanted) and one["dtype"] != dtype:
                 return not_yet(f"rank {rank}'s piece is {one['dtype']}", dtype, "make the piece in the dtype of what "
                                                                                 "is loaded")
@@ -309,7 +308,8 @@ class ShardIt(InGroup):
         for rank, one in enumerate(seen):
             if not one["sharded"]:
                 return not_yet(f"some of rank {rank}'s parameters in `model` are not sharded", "every one is a DTensor",
-                               "the last call is for the whole model, and for this one: no copy, no wrapper")
+                               "the last call is for the whole model, and for this one: no copy, no wrapper, and no "
+                               "`unshard()`")
             if one["own"] > 0.7:
                 return not_yet(f"between two steps rank {rank} holds {one['own']:.0%} of the parameters",
                                "half of them",

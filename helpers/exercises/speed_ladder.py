@@ -54,18 +54,15 @@ class PredictedGain(Alone):
         given = copy.deepcopy(case)
         returned = predicted_gain(*given)
         if given != case:
-            return "its number, and has changed the dicts that were given to it"
+            return not_yet("your function has changed the dicts that were given to it", "they stay as they are",
+                           "what is assigned to")
         try:
-            return f"the text {returned!r}" if isinstance(returned, str) else float(returned)
+            got = f"the text {returned!r}" if isinstance(returned, str) else float(returned)
         except (TypeError, ValueError, RuntimeError):
-            return f"a {type(returned).__name__}"
-
-    def judge(self, seen, case):
-        (got,), (once, each, epochs, faster, price) = seen, case
+            got = f"a {type(returned).__name__}"
         if isinstance(got, str):
-            return not_yet(f"it returned {got}", "a number, and nothing else has changed",
-                           "the `return`, and what is assigned to")
-        right = PredictedGain.answer(*case)
+            return not_yet(f"it returned {got}", "a number", "the `return`")
+        (once, each, epochs, faster, price), right = case, PredictedGain.answer(*case)
         if abs(got - right) <= 1e-6 * right:
             return None
         given = f"once={once}, each={each}, epochs={epochs}, faster={faster}, price={price:g}"
@@ -177,45 +174,36 @@ class BeatTheCourse(Alone):
     def probe(beat_the_course, case):
         images, labels, test = digits(IMAGES)
         own, best = trained(beat_the_course, images, labels, test), {}
-        del own["given"]
-        if own["broken"] or own["learned"] != EPOCHS * IMAGES:
-            return own
-        first, same, other = (
-            torch.cat(trained(beat_the_course, images, labels, test, 1, seed=seed, dice=dice)["given"])
-            for seed, dice in ((1, 0), (2, 0), (1, 1)))
-        own["same"], own["deaf"] = torch.equal(first, same), torch.equal(first, other)
-        course = trained(course_loop, images, labels, test)
-        if own["operators"] <= SHARE * course["operators"]:
-            for loop in 2 * (course_loop, beat_the_course):  # in turn: what disturbs one, disturbs the other
-                began = perf_counter()
-                trained(loop, images, labels, test, epochs=2, count=False)
-                best[loop] = min(best.get(loop, INF), perf_counter() - began)
-        return {**own, "course": course["operators"], "wanted": course["right"],
-                "faster": best[course_loop] / best[beat_the_course] if best else None}
-
-    def judge(self, seen, case):
-        (own,) = seen
         if own["broken"]:
             return not_yet(*own["broken"])
         if own["learned"] != EPOCHS * IMAGES:
             return not_yet(f"{own['learned']:,} of {EPOCHS * IMAGES:,} images were learned from", "all of them",
                            "a `backward` for each batch, and for each batch a gradient of its own")
-        if own["right"] < own["wanted"] - LESS:
+        course = trained(course_loop, images, labels, test)
+        if own["right"] < course["right"] - LESS:
             return not_yet(f"{own['right']:.1%} of the test digits are right",
-                           f"about {own['wanted']:.1%}, as with the course's loop",
-                           "a larger batch needs a larger rate; each label has to stay with its image; each step uses "
-                           "its own gradient")
-        if not own["same"]:
+                           f"about {course['right']:.1%}, as with the course's loop",
+                           "is it `net` that is trained? A larger batch needs a larger rate; each label has to stay "
+                           "with its image; each step uses its own gradient")
+        first, same, other = (
+            torch.cat(trained(beat_the_course, images, labels, test, 1, seed=seed, dice=dice)["given"])
+            for seed, dice in ((1, 0), (2, 0), (1, 1)))
+        if not torch.equal(first, same):
             return not_yet(*OTHER_DICE)
-        if own["deaf"]:
+        if torch.equal(first, other):
             return not_yet(*SAME_DICE)
-        count = f"{own['operators']:,} operators; the course's loop calls {own['course']:,}"
-        if own["operators"] > SHARE * own["course"]:
+        count = f"{own['operators']:,} operators; the course's loop calls {course['operators']:,}"
+        if own["operators"] > SHARE * course["operators"]:
             return not_yet(f"as good a network, with {count}", f"at most {SHARE:.0%} of them",
                            "what is done for each batch, and could be done for all batches at once? (Casts by autocast "
                            "are operators, too.)")
-        busy = "" if own["faster"] > 1 else " (fewer operators, but not quicker just now: is the machine busy?)"
-        return Feedback(CORRECT, f"{own['faster']:.1f}× as fast, with {count}{busy}", why_it_matters=self.why)
+        for loop in 2 * (course_loop, beat_the_course):  # in turn: what disturbs one, disturbs the other
+            began = perf_counter()
+            trained(loop, images, labels, test, epochs=2, count=False)
+            best[loop] = min(best.get(loop, INF), perf_counter() - began)
+        faster = best[course_loop] / best[beat_the_course]
+        busy = "" if faster > 1 else " (fewer operators, but not quicker just now: is the machine busy?)"
+        return Feedback(CORRECT, f"{faster:.1f}× as fast, with {count}{busy}", why_it_matters=BeatTheCourse.why)
 
 
 def digits(count):
@@ -297,7 +285,8 @@ def broken(seen, images, epochs):
     neighbours = [set(pairwise(epoch)) for epoch in numbers.tolist()]
     if any(2 * len(one & other) > len(one) for one, other in combinations(neighbours, 2)):
         return ("two epochs had the same order, at least in parts", "another order in each epoch",
-                "where is the `randperm` drawn? One for each epoch, of all images")
+                "where is the `randperm` drawn, and by which generator? One for each epoch, of all images, by `dice` "
+                "itself")
     moved, grid = {}, [(up, left) for up in (-1, 0, 1) for left in (-1, 0, 1)]
     original = prepared[numbers.flatten(), 0]
     kinds = torch.full((len(given),), -1)

@@ -60,7 +60,8 @@ class MyShare(Exercise):
             problem = (f"the shares hold `{item}` {dealt[item]}×, the items {there[item]}×" if dealt[item] else
                        f"`{item}` went to no rank")
             look = ("how `rank` and `world_size` decide on an item" if dealt[item] > there[item] else
-                    "the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0")
+                    "the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0; and do "
+                    "all ranks deal out the same order?")
         elif max(sizes) - min(sizes) > 1:
             problem = f"rank {most} got {sizes[most]} items, rank {least} only {sizes[least]}"
             look = "which ranks the remainder goes to"
@@ -119,7 +120,7 @@ class MeanOfRanks(InGroup):
                 if near(sum(values)):
                     guess, look = ", the sum", "what is missing between a sum and a mean?"
                 elif near(values[rank]):
-                    guess, look = ", its own number", "does every rank hear of the others' numbers?"
+                    guess, look = ", its own number", "does every rank hear of the others' numbers, and wait for them?"
                 elif near(values[rank] / len(values)):
                     guess = ", its own number divided by the ranks"
                     look = "who hears of the others' numbers?"
@@ -168,8 +169,8 @@ class SayItOnce(Exercise):
         if times == 0:
             said = "".join(seen).strip("\n")
             return not_yet(f"it was not printed{f'; what was printed is `{said}`' if said else ''}", "once",
-                           "is there a rank with that number? `os.environ['RANK']` is a string. And is it `print`, "
-                           "with the message unchanged?")
+                           "is there a rank with that number? `os.environ['RANK']` is a string. Is it `print`, with "
+                           "the message unchanged? And is anything kept from an earlier call?")
         if times > 1:
             return not_yet(f"it was printed {times} times", "once", "which ranks come to the `print`?"
                            + " `LOCAL_RANK` counts anew on each machine" * (times < len(seen)))

@@ -518,7 +518,7 @@ test_fine_tune = edits(
     (again, "            net[0].requires_grad_(True)", "`0.weight` differs between rank 0 and rank 1"),
     (again, "            pass", "`0.weight` is what it was at the beginning"),
     ("SGD(net.parameters()", "SGD([one for one in net.parameters() if one.requires_grad]",
-     "does the optimizer know of it?"),
+     "Does the optimizer know of it?"),
     ("number == 3", "number == 2", "`net[0]` was frozen for 2 batches, not for 3"),
     ("number == 3", "number == 4", "`net[0]` was frozen for 4 batches, not for 3"),
     ("net[0].requires_grad_(False)", "pass", "`net[0]` was frozen for 0 batches, not for 3"),
