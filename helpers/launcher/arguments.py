@@ -1,9 +1,9 @@
 """What `launch` is given: refused with advice before anything starts, or made into work that can be sent."""
 
-import copyreg
 import difflib
 import functools
 import inspect
+import io
 import itertools
 import linecache
 import math
@@ -127,8 +127,6 @@ def _word(arg):
 
 
 def _call(function, args):
-    import cloudpickle
-
     name = getattr(function, "__name__", repr(function))
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name}() is async or a generator: calling it runs nothing; launch an ordinary function")
@@ -140,7 +138,7 @@ def _call(function, args):
     except ValueError:
         pass  # a builtin without a signature
     try:
-        return cloudpickle.dumps((function, args))
+        return _pickled((function, args))
     except Exception as error:
         culprit = unsendable(function, args)
         raise TypeError(f"{culprit or name} cannot be sent to another process: {error}. Make it inside the function "
@@ -149,8 +147,6 @@ def _call(function, args):
 
 def unsendable(function, args):
     """Names the argument or the global variable that pickling fails on."""
-    import cloudpickle
-
     candidates = [(f"argument {number}, a {type(arg).__name__},", arg) for number, arg in enumerate(args)]
     code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     if code is not None:
@@ -161,10 +157,21 @@ def unsendable(function, args):
                        if cell != types.CellType()]  # one that nothing has been assigned to yet
     for description, value in candidates:
         try:
-            cloudpickle.dumps(value)
+            _pickled(value)
         except Exception:
             return description
     return None
+
+
+def _pickled(thing):
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({type(functools.cache(_cached)): _reduced})
+
+    with io.BytesIO() as file:
+        Pickler(file).dump(thing)
+        return file.getvalue()
 
 
 def _reduced(cached):
@@ -176,9 +183,6 @@ def _reduced(cached):
 
 def _cached(function, how):
     return functools.lru_cache(**how)(function)
-
-
-copyreg.pickle(type(functools.cache(_cached)), _reduced)
 
 
 def _cells():

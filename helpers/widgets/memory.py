@@ -48,7 +48,7 @@ def memory_explorer():
                for kind in ("parameters", "gathered", "gradients", "optimizer", "activations")}
     ax.invert_yaxis()
     ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
-    ax.set(title=" ", xlabel="GiB")
+    ax.set(title=" ", xlabel="GiB")  # its words change, its place does not
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     totals = [ax.text(0, row, "", va="center") for row in range(4)]
     figure.draw_without_rendering()
