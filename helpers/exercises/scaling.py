@@ -175,7 +175,7 @@ class ChooseLayout(Alone):
                 "what is compared with `limit`?" if found else "`None`, not an empty tuple")
         expected = f"{best}: {seconds(*best):.2f} s, {held(*best):.1f} GiB"
         if not isinstance(found, list) or len(found) != 5:
-            return not_yet(said, expected, "some layouts fit, one that holds just `limit` too: are all "
+            return not_yet(said, expected, "some layouts fit (who holds just `limit` does): are all "
                            "tried, and is `limit` asked before the quickest is chosen?" if found == "None" else
                            "the layout alone: a tuple of five numbers")
         if wrong := _allowed(found, gpus, batch, node):

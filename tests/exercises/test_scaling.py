@@ -91,7 +91,7 @@ test_choose_layout = edits(
     (" and gpus % t == 0", "", "its ranks are 2 · 8 · 1 = 16, not 20"),
     (" if gpus // tensor % p == 0", "", "its ranks are 2 · 4 · 2 = 16, not 20"),
     ("range(1, node + 1) if node", "range(1, 3) if node", "is every allowed layout tried"),
-    ("range(1, gpus // tensor + 1) if", "range(1, 2) if", "some layouts fit, one that holds just `limit` too"),
+    ("range(1, gpus // tensor + 1) if", "range(1, 2) if", "some layouts fit (who holds just `limit` does)"),
     ("for m in range(1, batch + 1) if batch % (data * m) == 0", "for m in (1,) if batch % data == 0",
      "is every allowed layout tried"),
     ("batch // (data * micro_batch), micro_batch", "2 * batch // (data * micro_batch), micro_batch", "its batch is"),
