@@ -221,6 +221,8 @@ test_small_cnn = edits(
     ex.small_cnn,
     (POOL, "", "that is 2, 2 and 1: mat1 and mat2 shapes cannot be multiplied (2x65536 and 64x10)"),
     ("nn.Linear(64, 10)", "nn.Linear(64, 1000)", "the output has the shape [5, 1000]"),
+    ("nn.Flatten(), ", "nn.Flatten(), nn.BatchNorm1d(64), ",
+     "on a replica's single image, the model raises: Expected more than 1 value per channel"),
     (HEAD, "nn.Flatten(2), nn.Linear(1024, 10)", "all dimensions but the first"),
     (HEAD, "nn.Flatten(), nn.LazyLinear(10)", "no shape yet"),
     (HEAD, "nn.Flatten(0), nn.Unflatten(0, (2, -1)), nn.Linear(65536, 10)", "(2x32768 and 65536x10)"),
@@ -361,12 +363,3 @@ def test_layers_in_attributes_and_called_from_a_list():
             return self.head(images.mean((2, 3)))
 
     return Net()
-
-
-@wrong(ex.small_cnn, "on a replica's single image, the model raises: Expected more than 1 value per channel")
-def test_a_batch_norm_of_single_numbers():
-    from torch import nn
-
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))

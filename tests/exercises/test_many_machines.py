@@ -191,6 +191,7 @@ test_agent_options = edits(
     ("--rdzv-id={job}", "--rdzv-id={job}-{node}", "--rdzv-id is 'lab-0'"),
     ("addresses[0]}:29500", "addresses[node]}:29500", "on node 1 --rdzv-endpoint is '10.0.0.2:29500'"),
     ("addresses[0]}:29500", "addresses[0]}", "10.0.0.1:29400"),
+    ("{addresses[0]}", "{min(addresses)}", "three nodes: on node 0 --rdzv-endpoint is '10.1.10.1:29500'"),
     ("{int(node == 0)}", "0", "node 0 does not open the store"),
     ("{int(node == 0)}", "1", "node 1 opens a store of its own"),
     ("f\"--rdzv-conf=is_host={int(node == 0)}\",", "", "has to guess"),
@@ -247,10 +248,3 @@ def test_from_a_dict(node, addresses, gpus, job):
                "rdzv-endpoint": f"{addresses[0]}:29500", "rdzv-conf": f"is_host={1 - min(node, 1)},timeout=60",
                "local-addr": addresses[node], "max-restarts": 3}
     return [f"--{name}={value}" for name, value in options.items()]
-
-
-@wrong(ex.agent_options, "three nodes: on node 0 --rdzv-endpoint is '10.1.10.1:29500'")
-def test_the_smallest_address_taken_for_that_of_node_0(node, addresses, gpus, job):
-    return [f"--nnodes={len(addresses)}", f"--nproc-per-node={gpus}", f"--rdzv-id={job}", "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={min(addresses)}:29500", f"--rdzv-conf=is_host={int(node == 0)}",
-            f"--local-addr={addresses[node]}", "--max-restarts=3"]
