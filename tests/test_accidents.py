@@ -51,8 +51,10 @@ class Learner(NotebookClient):
         self.exercises = {exercise.name for exercise in exercises_of(modules()[lesson.stem])}
         self.mark = f"accident-{os.getpid()}-{folder.name}"
         self.shared = set(os.listdir("/dev/shm"))
+        here = folder.with_name(f"{folder.name}-here")  # where the kernel runs, and cells may write a file by its name
+        here.mkdir()
         super().__init__(self.book, timeout=600, kernel_name="python3", allow_errors=True, store_widget_state=False,
-                         resources={"metadata": {"path": str(lesson.parent)}})
+                         resources={"metadata": {"path": str(here)}})
         self.code = [cell for cell in self.book.cells if cell.cell_type == "code"]
 
     def start(self):
