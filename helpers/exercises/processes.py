@@ -61,8 +61,9 @@ class SendWeights(Exercise):
             send_weights(_trained(), mailbox, done)
         if not found:
             resource_sharer.stop()  # as when a process ends: nobody gives away the memory of its tensors any more
-            waited = f", after waiting {done.waited:g} s" if done.waited else ""
-            found.append(_what_is_wrong(mailbox, f"when your function had returned{waited}"))
+            first = (", having set `done` itself" if done.set_here else
+                     f", after waiting {done.waited:g} s" if done.waited else "")
+            found.append(_what_is_wrong(mailbox, f"when your function had returned{first}"))
         return not_yet(*found[0]) if found[0] else None
 
 
@@ -95,14 +96,19 @@ class _Done(threading.Event):
 
     def __init__(self, read):
         super().__init__()
-        self.read, self.waited = read, 0
+        self.read, self.waited, self.set_here = read, 0, False
+
+    def set(self):
+        """What only the learner's code calls: the event is the parent's to set."""
+        self.set_here = True
+        super().set()
 
     def wait(self, timeout=None):
         self.waited += 60 if timeout is None else max(timeout, 0.1)  # who asks again and again with 0 waits, too
         if self.waited >= 60 and not super().is_set():
             if self.read():
                 raise _Enough
-            self.set()
+            super().set()
         return super().is_set()
 
     def is_set(self):
@@ -274,9 +280,9 @@ class BringItHome(Exercise):
         model.load_state_dict(copy.state_dict())
 
     def probe(bring_it_home, case):
-        model, on_device, trained = _trained().share_memory(), [], []
+        model, on_device, trained, written = _trained().share_memory(), [], [], []
         parents = model.state_dict()  # other tensors, on the same memory
-        old = copy.deepcopy(parents)
+        old, versions = copy.deepcopy(parents), [tensor._version for tensor in parents.values()]
         new = {name: tensor + 1 for name, tensor in old.items()}
 
         def to_device(module):
@@ -289,6 +295,7 @@ class BringItHome(Exercise):
                 trained.append("the shared model")
             else:
                 trained.append("" if any(module is one for one in on_device) else "another copy")
+            written.append(versions != [tensor._version for tensor in parents.values()])
             for tensor in tensors:
                 tensor += 1
 
@@ -298,21 +305,28 @@ class BringItHome(Exercise):
         if any(trained):
             return not_yet(f"`train` was applied to {max(trained)}, not to the copy on the device",
                            "`train(…)` with what `to_device` returned", "what you give to `train`")
-        in_child = [name for name, tensor in model.state_dict().items() if torch.equal(tensor, new[name])]
-        for name, tensor in parents.items():
-            if not torch.equal(tensor, new[name]):
-                what = ("still has the weights from before" if torch.equal(tensor, old[name]) else
-                        "has neither the old nor the trained weights")
-                also = ""
-                if name in in_child:
-                    also = "; the child's `model` has the trained weights, in other memory"
-                elif returned != "NoneType":
-                    also = f"; your function returned a {returned}, which stays in the child"
-                return not_yet(f"`{name}` in the parent {what}{also}",
-                               "the weights of the copy, trained once, in the memory that child and parent share",
-                               "write values into the tensors that `model` has, those of the very copy that was "
-                               "trained; parameters and buffers, after training")
-        return None
+        if len(trained) > 1:
+            return not_yet(f"`train` was called {len(trained)} times", "once")
+        wrong = [name for name, tensor in parents.items() if not torch.equal(tensor, new[name])]
+        if not wrong:
+            return None
+        name, in_child = wrong[0], model.state_dict()
+        what = ("still has the weights from before" if torch.equal(parents[name], old[name]) else
+                "has neither the old nor the trained weights")
+        if torch.equal(in_child[name], new[name]):
+            what += "; the child's `model` has the trained weights, in other memory"
+        elif returned != "NoneType":
+            what += f"; your function returned a {returned}, which stays in the child"
+        elif any(written):
+            what += "; values were written into its memory before `train` was called"
+        elif len(on_device) > 1:
+            what += f"; of {len(on_device)} copies that `to_device` made, one was trained"
+        elif not {name for name, _ in model.named_parameters()} & set(wrong):
+            what += "; all parameters have the trained ones, but this is a buffer"
+        return not_yet(f"`{name}` in the parent {what}",
+                       "the weights of the copy, trained once, in the memory that child and parent share",
+                       "write values into the tensors that `model` has, those of the very copy that was "
+                       "trained; parameters and buffers, after training")
 
 
 class StartSafely(Exercise):

@@ -67,6 +67,7 @@ class ShardedAdamw(InGroup):
         # 18 tensors, 4,825 numbers: nothing that four ranks could share out evenly.
         model = nn.Sequential(*(nn.Linear(24, 24) for _ in range(8)), nn.Linear(24, 1)).to(getattr(torch, dtype))
         plain, parameters, differ = copy.deepcopy(model), list(model.parameters()), []
+        begin = list(map(torch.Tensor.clone, parameters))
         # A bias has gradients so small that AdamW's eps counts: made larger or smaller, they are seen in the weights.
         gradients = [[torch.randn_like(one) * (1 if one.dim() > 1 else 1e-5) for one in parameters] for _ in range(3)]
         originals = [one.untyped_storage() for one in parameters]  # kept: no new one can have the address of an old one
@@ -85,14 +86,17 @@ class ShardedAdamw(InGroup):
                           for value in state.values() if getattr(value, "ndim", 0))
 
         def steps():
-            for given, wanted in zip(gradients, after, strict=True):
+            for before, given, wanted in zip([begin, *after], gradients, after):  # noqa: B905 - the last goes before none
                 for one, gradient in zip(parameters, given, strict=True):
                     one.grad = gradient  # made before the count begins
                 yield
                 most.append(sum(states.values()))
                 states.clear()
-                pairs = zip(parameters, wanted, strict=True)
-                differ.append(torch.stack([(one - other).abs().max() for one, other in pairs]).max().item())
+                was, is_now, should = (torch.cat([one.detach().flatten() for one in ones])
+                                       for ones in (before, parameters, wanted))
+                off, moved = (is_now - should).abs(), is_now != was
+                still = (~moved).sum().item() if (off * moved).max() < 1e-5 else 0  # beside numbers that are right
+                differ.append((off.max().item(), still, ((is_now - was).norm() / (should - was).norm()).item()))
 
         with register_optimizer_step_post_hook(look), held_bytes() as held:
             kept = sharded_adamw(model, steps(), 0.01)
@@ -112,19 +116,23 @@ class ShardedAdamw(InGroup):
             if len(one["differ"]) < 3:
                 return not_yet(f"rank {rank} returned after {len(one['differ'])} of 3 steps",
                                "a step for each item of `steps`", "`for _ in steps:` goes on until there are no more")
-            for step, off in enumerate(one["differ"]):
+            for step, (off, still, moved) in enumerate(one["differ"]):
                 if off < 1e-5:
                     continue
-                if step:
+                what = f"rank {rank}'s weights are up to {off:.2g} away from a plain AdamW's"
+                if still:
+                    what = f"{still:,} of rank {rank}'s 4,825 weights have not moved"
+                    look = ("each number, to the last one, has an owner, who steps it and hands it to the others "
+                            "before the next item is asked for")
+                elif step:
                     look = "step 0 is right: is the optimizer's state kept for the next one?"
-                elif off > 0.005:  # a first step moves a weight by the learning rate, 0.01
-                    look = ("does every parameter, to its last number, get its owner's new value, after each step and "
-                            "before the next item is asked for? And is the rate `lr`?")
+                elif abs(moved - 1) > 0.02:
+                    what = f"rank {rank}'s weights moved {moved:.2g} times as far as those of a plain AdamW"
+                    look = "the rate is `lr`, the optimizer is AdamW; and an owner's values are handed out as they are"
                 else:  # or nan
                     look = ("AdamW's own step: its weight decay and its eps, on the gradients as they are, averaged "
                             "already")
-                return not_yet(f"after step {step}, rank {rank}'s weights are up to {off:.2g} away from a plain "
-                               "AdamW's", "the same weights in every rank, after each step", look)
+                return not_yet(f"after step {step}, {what}", "the same weights in every rank, after each step", look)
         together, plain = sum(one["kept"] for one in seen), seen[0]["plain"]
         if together < 0.9 * plain:
             return not_yet(f"the weights are right, but what the ranks returned (rank 0: {seen[0]['type']}) holds "

@@ -18,9 +18,9 @@ from tests.answers import edits, right, wrong
 test_sharded_adamw = edits(
     ex.sharded_adamw,
     ("torch.optim.AdamW(mine,", "torch.optim.AdamW(model.parameters(),", "keeps 38,600 bytes"),
-    ("            dist.broadcast(parameter.data, src=owner)", "            pass", "away from a plain AdamW's"),
-    ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.AdamW(mine)", "rank 0's weights are up to"),
-    ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.SGD(mine, lr=lr)", "away from a plain AdamW's"),
+    ("            dist.broadcast(parameter.data, src=owner)", "            pass", "4,825 weights have not moved"),
+    ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.AdamW(mine)", "moved 0.1 times as far as"),
+    ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.SGD(mine, lr=lr)", "own step: its weight decay and its eps"),
     ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.Adam(mine, lr=lr)", "own step: its weight decay and its eps"),
     ("    for _ in steps:\n", "    for _ in steps:\n        for one in mine: one.grad /= 4\n", "averaged already"),
     ("    for _ in steps:\n", "    for _ in steps:\n        for one in model.parameters(): dist.all_reduce(one.grad)\n",
@@ -28,8 +28,9 @@ test_sharded_adamw = edits(
     ("    for _ in steps:\n", "    for _ in steps:\n        optimizer = torch.optim.AdamW(mine, lr=lr)\n",
      "is the optimizer's state kept"),
     ("for _ in steps:", "for _ in [next(steps)]:", "returned after 0 of 3 steps"),
-    ("owner == dist.get_rank()", "owner != dist.get_rank()", "rank 0's weights"),
-    ("src=owner)", "src=0)", "away from a plain AdamW's"),
+    ("owner == dist.get_rank()", "owner != dist.get_rank()", "has an owner, who steps it and hands it to the others"),
+    ("src=owner)", "src=0)", "4,825 weights have not moved"),
+    ("for _ in steps:", "for _ in list(steps):", "4,825 of rank 0's 4,825 weights have not moved"),
     ((("torch.optim.AdamW(mine,", "torch.optim.AdamW(model.parameters(),"),
       ("return optimizer", "return [optimizer.state[one] for one in mine]")), "keeps 38,600 bytes"),
 )
@@ -132,7 +133,7 @@ def test_plain_and_the_weights_moved(model, steps, lr):
     return optimizer
 
 
-@wrong(ex.sharded_adamw, "away from a plain AdamW's")
+@wrong(ex.sharded_adamw, "weights have not moved")
 def test_broadcast_after_the_loop_only(model, steps, lr):
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters[dist.get_rank()::dist.get_world_size()], lr=lr)
@@ -153,7 +154,7 @@ def test_a_plain_one_that_broadcasts_as_well(model, steps, lr):
     return optimizer
 
 
-@wrong(ex.sharded_adamw, "away from a plain AdamW's")
+@wrong(ex.sharded_adamw, "weights have not moved")
 def test_what_does_not_divide_is_nobodys(model, steps, lr):
     parameters, n, rank = list(model.parameters()), dist.get_world_size(), dist.get_rank()
     each = len(parameters) // n
