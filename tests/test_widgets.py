@@ -68,6 +68,17 @@ def test_the_curve_keeps_its_place_and_is_drawn_only_where_something_is_new(monk
     assert drawings == [[0, 0], [1, 0], [0, 0]]
 
 
+def test_who_reads_that_a_run_has_finished_can_start_the_next_one(monkeypatch, tmp_path):
+    """While the thread of the last one draws, the button does nothing."""
+    script = tmp_path / "script.py"
+    script.write_text("from helpers import report\nreport(loss=1.0)")
+    panel, at_drawing = launch_panel(str(script)), []
+    monkeypatch.setattr(module, "draw_curves", lambda ax, reports: at_drawing.append(panel.output.value))
+    panel.run()
+    panel.thread.join(60)
+    assert "finished" in panel.output.value and at_drawing and "finished" not in at_drawing[-1]
+
+
 def test_the_panel_stops_a_run(tmp_path):
     script = tmp_path / "endless.py"
     script.write_text("import time\nprint('I wait')\ntime.sleep(1000)")

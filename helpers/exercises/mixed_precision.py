@@ -342,6 +342,7 @@ NETWORKS = {
     "a weight is too large for fp16": lambda: Block(1, 1e6),
     "nothing overflows": lambda: Block(1, 60000, 1, 1000.3),
     "the last layer overflows": lambda: Block(800, 600.3, 1000.3),
+    "a layer is called before and after the one that overflows": lambda: Block(1000.3, 800, 600.3, "layer0"),
     "a layer inside another overflows": lambda: Block(1, Block(1, Block(800, 1), 600.3), 1000.3),
     "a layer around others puts out NaN, by what it does itself": lambda: Block(1, Block(1, 600.3, gain=800), 1000.3),
     "the model puts out NaN, by what it does itself": lambda: Block(1, 600.3, 1000.3, gain=800),

@@ -119,7 +119,7 @@ class LaunchPanel(widgets.VBox):
     def _launch(self, script, nprocs, args):
         ranks = f"{nprocs} rank{'s' * (nprocs != 1)}"
         self.running = f"{script} is running on {ranks} …"
-        self._draw(self.running)
+        self._draw(self.running, CURVE_INTERVAL)
         try:
             run = launch(script, nprocs, shlex.split(args), timeout=TIMEOUT, show=self, on_report=self._report,
                          stop=self.stop_event)
@@ -148,17 +148,18 @@ class LaunchPanel(widgets.VBox):
 
     def _clear(self, nprocs):
         self.lines, self.reports, self.unfinished = [[] for _ in range(nprocs)], [[] for _ in range(nprocs)], {}
-        self.in_curve, self.curve_drawn = None, 0
+        self.in_curve, self.curve_drawn = None, time.monotonic()
 
     def _draw(self, status, curve_interval=0):
         self.drawn = time.monotonic()
-        self.output.value = draw_ranks(self.lines, self.unfinished, status)
         counts = [len(rows) for rows in self.reports]
         if counts != self.in_curve and self.drawn - self.curve_drawn >= curve_interval:
             with self.drawing:
                 draw_curves(self.axes, self.reports)
                 self.curve.value = as_html(self.figure)
             self.in_curve, self.curve_drawn = counts, time.monotonic()
+        # Last, for who reads that a run has finished may press Run at once.
+        self.output.value = draw_ranks(self.lines, self.unfinished, status)
 
     def _repr_mimebundle_(self, **kwargs):
         with self.drawing:
