@@ -211,7 +211,8 @@ class ShardTheStream(Exercise):
         elif wrong:
             often, wanted = ({1: "once"}.get(number[wrong[0]], f"{number[wrong[0]]} times") for number in (came, there))
             problem = f"item {wrong[0]} was read {often} instead of {wanted}"
-            look = ("what tells one reader from all others? Both its rank and its worker do" if came - there else
+            look = ("what tells one reader from all others? Both its rank and its worker do; and their numbers have "
+                    "no gap" if came - there else
                     "which number has each reader, and where do the last items go? And equal items are items of their "
                     "own, and some are false, such as 0")
         elif counts[-1] - counts[0] > 1:

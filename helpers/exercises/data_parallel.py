@@ -474,7 +474,8 @@ class Forward(InOneRank):
             if got.shape != wanted.shape or not torch.allclose(got, wanted, atol=1e-6):
                 other = "other values" if got.shape == wanted.shape else f"the shape {list(got.shape)}"
                 return (f"{who}: the output has {other}", f"that of `nn.Sequential(*layers)`, {list(wanted.shape)}",
-                        "each layer gets what the one before it returned, up to the last one")
+                        "each layer gets what the one before it returned, up to the last one; and nothing is kept from "
+                        "an earlier call")
             lines = printed.getvalue().strip().splitlines()
             if re.findall(r"\d+", printed.getvalue())[:1] != [str(len(chunk))]:
                 return (f"{who} printed {f'`{lines[0]}`' if lines else 'nothing'}",

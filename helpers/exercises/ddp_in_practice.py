@@ -297,7 +297,7 @@ class Resume(InGroup):
                     return not_yet(f"rank {rank}'s {part} has changed", "it stays as it is")
                 return not_yet(f"rank {rank}'s {part} has what it had before, `{name}` for example", "what the "
                                "snapshot holds: weights, buffers, momentum, lr", "which ranks load, into what, and all "
-                               "of it? `strict=False` hides names that do not fit")
+                               "of it? `strict=False`, or an `except` for every error, hides names that do not fit")
             if one["returned"] != wanted:
                 again = f": it would train epoch {epoch} again" if one["returned"] == epoch else ""
                 return not_yet(f"rank {rank} returned {one['returned']}{again}", f"{wanted}", "the line with `return`")
@@ -400,8 +400,8 @@ class TrainUntil(InGroup):
                         f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
                         f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
                 return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
-                               "after which steps the mean is asked for, and how it is compared: below the "
-                               "limit, not equal")
+                               "whose losses are averaged (those of all ranks, in this step), after which steps; and "
+                               "how the mean is compared: below the limit, not equal")
             if batches != "abcdef"[:made]:
                 return not_yet(f"rank {rank} trained on the batches {batches} of abcdef", "one after the other")
             if returned != wanted:
@@ -454,11 +454,13 @@ class WhoHangs(Exercise):
         rank, number = program[0], parted(*program[1:])
         for got in seen:
             if isinstance(got, str) or got[0] not in range(4):
-                return not_yet(f"it returned {got}", "two numbers: a rank, from 0 to 3, and a `collective_seq_id`")
+                return not_yet(f"it returned {got}", "two numbers: a rank, from 0 to 3, and a `collective_seq_id`",
+                               "a culprit that asked for another one in its place waits as well: compare names")
             if got[1] > number:
                 return not_yet(f"it returned number {got[1]}, but three ranks wait in number {number} already",
                                "the first collective that the others wait for in vain", "a rank may have asked for "
-                               "more before it waits: which of its entries is the first that is not `retired`?")
+                               "more before it waits: which of its entries is the first that is not `retired`? And "
+                               "who asked for another one in its place is not behind")
             if got[1] < number:
                 return not_yet(f"it returned number {got[1]}, but all ranks have come to that one, and finished it",
                                "a collective in which ranks wait", "`retired`; and the place of an entry in its list, "

@@ -433,8 +433,8 @@ class FineTune(InGroup):
                                "that is trained?")
             return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
                            "the weights of one process that has the batches of all ranks",
-                           seen[0]["guess"] or "what is frozen when; what is averaged: the gradients, in each step, "
-                           "before `optimizer.step()`; and plain SGD with `lr=0.1`")
+                           seen[0]["guess"] or "what is frozen when, and who clears its gradients meanwhile; what is "
+                           "averaged: the gradients, in each step, before `optimizer.step()`; plain SGD with `lr=0.1`")
         return None
 
 

@@ -141,13 +141,14 @@ def _fault(found, right):
     first = times(found[0], right[0])
     if first is None:
         return ("its gradient of the first step is another one", "is it summed over the ranks, in every rank? Does "
-                "each slot's loss begin with `random[slot]`?")
+                "each slot weigh the same, also where shares are uneven, and begin with `random[slot]`?")
     if abs(first - 1) > 1e-6:
         return (f"its gradient of the first step is {first:.3g} times that of the mean", "by what is each slot's loss "
                 "divided, and what do the ranks do with the sum?")
     if abs(times(found[1] - right[1], right[0]) or 0) > 1e-6:
         return "its gradient of the second step still holds that of the first", "when are gradients set to zero?"
-    return "its first step is right, a later one is not", "does `random[slot]` hold the state from after its last loss?"
+    return "its first step is right, a later one is not", ("does `random[slot]` hold the state from "
+            "after its last loss, also in what you return? Whose state of a slot wins there?")
 
 
 class WhoWaits(Alone):

@@ -125,7 +125,7 @@ class Aggregate(Alone):
             model.register_buffer("levels", torch.zeros(3, dtype=torch.uint8))
             for number, tensor in enumerate(model.state_dict().values()):
                 # Of three integers, the mean is whole; a sum of their thirds can be a little less.
-                values = 90 + (0, 17, -8)[worker] + 13 * torch.arange(tensor.numel()).view(tensor.shape) + number
+                values = 90 + (0, 17, -11)[worker] + 13 * torch.arange(tensor.numel()).view(tensor.shape) + number
                 tensor.copy_(values * 1.2345 - 130.7 + 37.3 * worker if tensor.is_floating_point() else values)
             states.append(model.state_dict())
         given, models = list(states), [dict(state) for state in states]  # our own; the same tensors are in them
@@ -459,7 +459,8 @@ class PullDown(Alone):
                     return not_yet(f"`{name}` of worker {worker} is {mine[name]}", f"{its}, as in the global model",
                                    "buffers: `parameters()` leaves them out; some are integers"
                                    if name in dict(models[0].named_buffers()) else
-                                   "whether every tensor of every local model gets its values")
+                                   "whether every tensor of every local model gets its values: of the models "
+                                   "themselves, for others put into the list are others")
                 if kept[name] != its:
                     return not_yet(f"who holds `{name}` of worker {worker} still reads {kept[name]}: the model has "
                                    "another tensor now", f"{its}, in the tensor that was there", copying)

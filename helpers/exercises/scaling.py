@@ -89,9 +89,9 @@ class PredictCurve(Alone):
                  (not_so, measured[0] * n / gpus[0]), (not_so, measured[-1] * n / gpus[-1]))
         if look := next((why for why, wrong in known if abs(one / wrong - 1) < 0.01), None):
             return look
-        return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in it, and does each "
-                "grow with n as it should? Fit seconds, which add up; tokens per second do not. And is it the order "
-                "of `wanted`?")
+        return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in each measurement "
+                "of several GPUs, and does each grow with n as it should? Fit seconds, which add up; tokens per second "
+                "do not. And is it the order of `wanted`?")
 
 
 def _cluster(kind):
@@ -186,7 +186,8 @@ class ChooseLayout(Alone):
             return not_yet(f"{tuple(found)} holds {held(*found):.1f} GiB", expected, f"it does not fit in {limit} GiB")
         if seconds(*found) > seconds(*best) * (1 + 1e-9):
             return not_yet(f"{tuple(found)} takes {seconds(*found):.2f} s", expected,
-                           "is every allowed layout tried, and are they compared by `seconds`?")
+                           "is every allowed layout tried (who holds just `limit` fits), and are they compared by "
+                           "`seconds`?")
         return None
 
 
@@ -242,6 +243,7 @@ class StepsBetweenSaves(Alone):
                  "hours and seconds are mixed": (2 * save * hours / gpus) ** 0.5 / step,
                  "that is in seconds; steps are asked for": (2 * save * mtbf) ** 0.5,
                  half_cost: (save * mtbf) ** 0.5 / step,
+                 "a save comes once in an interval, not with each step": (2 * save * mtbf) ** 0.5 / (step + save),
                  "an hour has 3600 seconds, not 60": (2 * save * 60 * hours / gpus) ** 0.5 / step,
                  "that is half the time between failures; how long a save takes counts, too": mtbf / 2 / step,
                  "that is the time between failures itself: half of it would be lost at each": mtbf / step}

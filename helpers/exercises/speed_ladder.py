@@ -80,6 +80,9 @@ def mistakes(once, each, epochs, faster, price):
     old, new = before + epochs * each_before, start + epochs * epoch + price
     yield "how many times as fast: the old time over the new one", new / old
     yield "the price comes once, and not in each epoch", old / (new + (epochs - 1) * price)
+    for times in epochs - 1, epochs + 1:
+        yield ("there are `epochs` epochs, with the first one",
+               (before + times * each_before) / (start + times * epoch + price))
     if price:
         yield "the price is missing: the rung itself takes time", old / (new - price)
         yield "the price belongs to the new time, not to the old one", (old + price) / (new - price)

@@ -115,7 +115,8 @@ class MeanOfRanks(InGroup):
                 def near(value, got=got):
                     return abs(got - value) < 1e-4
 
-                look = "the sum of all numbers, divided by how many there are: has every rank both?"
+                look = ("the sum of all numbers, divided by how many there are: has every rank both? And is anything "
+                        "kept from an earlier call?")
                 guess = ""
                 if near(sum(values)):
                     guess, look = ", the sum", "what is missing between a sum and a mean?"

@@ -180,7 +180,7 @@ test_start_safely = edits(
      "the parent now computes with 1 thread(s)"),
     (((SPAWN, FORK), ("target=work", "target=work()")), "without parentheses"),
     (((SPAWN, "threading.Thread(target=work)"), ("import torch.multiprocessing as mp", "import threading")),
-     "ran in the parent's own process"),
+     "your function returned a Thread"),
     (((SPAWN, FORK), ("target=work", "target=print")), "`work` had not come to its end"),
     ("return process", "process.join()", "returned None"),
     (START, "pass", "returned a process that was never started"),

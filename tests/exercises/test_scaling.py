@@ -18,7 +18,7 @@ from tests.answers import edits, right, wrong
 test_predict_curve = edits(
     ex.predict_curve,
     ("2 * (n - 1), 2 * (n - 1) / n", "0 * n, 2 * (n - 1) / n", "8 to 64 GPUs: on 256 GPUs"),
-    ("2 * (n - 1), 2 * (n - 1) / n * size / 1e9", "2 * (n - 1), 0 * n", "rounds and bytes. Are all in it"),
+    ("2 * (n - 1), 2 * (n - 1) / n * size / 1e9", "2 * (n - 1), 0 * n", "rounds and bytes. Are all in each"),
     ("1 / n, 2 * (n - 1),", "0 * n, 2 * (n - 1),", "tokens/s"),
     ("terms(wanted)", "terms(sorted(wanted))", "one GPU among them: on 3 GPUs"),
     ("1 / n, 2 * (n - 1),", "1 / n, np.log2(n),", "tokens/s"),
