@@ -455,6 +455,7 @@ class WhoHangs(Exercise):
         for got in seen:
             if isinstance(got, str) or got[0] not in range(4):
                 return not_yet(f"it returned {got}", "two numbers: a rank, from 0 to 3, and a `collective_seq_id`",
+                               "" if isinstance(got, str) else
                                "a culprit that asked for another one in its place waits as well: compare names")
             if got[1] > number:
                 return not_yet(f"it returned number {got[1]}, but three ranks wait in number {number} already",

@@ -147,8 +147,8 @@ def _fault(found, right):
                 "divided, and what do the ranks do with the sum?")
     if abs(times(found[1] - right[1], right[0]) or 0) > 1e-6:
         return "its gradient of the second step still holds that of the first", "when are gradients set to zero?"
-    return "its first step is right, a later one is not", ("does `random[slot]` hold the state from "
-            "after its last loss, also in what you return? Whose state of a slot wins there?")
+    return ("its first step is right, a later one is not", "does `random[slot]` hold the state from after its last "
+            "loss, also in what you return? Whose state of a slot wins there?")
 
 
 class WhoWaits(Alone):

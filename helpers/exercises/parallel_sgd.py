@@ -459,8 +459,8 @@ class PullDown(Alone):
                     return not_yet(f"`{name}` of worker {worker} is {mine[name]}", f"{its}, as in the global model",
                                    "buffers: `parameters()` leaves them out; some are integers"
                                    if name in dict(models[0].named_buffers()) else
-                                   "whether every tensor of every local model gets its values: of the models "
-                                   "themselves, for others put into the list are others")
+                                   "whether every tensor of every local model gets its values; another model, put "
+                                   "into the list, is not the worker's")
                 if kept[name] != its:
                     return not_yet(f"who holds `{name}` of worker {worker} still reads {kept[name]}: the model has "
                                    "another tensor now", f"{its}, in the tensor that was there", copying)

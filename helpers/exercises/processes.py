@@ -359,10 +359,11 @@ class StartSafely(Exercise):
         with scratch() as folder:
             told = Path(folder, "told")
             process = start_safely(functools.partial(_work, told, os.getpid()))
-            if not hasattr(process, "join") or getattr(process, "pid", None) is None:
+            if not hasattr(process, "join") or (getattr(process, "pid", None) is None
+                                                and not isinstance(process, threading.Thread)):  # it is waited for
                 kind = "process that was never started" if hasattr(process, "pid") else type(process).__name__
                 return not_yet(f"your function returned a {kind}", "the process that it has started",
-                               "`Process(target=work)` makes one, `start()` starts it: no thread, no group of them")
+                               "`Process(target=work)` makes one, `start()` starts it; a context holds many")
             process.join()
             said, exitcode = told.read_text() if told.exists() else "", getattr(process, "exitcode", None)
         if not said:

@@ -5,11 +5,13 @@ import gc
 import time
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from helpers.exercises.alone import Alone
@@ -67,17 +69,16 @@ class ShardedAdamw(InGroup):
         # 18 tensors, 4,825 numbers: nothing that four ranks could share out evenly.
         model = nn.Sequential(*(nn.Linear(24, 24) for _ in range(8)), nn.Linear(24, 1)).to(getattr(torch, dtype))
         plain, parameters, differ = copy.deepcopy(model), list(model.parameters()), []
-        begin = list(map(torch.Tensor.clone, parameters))
         # A bias has gradients so small that AdamW's eps counts: made larger or smaller, they are seen in the weights.
         gradients = [[torch.randn_like(one) * (1 if one.dim() > 1 else 1e-5) for one in parameters] for _ in range(3)]
         originals = [one.untyped_storage() for one in parameters]  # kept: no new one can have the address of an old one
         reference = torch.optim.AdamW(plain.parameters(), lr=0.01)
-        after = []
+        after = [parameters_to_vector(plain.parameters()).detach()]  # and before the first step
         for given in gradients:
             for one, gradient in zip(plain.parameters(), given, strict=True):
                 one.grad = gradient.clone()
             reference.step()
-            after.append([one.detach().clone() for one in plain.parameters()])
+            after.append(parameters_to_vector(plain.parameters()).detach())
 
         states, most = {}, []  # of all optimizers: {place: bytes} after a step's `step()`; the sums, by step
 
@@ -86,14 +87,13 @@ class ShardedAdamw(InGroup):
                           for value in state.values() if getattr(value, "ndim", 0))
 
         def steps():
-            for before, given, wanted in zip([begin, *after], gradients, after):  # noqa: B905 - the last goes before none
+            for given, (was, should) in zip(gradients, pairwise(after), strict=True):
                 for one, gradient in zip(parameters, given, strict=True):
                     one.grad = gradient  # made before the count begins
                 yield
                 most.append(sum(states.values()))
                 states.clear()
-                was, is_now, should = (torch.cat([one.detach().flatten() for one in ones])
-                                       for ones in (before, parameters, wanted))
+                is_now = parameters_to_vector(one.detach().contiguous() for one in parameters)
                 off, moved = (is_now - should).abs(), is_now != was
                 still = (~moved).sum().item() if (off * moved).max() < 1e-5 else 0  # beside numbers that are right
                 differ.append((off.max().item(), still, ((is_now - was).norm() / (should - was).norm()).item()))

@@ -286,9 +286,9 @@ test_first_overflow = edits(
     ("        model(images)\n", "        model(images)\n        model(images)\n", "the model ran 2 times"),
     ("found[0] if found else None", "found[0] if found else ''", "the model itself"),
     ("    with", "    model.requires_grad_(False)\n    with", "weights that are trained"),
-    ((("        def hook(module, inputs, output):\n            if not output",
-       "        called = []\n        def hook(module, inputs, output):\n            called.append(1)\n"
-       "            if len(called) == 1 and not output"),),
+    ("        def hook(module, inputs, output):\n            if not output",
+     "        called = []\n        def hook(module, inputs, output):\n            called.append(1)\n"
+     "            if len(called) == 1 and not output",
      "called twice overflows the second time: the output of the model itself is not finite, but"),
 )
 

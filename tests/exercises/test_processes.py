@@ -180,9 +180,10 @@ test_start_safely = edits(
      "the parent now computes with 1 thread(s)"),
     (((SPAWN, FORK), ("target=work", "target=work()")), "without parentheses"),
     (((SPAWN, "threading.Thread(target=work)"), ("import torch.multiprocessing as mp", "import threading")),
-     "your function returned a Thread"),
+     "ran in the parent's own process"),
     (((SPAWN, FORK), ("target=work", "target=print")), "`work` had not come to its end"),
     ("return process", "process.join()", "returned None"),
+    ("return process", "return mp.spawn(print, join=False)", "your function returned a ProcessContext"),
     (START, "pass", "returned a process that was never started"),
 )
 
