@@ -141,4 +141,4 @@ def _small_packages():
     learn = (COURSE / "requirements.txt").read_text(encoding="utf-8").partition("# for the tests")[0]
     listed = re.findall(r"^([\w-]+)==[^;\n]*(?:; sys_platform == \"(\w+)\")?", learn, re.MULTILINE)
     return [name for name, system in listed
-            if name not in ("torch", "torchvision", "jupyterlab") and system in ("", sys.platform)]
+            if name not in ("torch", "torchvision", "jupyterlab", "jsonschema") and system in ("", sys.platform)]
