@@ -11,12 +11,11 @@ missing_names.install()
 
 _HOME = {
     "launch": "helpers.launcher",
-    "Run": "helpers.launcher",
     "RankError": "helpers.launcher",
     "report": "helpers.reporting",
 }
 
-__all__ = ["RankError", "Run", "launch", "report"]
+__all__ = ["RankError", "launch", "report"]
 
 
 def __getattr__(name):

@@ -101,13 +101,6 @@ def encode(number, form):
     return Encoded(bits[0], bits[1:1 + form.exponent_bits], bits[1 + form.exponent_bits:], value, kind)
 
 
-def _power(base, exponent):
-    try:
-        return base**exponent
-    except OverflowError:
-        return math.inf if (base > 1) == (exponent > 0) else 0.0
-
-
 def parse(text):
     """The number that a text says: `0.1`, `-3e-8`, `1/3`, `2**-24`, `inf` or `nan`.
 
@@ -117,7 +110,10 @@ def parse(text):
     ratio = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?)\s*/\s*(\d+(?:\.\d*)?)\s*", text)
     try:
         if power:  # as in Python, a minus sign comes after the power
-            size = _power(float(power[1].lstrip("+-")), int(power[2]))
+            try:
+                size = float(power[1].lstrip("+-")) ** float(power[2])
+            except OverflowError:
+                size = math.inf
             return -size if power[1].startswith("-") else size
         if ratio:
             return float(ratio[1]) / float(ratio[2])

@@ -22,6 +22,7 @@ however that ends. (All nodes see the same files, as computers of a cluster see 
 
 import atexit
 import contextlib
+import importlib.util
 import ipaddress
 import itertools
 import json
@@ -32,7 +33,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from pathlib import Path
 
@@ -90,20 +90,18 @@ class Nodes(contextlib.AbstractContextManager):
         """Start the switch and the nodes; return None, or why that does not work here."""
         if sys.platform != "linux" or not all(map(shutil.which, ("unshare", "nsenter"))):
             return "it takes Linux, with util-linux"
-        with contextlib.suppress(ImportError):
-            import pyroute2  # noqa: F401, here, because only Linux needs it
-
-            self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child",
-                                    "--mount-proc", sys.executable, _INSIDE, "switch"])
-            try:
-                self._ask(cable=1000)  # to find out whether that works here
-                for node in range(self.n):
-                    self.boot(node)
-                return None
-            except RuntimeError as error:
-                self._keeper.communicate()  # closes its stdin, by which it ends
-                return str(error)
-        return "the package pyroute2 is missing"
+        if importlib.util.find_spec("pyroute2") is None:
+            return "the package pyroute2 is missing"
+        self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child",
+                                "--mount-proc", sys.executable, _INSIDE, "switch"])
+        try:
+            self._ask(cable=1000)  # to find out whether that works here
+            for node in range(self.n):
+                self.boot(node)
+            return None
+        except RuntimeError as error:
+            self._keeper.communicate()  # closes its stdin, by which it ends
+            return str(error)
 
     def _ask(self, **what):
         """Have the switch do something, and wait for its answer."""
@@ -135,9 +133,10 @@ class Nodes(contextlib.AbstractContextManager):
             self._ask(cable=mbit)
 
     def start(self, node, command, env=None, **popen):
-        """Start a command on a node; return its `Popen`. `env` comes on top of this process's environment.
+        """Start a command on a node; return its `Popen`, to wait for and to read from.
 
-        Its `env` is all that was set. End it by `kill(node)`: its Popen is only that of who waits for it.
+        `env` comes on top of this process's environment and of what all commands get; the Popen's attribute `env` holds
+        these two. A signal to it reaches only who waits for the command there: `kill(node)` ends that.
 
         Raises:
             RuntimeError: the node was killed; `boot` it.
@@ -221,22 +220,20 @@ class Nodes(contextlib.AbstractContextManager):
             raise RuntimeError(f"there is no cable to unplug: {self.kind}")
         self._ask(unplug=node)
 
-    def start_torchrun(self, script, *options, script_args=(), nproc_per_node=1, nodes=None, env=None, rdzv_conf=""):
-        """Start a torchrun agent on each of `nodes` (all, if not said), which meet at the first; return a `Job`.
+    def start_torchrun(self, script, *options, script_args=(), nproc_per_node=1, env=None, rdzv_conf=""):
+        """Start a torchrun agent on each node, which meet at the first; return a `Job`.
 
         `options` are torchrun's own, and come after ours, all but `rdzv_conf`, "key=value,…", of which the last would
         count alone. The script's arguments are `script_args`.
         """
-        nodes = list(range(self.n)) if nodes is None else list(nodes)
         self._jobs += 1
         port = 29500 + self._jobs if self.shaped else _free_port()
-        endpoint = f"{self.addresses[nodes[0]]}:{port}"
         job = Job(self)
-        for node in nodes:
-            job.add(node, [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(nodes)}",
+        for node in range(self.n):
+            job.add(node, [sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.n}",
                            f"--nproc-per-node={nproc_per_node}", f"--rdzv-id=job-{self._jobs}", "--rdzv-backend=c10d",
-                           f"--rdzv-endpoint={endpoint}",
-                           f"--rdzv-conf=is_host={int(node == nodes[0])},{rdzv_conf}".rstrip(","),
+                           f"--rdzv-endpoint={self.addresses[0]}:{port}",
+                           f"--rdzv-conf=is_host={int(node == 0)},{rdzv_conf}".rstrip(","),
                            f"--local-addr={self.addresses[node]}", *options, script, *script_args], env)
         return job
 
@@ -365,7 +362,7 @@ class Job:
                 self.lab.boot(node)
 
 
-_LABS = weakref.WeakSet()
+_LABS = set()
 
 
 def _forget():

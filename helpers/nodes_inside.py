@@ -27,8 +27,17 @@ def _switch():
 
     libc, nodes, speed = ctypes.CDLL(None, use_errno=True), {}, [None]
 
+    @contextlib.contextmanager
     def inside(node):  # netlink's sockets belong to the network in which they were made
-        return _Network(libc, f"/proc/{nodes[node].pid}/ns/net")
+        here, there = (os.open(f"/proc/{process}/ns/net", os.O_RDONLY) for process in ("self", nodes[node].pid))
+        try:
+            if libc.setns(there, _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+            yield
+        finally:
+            libc.setns(here, _CLONE_NEWNET)
+            os.close(here)
+            os.close(there)
 
     def kill(node):
         if node in nodes:
@@ -96,22 +105,6 @@ def _switch():
         finally:
             for node in nodes.values():
                 node.communicate()
-
-
-class _Network(contextlib.AbstractContextManager):
-    """This process is in another network for a while."""
-
-    def __init__(self, libc, path):
-        self.libc, self.there, self.here = libc, os.open(path, os.O_RDONLY), os.open("/proc/self/ns/net", os.O_RDONLY)
-
-    def __enter__(self):
-        if self.libc.setns(self.there, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
-
-    def __exit__(self, *_):
-        self.libc.setns(self.here, _CLONE_NEWNET)
-        os.close(self.there)
-        os.close(self.here)
 
 
 @contextlib.contextmanager

@@ -3,8 +3,9 @@
 import json
 import os
 
-#: Names the file that `launch` watches for one rank's numbers; absent when nobody listens (plain torchrun).
-REPORT_FILE = "HELPERS_REPORT_FILE"
+#: In the environment of every rank that `launch` started: the folder of its run, and the file that it watches for the
+#: rank's numbers. Absent when nobody listens (plain torchrun).
+RUN_FOLDER, REPORT_FILE = "HELPERS_RUN_FOLDER", "HELPERS_REPORT_FILE"
 
 _open = None  # (path, descriptor): opened at the first report of a process
 

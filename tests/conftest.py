@@ -118,7 +118,7 @@ def nothing_left():
 
     yield
     assert eventually(lambda: not children()), children()
-    folders = [path for session in server._started.values() for path in session.glob("run-*")]
+    folders = list(server._session_folder().glob("run-*"))
     assert not folders, folders
 
 

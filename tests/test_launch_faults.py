@@ -1,5 +1,6 @@
 """launch under faults: each ends within its time with an error that a learner can act on, and leaves nothing behind."""
 
+import fcntl
 import os
 import pickle
 import re
@@ -7,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import threading
 import time
+from multiprocessing.connection import Connection
 
 import psutil
 import pytest
@@ -130,6 +133,20 @@ def test_a_rank_that_goes_away_is_named(how, exitcode, message):
     assert (error.rank, error.exitcode) == (1, exitcode)
     assert says(error, message)
     assert seconds < 20
+
+
+def test_a_rank_that_fails_is_named_where_poll_raises(monkeypatch):
+    """On Windows, a pipe whose other end is closed raises where others say that there is something to read."""
+    poll = Connection.poll
+
+    def as_on_windows(pipe):
+        if poll(pipe) and fcntl.ioctl(pipe.fileno(), termios.FIONREAD, b"0000") == bytes(4):
+            raise BrokenPipeError("[WinError 109] The pipe has been ended")
+        return poll(pipe)
+
+    monkeypatch.setattr(Connection, "poll", as_on_windows)
+    error, _ = failing(before)
+    assert (error.rank, error.exitcode) == (1, 1) and says(error, "boom before")
 
 
 def test_a_rank_that_leaves_in_good_order_too_early_is_named():
@@ -491,8 +508,7 @@ def test_two_notebooks_at_once():
 
 def test_a_fork_server_that_ended_or_lost_its_files_is_replaced():
     launch(print, nprocs=1, show=False)
-    for session in list(server._started.values()):
-        shutil.rmtree(session, ignore_errors=True)
+    shutil.rmtree(server._session_folder())
     assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
     shutil.rmtree(workarounds.server_socket_folder())
     assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]

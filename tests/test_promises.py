@@ -163,7 +163,7 @@ def test_files_are_private_whatever_the_umask(tmp_path):
             "    for entry in os.scandir(os.environ['TMPDIR']):\n"
             "        print(oct(entry.stat().st_mode & 0o777), entry.name)\n"
             "launch(work, show=False, on_report=look)\n"
-            "[shutil.rmtree(folder) for folder in server._started.values()]\n"  # as a cleaner of old files does
+            "shutil.rmtree(server._session_folder())\n"  # as a cleaner of old files does
             "launch(work, show=False, on_report=look)\n")
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True,
                           capture_output=True, text=True, timeout=120, cwd=ROOT)

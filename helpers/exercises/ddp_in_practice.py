@@ -15,6 +15,7 @@ from helpers.exercises.group import InGroup, Lost
 from helpers.instruments.files import changed_last, deaths
 from helpers.instruments.hangs import dumps_of, parted
 from helpers.instruments.waits import meet
+from helpers.reporting import RUN_FOLDER
 
 
 class ExactAccuracy(InGroup):
@@ -190,8 +191,6 @@ _NONE, _HALF = "no snapshot at all: no file at `path`", "half a file, or another
 
 
 def _folder():
-    from helpers.launcher.rank import RUN_FOLDER  # here, because it starts the fork server
-
     return Path(os.environ[RUN_FOLDER])
 
 

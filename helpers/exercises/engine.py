@@ -44,6 +44,7 @@ import types
 from dataclasses import dataclass, replace
 
 from helpers.exercises.journal import STATUSES, record
+from helpers.reporting import RUN_FOLDER
 
 NOT_ATTEMPTED, NOT_YET, CORRECT = STATUSES
 
@@ -318,8 +319,6 @@ def _busy():
 
 def scratch():
     """For probes: a temporary folder, as a context, that goes with the run, also where the rank is killed."""
-    from helpers.launcher.rank import RUN_FOLDER
-
     return tempfile.TemporaryDirectory(dir=os.environ[RUN_FOLDER])
 
 

@@ -16,7 +16,7 @@ _UNWAITED = "started an asynchronous operation and never waited for it"
 
 
 class _Lost(RuntimeError):
-    """Some rank waited in vain, which ends the case in every rank. Its arguments: `Lost.lines`, and `starved()`."""
+    """Some rank waited in vain, which ends the case in every rank. Its argument: what this rank observes, a `Lost`."""
 
 
 class Lost(NamedTuple):
@@ -75,15 +75,15 @@ class InGroup(Exercise):
             without_core = starved()  # before it meets the others, for who waits there long is often without a core
             lines = meet(line)
             if any(lines):
-                raise _Lost(lines, without_core)
+                raise _Lost(Lost(lines, (without_core - before) / cls.limit,
+                                 (len(cls.traffic.sent), cls.traffic.received)))
             return returned
 
         before = starved()
         try:
             return cls.probe(together, case)
         except _Lost as lost:
-            return Lost(lost.args[0], (lost.args[1] - before) / cls.limit,
-                        (len(cls.traffic.sent), cls.traffic.received))
+            return lost.args[0]
 
     @staticmethod
     def ends_after(observed):

@@ -19,6 +19,7 @@ from helpers.instruments.calls import counted_calls
 from helpers.instruments.collectives import counted_traffic
 from helpers.instruments.traces import COMMUNICATION, OTHER, Event, Trace, TraceError, read, together
 from helpers.instruments.waits import meet
+from helpers.reporting import RUN_FOLDER
 from helpers.workers.profiling.slow_training import Log, digits, network, train
 
 
@@ -92,8 +93,6 @@ class ProfileTheLoop(Exercise):
 
 def _held(prof):
     """{number of the profiler's step: the batches whose work lies inside it}, from the trace that it writes."""
-    from helpers.launcher.rank import RUN_FOLDER
-
     prof.export_chrome_trace(path := f"{os.environ[RUN_FOLDER]}/loop.json")
     try:
         trace = read(path)

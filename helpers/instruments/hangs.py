@@ -5,7 +5,7 @@ import os
 import time
 
 #: Collectives by the letters of a program.
-_ASYNC = {"r": lambda dist, x, **how: dist.all_reduce(x, **how), "b": lambda dist, x, **how: dist.barrier(**how),
+_COLLECTIVES = {"r": lambda dist, x, **how: dist.all_reduce(x, **how), "b": lambda dist, x, **how: dist.barrier(**how),
           "g": lambda dist, x, **how: dist.all_gather([x.clone() for _ in range(4)], x, **how)}
 
 
@@ -29,7 +29,7 @@ def dumps_of(culprit, its, others):
         dist.init_process_group("gloo")
     group, vain = dist.new_group(), parted(its, others)
     for number, letter in enumerate(its if dist.get_rank() == culprit else others, start=1):
-        work = _ASYNC[letter](dist, torch.ones(3), group=group, async_op=True)
+        work = _COLLECTIVES[letter](dist, torch.ones(3), group=group, async_op=True)
         if number < vain:
             work.wait()
     while True:

@@ -14,6 +14,8 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
+from helpers.reporting import RUN_FOLDER
+
 #: Seconds after which a rank on a quiet machine gives up a collective to which not all ranks come.
 PATIENCE = 1.5
 
@@ -24,15 +26,14 @@ _meetings = itertools.count()
 
 
 def starved():
-    """Seconds for which this process's threads were ready to run and waited for a core, since it began.
+    """Seconds for which this process's living threads were ready to run and waited for a core, since they began.
 
     0 where the system does not say. Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
     """
     total = 0
-    with contextlib.suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/schedstat") as file:
-                total += int(file.read().split()[1])
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            total += int(thread.read_text().split()[1])
     return total / 1e9
 
 
@@ -62,7 +63,7 @@ def meet(word=""):
     Raises:
         RuntimeError: a rank has failed, and will not come.
     """
-    from helpers.launcher.rank import RUN_FOLDER, Files, write  # here, because it starts the fork server
+    from helpers.launcher.rank import Files, write  # here, because it starts the fork server
 
     number, folder = next(_meetings), Path(os.environ[RUN_FOLDER])
     ranks = range(int(os.environ["WORLD_SIZE"]))

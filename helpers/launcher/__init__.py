@@ -20,10 +20,10 @@ import multiprocessing
 import os
 
 from helpers.launcher import server
-from helpers.launcher.errors import Failure, RankError
-from helpers.launcher.run import Run, launch
+from helpers.launcher.errors import RankError
+from helpers.launcher.run import launch
 
-__all__ = ["Failure", "RankError", "Run", "launch"]
+__all__ = ["RankError", "launch"]
 
 if multiprocessing.parent_process() is None and server.SESSION not in os.environ:  # neither a rank nor the server
     with contextlib.suppress(OSError):  # the first launch will say what is wrong

@@ -12,13 +12,14 @@ import os
 import types
 from pathlib import Path
 
-from helpers.launcher.rank import RUN_FOLDER
+from helpers.reporting import RUN_FOLDER
 
 WORKERS = Path(__file__).parents[1] / "workers"
+_OWNER = os.getpid()
 
 
-def refuse_inside_a_rank(owner):
-    """Refuse a launch from inside a rank, or from a process forked from the notebook's (`owner` is its id).
+def refuse_inside_a_rank():
+    """Refuse a launch from inside a rank, or from a process forked from the notebook's.
 
     Raises:
         RuntimeError: always in such a process; and where the current folder has been deleted.
@@ -26,7 +27,7 @@ def refuse_inside_a_rank(owner):
     if RUN_FOLDER in os.environ:
         raise RuntimeError("launch() was called inside a rank. A worker script or function is what launch() starts; "
                            "call launch() in the notebook only, not in the script.")
-    if os.getpid() != owner:
+    if os.getpid() != _OWNER:
         raise RuntimeError("launch() was called in a process forked from the notebook; call it in the notebook")
     try:
         os.getcwd()
@@ -92,11 +93,10 @@ def packed_work(what, args):
     if isinstance(args, str | bytes) or not isinstance(args, list | tuple):
         example = 'args=["--epochs", "3"]' if isinstance(what, str | os.PathLike) else "args=(0.1,)"
         raise TypeError(f"args must be a list or tuple, for example {example}, not {args!r:.60}")
-    work = {"script": None, "args": None, "call": None, "cells": _cells()}
     if isinstance(what, str | os.PathLike):
-        return {**work, "script": _script(what), "args": [_word(arg) for arg in args]}
+        return {"cells": _cells(), "script": _script(what), "args": [_word(arg) for arg in args]}
     if callable(what):
-        return {**work, "call": _call(what, args)}
+        return {"cells": _cells(), "call": _call(what, args)}
     raise TypeError(f"launch() runs a script (its file name) or a function, not {what!r:.60}")
 
 

@@ -90,8 +90,7 @@ def failure_of(rank, files, exitcode):
     """The Failure of a rank whose process has ended, or None if it finished its work."""
     if files.failure.exists():
         told = json.loads(files.failure.read_text())
-        code = told["code"] if exitcode in (None, 0) else exitcode
-        return Failure(rank, code, told["message"], told["traceback"], told["at"] / 1e9)
+        return Failure(rank, exitcode or told["code"], told["message"], told["traceback"], told["at"] / 1e9)
     if exitcode == 0 and files.result.exists():
         return None
     if exitcode == 0:

@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from helpers.launcher import workarounds
+from helpers.launcher import rank, server, workarounds
 
 # torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; cloudpickle, the rank's
 # own code and that by which multiprocessing starts it, because every rank needs them, and what the ranks of a check
@@ -48,24 +48,22 @@ def outlive_the_kernel(session):
     atexit.register(clean_up)
 
 
-if "HELPERS_SESSION" in os.environ:
+if server.SESSION in os.environ:
     # Jupyter interrupts and kills a kernel together with its process group. The server must not hear of the first, and
     # must survive the second, to clean up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setsid()
     gc.disable()  # all that is imported stays: looking for garbage in it takes an eighth of the time
     failed = preload()
-    workarounds.remember_entry_points("torch.distributed.backends")
+    workarounds.remember_entry_points()
     gc.collect()
     gc.freeze()  # the collector of a rank then never touches, and so never copies, the pages it shares with the server
     gc.enable()
     workarounds.gather_in_huge_pages()
-    outlive_the_kernel(os.environ["HELPERS_SESSION"])
+    outlive_the_kernel(os.environ[server.SESSION])
     # The server sets its own, and leaves this one to ranks: interrupted before it is one, a rank ends without a word.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    unfinished = Path(os.environ["HELPERS_SESSION"], f"unready-{os.getpid()}")
     try:
-        unfinished.write_text(json.dumps(failed))
-        unfinished.rename(unfinished.with_name(f"ready-{os.getpid()}"))
+        rank.write(Path(os.environ[server.SESSION], f"ready-{os.getpid()}"), json.dumps(failed).encode())
     except FileNotFoundError:  # the kernel has ended meanwhile, in good order, and has removed the folder
         os._exit(0)

@@ -12,6 +12,7 @@ from multiprocessing import connection
 
 from helpers.launcher import rank as rank_module
 from helpers.launcher import server, workarounds
+from helpers.reporting import REPORT_FILE, RUN_FOLDER
 
 
 class Processes:
@@ -68,12 +69,12 @@ class Processes:
 
     def _has_left(self, rank):
         goodbye = self.goodbyes[rank]
-        if goodbye and goodbye.poll():
-            try:
+        if goodbye:
+            with contextlib.suppress(EOFError, BrokenPipeError):  # it has ended without a word: the exit code tells
+                if not goodbye.poll():  # on Windows, this raises the second (python/cpython#85180)
+                    return False
                 goodbye.recv_bytes()
                 self.left.add(rank)
-            except EOFError:  # it has ended without a word: the exit code tells
-                pass
             goodbye.close()
             self.goodbyes[rank] = None
         return rank in self.left
@@ -83,9 +84,7 @@ class Processes:
         if rank_module.SAY_WHAT_YOU_DO is None:
             return
         asked = [rank for rank, code in enumerate(self.exitcodes()) if code is None]
-        for rank in asked:
-            with contextlib.suppress(OSError):
-                os.kill(self.processes[rank].pid, rank_module.SAY_WHAT_YOU_DO)
+        self._signal(rank_module.SAY_WHAT_YOU_DO)
         end = time.monotonic() + seconds
         while time.monotonic() < end and not all(self._answered(rank) for rank in asked):
             time.sleep(0.01)
@@ -105,7 +104,7 @@ class Processes:
     def end(self):
         """End every rank, and every process that a rank has left behind, at once; free what was held for them."""
         if hasattr(os, "killpg"):
-            self._signal(signal.SIGKILL, groups=True)
+            self._signal(signal.SIGKILL, os.killpg)
         codes = self.exitcodes()
         for process, code in zip(self.processes, codes, strict=True):
             if code is None:
@@ -123,13 +122,12 @@ class Processes:
             goodbye.close()
         self.processes, self.goodbyes, self.left = [], [], set()
 
-    def _signal(self, number, groups=False):
+    def _signal(self, number, send=os.kill):
         for process in self.processes:
-            for send in (os.killpg, os.kill) if groups else (os.kill,):
-                # A rank that has ended may have left its group behind, but its own number may be another's by now.
-                if send is not os.kill or process.exitcode is None:
-                    with contextlib.suppress(OSError):
-                        send(process.pid, number)
+            # A rank that has ended may have left its group behind, but its own number may be another's by now.
+            if send is not os.kill or process.exitcode is None:
+                with contextlib.suppress(OSError):
+                    send(process.pid, number)
 
 
 def rank_environment(rank, nprocs, port, folder, files):
@@ -140,7 +138,7 @@ def rank_environment(rank, nprocs, port, folder, files):
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         "TORCHELASTIC_RUN_ID": folder.name, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
         "TORCHELASTIC_USE_AGENT_STORE": False,
-        rank_module.RUN_FOLDER: folder, "HELPERS_REPORT_FILE": files.reports,
+        RUN_FOLDER: folder, REPORT_FILE: files.reports,
     }
     # One thread per rank, as torchrun sets it, unless the learner has; a single rank may use all cores. And traffic
     # stays on this machine: without these, gloo and NCCL would listen on the address of the host's name.

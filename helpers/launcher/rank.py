@@ -20,9 +20,6 @@ from pathlib import Path
 
 from helpers.launcher import workarounds
 
-#: In the environment of every rank that `launch` started: the folder of its run.
-RUN_FOLDER = "HELPERS_RUN_FOLDER"
-
 #: The signal at which a rank writes down what it is doing (SIGUSR1 is left to the learner: Slurm sends it).
 SAY_WHAT_YOU_DO = getattr(signal, "SIGUSR2", None)
 
@@ -57,8 +54,8 @@ def main(folder, rank, environment, parent, goodbye):
         _only_in(me)
         _end_in_good_order(files, result, folder, int(environment["WORLD_SIZE"]), goodbye)
     except SystemExit as leaving:
-        _only_in(me, leaving.code)
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        _only_in(me, code)
         if code:
             said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({code})"
             _fail(files, f"SystemExit: {said}", leaving, code)
@@ -89,7 +86,7 @@ def _only_in(rank_process, code=0):
     """End a process that the learner's code has forked from the rank: it leaves no result and no failure."""
     if os.getpid() != rank_process:
         _flush()
-        os._exit(code if isinstance(code, int) else int(code is not None))
+        os._exit(code)
 
 
 def _become_a_rank(files, folder, environment, parent):
@@ -145,7 +142,7 @@ def _write_to(log):
 
 def _run(work):
     linecache.cache.update(work["cells"])  # tracebacks, inspect and torch.compile find the source of notebook cells
-    if work["script"] is None:
+    if "call" in work:
         import cloudpickle
 
         function, args = cloudpickle.loads(work["call"])

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import json
-import os
 import pickle
 import shutil
 import time
@@ -20,8 +19,6 @@ LEAVE = 1.0
 ROOT_WAIT = 1.0
 #: Seconds between two looks at the ranks' logs: often at first, then more rarely, for looking takes time from training.
 PERIODS = (0.02, 0.1)
-
-_owner = os.getpid()
 
 
 @dataclass
@@ -72,7 +69,7 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
             the message says what to do instead.
     """
     began = time.monotonic()
-    arguments.refuse_inside_a_rank(_owner)
+    arguments.refuse_inside_a_rank()
     nprocs = arguments.checked_nprocs(nprocs, gpus)
     timeout = arguments.checked_timeout(timeout)
     is_function = callable(work)

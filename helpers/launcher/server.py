@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -35,7 +36,7 @@ _QUIET = {
     "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
 }
 
-_started = {}  # process id -> the folder of the session for which we started that server
+_started = set()  # process ids of the servers that we have started
 _ready = set()  # process ids of servers that have been seen ready
 
 #: Held while a server or a rank is started: both depend on os.environ and __main__, which threads share.
@@ -73,7 +74,7 @@ def ours():
         yield
         return
     before = workarounds.server_pid()
-    folder = _started.get(before) or _session_folder()
+    folder = _session_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     workarounds.keep_socket_folder()
     here = str(Path(__file__).parents[2])
@@ -86,7 +87,7 @@ def ours():
             yield
         finally:
             if workarounds.server_pid() != before:
-                _started[workarounds.server_pid()] = folder
+                _started.add(workarounds.server_pid())
 
 
 def wait_until_ready(seconds=120):
@@ -98,7 +99,7 @@ def wait_until_ready(seconds=120):
     end, deaths = time.monotonic() + seconds, 0
     pid = start()
     while pid is not None and pid not in _ready:
-        sign = _started[pid] / f"ready-{pid}"
+        sign = _session_folder() / f"ready-{pid}"
         if sign.exists():
             failed = json.loads(sign.read_text())
             if failed:
@@ -124,7 +125,7 @@ def replace():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _ready.discard(pid)
-        (_started[pid] / f"ready-{pid}").unlink(missing_ok=True)  # it may take a moment until it is seen to be dead
+        (_session_folder() / f"ready-{pid}").unlink(missing_ok=True)  # it may take a moment until it is seen to be dead
     wait_until_ready()
 
 
@@ -136,20 +137,16 @@ def run_folder():
     """
     if START_METHOD != "forkserver":  # no server would remove a session's folder when the kernel is killed
         return Path(tempfile.mkdtemp(prefix="helpers-ranks-"))
-    session = _started.get(workarounds.server_pid()) or _session_folder()
+    session = _session_folder()
     session.mkdir(mode=0o700, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix="run-", dir=session))
 
 
-_session = None
-
-
+@functools.cache
 def _session_folder():
-    global _session
-    if _session is None:
-        _session = Path(tempfile.mkdtemp(prefix="helpers-ranks-"))
-        atexit.register(_remove_in, os.getpid(), _session)
-    return _session
+    folder = Path(tempfile.mkdtemp(prefix="helpers-ranks-"))
+    atexit.register(_remove_in, os.getpid(), folder)
+    return folder
 
 
 def _remove_in(pid, folder):

@@ -79,15 +79,14 @@ def server_environment(**variables):
 # --------------------------------------------------------------------------------------------------- in the server
 
 
-def remember_entry_points(*groups):
-    """Look the installed packages through for `groups` of entry points now, once, for all ranks to come.
+def remember_entry_points():
+    """Look the installed packages through for backends of torch's now, once, for all ranks to come.
 
     Finding: since 2.14, torch reads the metadata of every installed package each time a process group is made, to
     see whether one of them brings the backend: 15 ms of a launch that takes 50.
     """
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
-    for group in groups:
-        importlib.metadata.entry_points(group=group)
+    importlib.metadata.entry_points(group="torch.distributed.backends")
 
 
 def gather_in_huge_pages():

@@ -47,22 +47,19 @@ def train_grid(workers=WORKERS, every=EVERY, skews=SKEWS, epochs=5):
     torch.set_num_threads(1)  # these tensors are small: several threads would only wait for each other
     try:
         for number in workers:
-            grid |= _trained(number, [(k, skew) for skew in skews for k in every], epochs)
+            settings = [(k, skew) for skew in skews for k in every]
+            if number == 1:  # there is nobody to average with, and nothing to split: one training stands for all
+                (alone,) = _train(1, [(0, 0.0)], epochs).values()
+                grid |= {(1, k, skew): alone for k, skew in settings}
+            else:
+                grid |= _train(number, settings, epochs)
     finally:
         torch.set_num_threads(threads)
     return grid
 
 
-def _trained(workers, settings, epochs):
-    """{(workers, every, skew): Curve} of these settings."""
-    if workers == 1:  # there is nobody to average with, and nothing to split: one training stands for all
-        (alone,) = _train(1, [(0, 0.0)], epochs).values()
-        return {(1, k, skew): alone for k, skew in settings}
-    return _train(workers, settings, epochs)
-
-
 def _train(workers, settings, epochs):
-    """All settings (every, skew) of one number of workers, side by side."""
+    """{(workers, every, skew): Curve} of all settings (every, skew) of one number of workers, trained side by side."""
     task = TASKS["Digits"]
     images, labels = tensors(task)
     test_images, test_labels = tensors(task, train=False)

@@ -18,7 +18,7 @@ TORCH_WAS_HERE = "torch" in sys.modules  # looked up before the import: a forked
 import psutil  # noqa: E402
 import torch  # noqa: E402, F401  (what most children need first)
 
-from helpers import report  # noqa: E402
+from helpers.reporting import RUN_FOLDER, report  # noqa: E402
 
 IMPORTED_IN = os.getpid()  # the process in which the top of this script ran
 SETTING = "as in the script"
@@ -76,7 +76,7 @@ def main():
     change_things()
     rows = []
     # Under `launch` it goes with the run, also where this rank is killed.
-    with tempfile.NamedTemporaryFile(dir=os.environ.get("HELPERS_RUN_FOLDER")) as file:
+    with tempfile.NamedTemporaryFile(dir=os.environ.get(RUN_FOLDER)) as file:
         for method in ["forkserver"] if preload else [*CHILDREN]:
             context = multiprocessing.get_context(method)
             answers = [ask_one_child(context, file.name, file.fileno()) for _ in range(CHILDREN[method])]
