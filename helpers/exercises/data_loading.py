@@ -206,6 +206,9 @@ class ShardTheStream(Exercise):
         counts = sorted(map(len, read.values()))
         if counts[-1] > len(items):
             problem, look = f"the stream has {len(items)} items, but one reader got more", "a loop without end?"
+        elif items and not came:
+            problem, look = "nobody got anything", ("in a function that has a `yield`, `return` only ends it: `yield "
+                                                    "from` hands items on")
         elif wrong and wrong[0] not in there:
             problem, look = f"`{wrong[0]}` is not among the items", "pass the items on as they are"
         elif wrong:

@@ -132,7 +132,8 @@ class ScatterNested(InOneRank):
                            for parts in (got, wanted))
             return (f"{len(got)} part{'s' * (len(got) != 1)} for {n_devices} devices, of sizes {mine}",
                     f"{len(wanted)} parts, of sizes {right}",
-                    "one item per device that gets samples; sizes as `torch.chunk` makes them")
+                    "one item per device that gets samples; sizes as `torch.chunk` makes them"
+                    + "; what has no parts goes to each, and `zip` ends with the shortest" * (len(got) < len(wanted)))
         for device, (mine, right) in enumerate(zip(got, wanted, strict=True)):
             if shown(mine) != shown(right):
                 return (f"device {device} got `{shown(mine)}`", f"`{shown(right)}`",

@@ -91,6 +91,7 @@ class ExactAccuracy(InGroup):
                      "samples, so that all ranks get equally many")
             guesses = [(100 * rights / size, ", which is percent"), (accuracy(each), twice), (hits(each) / size, twice),
                        (accuracy(reads[rank]), ", the accuracy of its own share only"),
+                       (hits(reads[rank]) / size, ", its own right answers alone: `reduce` gives the sum to one rank"),
                        (sum(map(accuracy, reads)) / n, ", the mean of the ranks' own accuracies, of unequal shares")]
             guess = next((words for value, words in guesses if abs(got - value) < 1e-6), "")
             return not_yet(f"rank {rank} returned {got:.7g}{guess}", f"{rights / size:.7g}, {rights} of {size}",
@@ -391,7 +392,11 @@ class TrainUntil(InGroup):
     def judge(self, seen, case):
         limit, number = case
         means = [sum(column) / len(seen) for column in zip(*_LOSSES[:len(seen)], strict=True)]
-        wanted = next((step for step, mean in enumerate(means[:number], start=1) if mean < limit), number)
+
+        def stop(limit):
+            return next((step for step, mean in enumerate(means[:number], start=1) if mean < limit), number)
+
+        wanted = stop(limit)
         for rank, (batches, returned) in enumerate(seen):
             made = len(batches)
             if made != wanted:
@@ -399,6 +404,7 @@ class TrainUntil(InGroup):
                         f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
                         f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
                 return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
+                               "a sum of losses is no mean yet" if made == stop(limit / len(seen)) else
                                "whose losses are averaged (those of all ranks, in this step), after which steps; and "
                                "how the mean is compared: below the limit, not equal")
             if batches != "abcdef"[:made]:

@@ -437,6 +437,12 @@ class FineTune(InGroup):
                            "averaged: the gradients, in each step, before `optimizer.step()`; plain SGD with `lr=0.1`")
         return None
 
+    def _of_error(self, error, answer):
+        if "Expected to have finished reduction" in str(error):
+            return not_yet("DDP waits for gradients that do not come: of what is frozen, and was not when it was made",
+                           "it knows what is trainable", "DDP asks `requires_grad` when it wraps: freeze before")
+        return super()._of_error(error, answer)
+
 
 ring_all_reduce, average_gradients = RingAllReduce(), AverageGradients()
 accumulate, fine_tune = Accumulate(), FineTune()

@@ -114,7 +114,8 @@ class AnyWorld(InGroup):
                                + one["fault"][0], "the same weights, up to rounding", one["fault"][1])
             if not one["states"]:
                 return not_yet(f"a random state that rank {rank} returned is not the slot's own",
-                               "the state from after the slot's last loss", "when is it kept, and whose is it?")
+                               "the state from after the slot's last loss",
+                               "when is it kept? And it is where its slot was worked for: who hears of it?")
         return None
 
 
@@ -201,7 +202,8 @@ class WhoWaits(Alone):
         for rank, (name, seconds, missing) in wanted.items():
             if rank not in found:
                 return not_yet(f"rank {rank} is not in what it returned, but it waits in {name}", f"all of {[*wanted]}",
-                               "which entries are not `retired`? And all may have come, and none be over")
+                               "which entries are not `retired`? They come in any order, so look at all; and all ranks "
+                               "may have come, and none be over")
             got = found[rank]
             if got[0] == name.removeprefix("gloo:"):
                 return not_yet(f"rank {rank} was said to wait in {got[0]!r}", f"{name!r}", "`profiling_name`, as it is")

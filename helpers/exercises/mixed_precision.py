@@ -53,9 +53,9 @@ class TrainStep(Exercise):
         scaler.update()
 
     def probe(train_step, max_norm):
-        observed = [_training(step, max_norm) for step in (train_step, TrainStep.answer)]
-        said = (TrainStep._compared(f"call {call} ({what}): ", *both, max_norm)
-                for call, (what, *both) in enumerate(zip(CALLS, *observed, strict=True), start=1))
+        trainings = (_training(step, max_norm) for step in (train_step, TrainStep.answer))
+        said = (TrainStep._compared(f"call {call} ({what}): ", *both, max_norm)  # before the next call
+                for call, (what, *both) in enumerate(zip(CALLS, *trainings, strict=True), start=1))
         return next(filter(lambda feedback: feedback is not None, said), None)
 
     @staticmethod
@@ -69,6 +69,8 @@ class TrainStep(Exercise):
             (not right and moved, f"the weights moved by {moved:.3g}", "this step is left out",
              "who makes the optimizer's step, and does it know of gradients that are not finite?"),
             (len(mine["came"]) > len(wanted["came"]), "gradients came twice", "one `backward`", "who calls it"),
+            (right and mine["early"], "`scaler.update()` came before the weights had moved", "it ends the step",
+             "the order of `scaler.step(optimizer)` and `scaler.update()`"),
             (right and lost, "the gradients were rounded to 0", move,
              "what makes gradients large enough for fp16, before they are computed?"),
             (right and not moved, "the weights did not move", move, "is there a `backward`, a step, a gradient?"),
@@ -87,12 +89,18 @@ class TrainStep(Exercise):
 
 
 def _training(step, max_norm):
-    """What came of each call of `step`, in a training of its own."""
+    """Yields what came of each call of `step`, in a training of its own."""
     kinds = [torch.float32, torch.bfloat16, torch.float64] * 8
     weights = [nn.Parameter(torch.zeros(256 // kind.itemsize, dtype=kind)) for kind in kinds]
     optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": 0.5}], lr=1, momentum=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=3)
-    observed = []
+    update, early = scaler.update, []
+
+    def watched(*args, **kwargs):
+        early.append(not any(weight.any() for weight in weights))
+        update(*args, **kwargs)
+
+    scaler.update = watched
     for size in CALLS.values():
         came, loss, norm = [], 0, 0
         for weight in weights:
@@ -112,11 +120,10 @@ def _training(step, max_norm):
         with held_bytes() as held:
             step(scaler, optimizer, list(weights), loss, max_norm)
         moved = torch.cat([weight.detach().double() for weight in weights]).tolist()
-        observed.append({"moved": moved, "came": came, "norm": norm, "before": before,
-                         "scale": scaler.get_scale(), "peak": held.peak})
+        yield {"moved": moved, "came": came, "norm": norm, "before": before, "scale": scaler.get_scale(),
+               "peak": held.peak, "early": any(moved) and any(early[-1:])}
         for group in optimizer.param_groups:
             group["lr"] *= 0.9  # as a schedule does
-    return observed
 
 
 FORMATS = "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"

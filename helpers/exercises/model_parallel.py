@@ -51,7 +51,8 @@ class OneFOneB(Alone):
             timeline = simulate(orders)
         except ValueError as error:
             return not_yet(str(error), "every instruction is done once, after those that it needs",
-                           "a backward needs the rank's own forward, and the backward of the rank behind")
+                           "a backward needs the rank's own forward, and the backward of the rank behind: which rank "
+                           "gets its first gradient last, and can make most forwards before it?")
         for rank, held in enumerate(timeline.held):
             if held > p - rank:
                 return not_yet(f"rank {rank} held {held} micro-batches", f"at most {p - rank}",
@@ -308,6 +309,8 @@ class MeanGradient(Alone):
         got = parameters_to_vector(grads)
         guesses = {"": wanted, "gradients add up: what makes a mean of them?": sum(parts),
                    "the micro-batches are not equally large": sum(parts) / len(parts),
+                   "how many samples are there? The micro-batches are not as large as the first":
+                   wanted * sum(sizes) / (len(sizes) * sizes[0]),
                    "is a gradient overwritten?": parts[-1] * got.norm() / parts[-1].norm()}  # whatever multiplied it
         look = next((look for look, guess in guesses.items() if torch.allclose(got, guess, rtol=1e-6, atol=1e-9)),
                     "what each micro-batch's loss counts; and is what was there before changed again?")

@@ -331,7 +331,8 @@ class RunEpoch(Exercise):
             words = ("the workers ran one after the other: none was started while another was running" if at_once == 1
                      else f"there were never more than {at_once} workers running side by side")
             return not_yet(words, f"all {n_workers} run side by side",
-                           "when you call `join()`: it waits until the process has ended")
+                           "when you call `join()`: it waits until the process has ended; and a generator starts a "
+                           "worker only when it is asked for it")
         return None
 
 

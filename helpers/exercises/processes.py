@@ -202,10 +202,12 @@ class FillMySlice(Exercise):
         for rank, one in enumerate(seen):
             if not any(one["wrote"]):
                 also = f"; it returned a {one['returned']}" if one["returned"] != "NoneType" else ""
+                look = "does the line write into `shared`, or make another tensor?"
+                if all(map(any, zip(*(other["wrote"] for other in seen), strict=True))):
+                    also, look = "; the others wrote every element", ("a length that is rounded up leaves nothing for "
+                                                                      "the last rank: is there a part for every rank?")
                 return not_yet(f"rank {rank} wrote nothing that another rank can see{also}",
-                               "it writes into the memory of `shared`, and returns nothing",
-                               "does the line write into `shared`, or make another tensor? And is there a part for "
-                               "every rank?")
+                               "it writes into the memory of `shared`, and returns nothing", look)
         for index in reversed(range(length)):  # the first two are their own squares, and would tell less
             square = index ** 2
             values = {rank: one["after"][index] for rank, one in enumerate(seen) if one["wrote"][index]}
@@ -282,7 +284,7 @@ class BringItHome(Exercise):
     def probe(bring_it_home, case):
         model, on_device, trained, written = _trained().share_memory(), [], [], []
         parents = model.state_dict()  # other tensors, on the same memory
-        old, versions = copy.deepcopy(parents), [tensor._version for tensor in parents.values()]
+        old, versions = copy.deepcopy(parents), {name: tensor._version for name, tensor in parents.items()}
         new = {name: tensor + 1 for name, tensor in old.items()}
 
         def to_device(module):
@@ -295,7 +297,7 @@ class BringItHome(Exercise):
                 trained.append("the shared model")
             else:
                 trained.append("" if any(module is one for one in on_device) else "another copy")
-            written.append(versions != [tensor._version for tensor in parents.values()])
+            written.append(versions != {name: tensor._version for name, tensor in parents.items()})
             for tensor in tensors:
                 tensor += 1
 
@@ -315,12 +317,16 @@ class BringItHome(Exercise):
                 "has neither the old nor the trained weights")
         if torch.equal(in_child[name], new[name]):
             what += "; the child's `model` has the trained weights, in other memory"
+        elif len(on_device) == 1 and torch.equal(on_device[0].state_dict()[name], old[name]):
+            what += "; so has the trained copy now: they were copied the wrong way round"
         elif returned != "NoneType":
             what += f"; your function returned a {returned}, which stays in the child"
         elif any(written):
             what += "; values were written into its memory before `train` was called"
         elif len(on_device) > 1:
             what += f"; of {len(on_device)} copies that `to_device` made, one was trained"
+        elif versions[name] != parents[name]._version and torch.equal(parents[name], old[name]):
+            what += "; they were written to it, after training"
         elif not {name for name, _ in model.named_parameters()} & set(wrong):
             what += "; all parameters have the trained ones, but this is a buffer"
         return not_yet(f"`{name}` in the parent {what}",
@@ -371,8 +377,9 @@ class StartSafely(Exercise):
                            "`work()` is called in the child", "what is its target, and does something end it early?")
         if said != "done":
             return not_yet(said, "`work()` comes to its end in a process of its own",
-                           "a process, no thread; `target=work`, without parentheses" if "parent's own" in said
-                           else "is the child a copy of the parent? And how many threads does it want?")
+                           "a process, no thread; `target=work`, without parentheses" if "parent's own" in said else
+                           "`mp.spawn` hands a number over; `Process(target=work)` does not" if "given" in said else
+                           "is the child a copy of the parent? And how many threads does it want?")
         if (threads := torch.get_num_threads()) != 2:
             return not_yet(f"the parent now computes with {threads} thread(s)", "its two threads, as before",
                            "in which process do you set the number of threads?")
@@ -382,14 +389,18 @@ class StartSafely(Exercise):
 _computed = []  # what a forked child finds filled, as the threads' bookkeeping of torch, and a spawned one empty
 
 
-def _work(told, parent):
+def _work(told, parent, *given):
     """Multiply, and tell that it is done; or, where that would wait for ever, tell why. It needs no clock."""
     threads = torch.get_num_threads()
     if os.getpid() == parent:
         told.write_text("`work` ran in the parent's own process")
+    elif given:
+        told.write_text(f"`work` was given {', '.join(map(repr, given))}, and takes nothing")
     elif _computed and threads > 1:
         told.write_text(f"the child waits for ever: it is a copy of a parent that has computed, and wants {threads} "
-                        "threads, which only the parent has")
+                        "threads, which only the parent has"
+                        + ". (OMP_NUM_THREADS is 1, but was read when torch was imported)"
+                        * (os.environ.get("OMP_NUM_THREADS") == "1"))
     else:
         torch.ones(512, 512) @ torch.ones(512, 512)
         told.write_text("done")

@@ -90,8 +90,8 @@ class PredictCurve(Alone):
         if look := next((why for why, wrong in known if abs(one / wrong - 1) < 0.01), None):
             return look
         return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in each measurement "
-                "of several GPUs, and does each grow with n as it should? Fit seconds, which add up; tokens per second "
-                "do not. And is it the order of `wanted`?")
+                "of several GPUs, and does each grow with n as it should: 2(n - 1) rounds in a ring? Fit seconds, "
+                "which add up; tokens per second do not. And is it the order of `wanted`?")
 
 
 def _cluster(kind):

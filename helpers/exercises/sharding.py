@@ -334,6 +334,9 @@ class ShardIt(InGroup):
         return None
 
     def _of_error(self, error, answer):
+        if any("fully_sharded_data_parallel.py" in one.traceback for one in error.failures):
+            return not_yet("`FullyShardedDataParallel` is the older FSDP, a wrapper that wants a GPU",
+                           "`fully_shard`, which changes `model` itself", "the import")
         feedback = super()._of_error(error, answer)
         if "fully_shard(" not in feedback.where_to_look:
             return feedback

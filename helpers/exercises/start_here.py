@@ -69,6 +69,9 @@ class MyShare(Exercise):
             return None
         if len(there) < len(given) and not unknown:
             look = "equal items are items of their own; a set, or `index`, knows only one of them"
+        elif len(set(sizes)) == 1 and 0 < sum(sizes) - len(given) < len(sizes):
+            problem += f"; together they hold {sum(sizes)}, and the items are {len(given)}"
+            look = "what is done so that all shares are equally long: is the list padded, are blocks rounded up?"
         returned = "".join(f"\nrank {rank} returned `{share}`" for rank, share in enumerate(shares))
         return not_yet(problem + returned,
                        "every item goes to exactly one rank, and the shares differ by one item at most", look)
@@ -122,6 +125,8 @@ class MeanOfRanks(InGroup):
                     guess, look = ", the sum", "what is missing between a sum and a mean?"
                 elif near(values[rank]):
                     guess, look = ", its own number", "does every rank hear of the others' numbers, and wait for them?"
+                elif near(mean + values[rank] / len(values)):
+                    guess, look = ", with its own number in it twice", "is your own number in the sum already?"
                 elif near(values[rank] / len(values)):
                     guess = ", its own number divided by the ranks"
                     look = "who hears of the others' numbers?"
@@ -157,26 +162,28 @@ class SayItOnce(Exercise):
         from unittest import mock
 
         (message, power), rank, world_size = case, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
+        asked = mock.patch("torch.distributed.is_initialized", return_value=False)
+        with contextlib.redirect_stdout(io.StringIO()) as printed, asked as is_initialized:
             for number in range(rank, world_size ** power, world_size):
                 told = {"RANK": number, "WORLD_SIZE": world_size ** power, "LOCAL_RANK": number % 2}  # two a machine
                 with mock.patch.dict(os.environ, {name: str(value) for name, value in told.items()}):
                     say_it_once(message)
-        return printed.getvalue()
+        return printed.getvalue(), is_initialized.called
 
     def judge(self, seen, case):
-        message = case[0]
-        times = sum(text.count(message) for text in seen)
+        message, printed, asked = case[0], "".join(text for text, _ in seen), seen[0][1]
+        times = printed.count(message)
         if times == 0:
-            said = "".join(seen).strip("\n")
+            said = printed.strip("\n")
             return not_yet(f"it was not printed{f'; what was printed is `{said}`' if said else ''}", "once",
                            "is there a rank with that number? `os.environ['RANK']` is a string. Is it `print`, with "
                            "the message unchanged? And is anything kept from an earlier call?")
         if times > 1:
             return not_yet(f"it was printed {times} times", "once", "which ranks come to the `print`?"
+                           + " Without a process group, `dist.is_initialized()` is false in each" * asked
                            + " `LOCAL_RANK` counts anew on each machine" * (times < len(seen)))
-        if "".join(seen).strip("\n") != message:
-            return not_yet(f"more than the message was printed: `{''.join(seen)}`", f"`{message}`, unchanged",
+        if printed.strip("\n") != message:
+            return not_yet(f"more than the message was printed: `{printed}`", f"`{message}`, unchanged",
                            "what you add to it")
         return None
 

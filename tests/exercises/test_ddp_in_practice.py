@@ -21,6 +21,7 @@ from tests.answers import edited, edits, right, wrong
 
 test_exact_accuracy = edits(
     ex.exact_accuracy,
+    ("all_reduce(counts)", "reduce(counts, 0)\n    counts[1] = len(dataset)", "its own right answers alone"),
     ("DataLoader(mine, batch_size=64)", "DataLoader(dataset, sampler=torch.utils.data.DistributedSampler(dataset))",
      "`DistributedSampler` repeats"),
     ("range(dist.get_rank(), len(dataset), dist.get_world_size())", "range(len(dataset))", "read 11 of the 11 samples"),
@@ -309,6 +310,7 @@ def test_rank_0_reads_and_sends_it_to_all(path, model, optimizer):
 
 test_train_until = edits(
     ex.train_until,
+    (" / dist.get_world_size()", "", "a sum of losses is no mean yet"),
     ((("        dist.all_reduce(loss)\n", ""), (" / dist.get_world_size()", "")),
      "2 ranks, limit 0.5: rank 0 had returned after 2 steps, rank 1 waited in vain in step 3"),
     ((("dist.all_reduce(loss)", "dist.broadcast(loss, 0)"), (" / dist.get_world_size()", "")),

@@ -515,6 +515,8 @@ again = "            net[0].requires_grad_(True)\n            model = DDP(net)"
 
 test_fine_tune = edits(
     ex.fine_tune,
+    ("net[0].requires_grad_(False)\n    model = DDP(net)", "model = DDP(net)\n    net[0].requires_grad_(False)",
+     "DDP waits for gradients"),
     (again, "            net[0].requires_grad_(True)", "`0.weight` differs between rank 0 and rank 1"),
     (again, "            pass", "`0.weight` is what it was at the beginning"),
     ("SGD(net.parameters()", "SGD([one for one in net.parameters() if one.requires_grad]",

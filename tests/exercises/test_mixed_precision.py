@@ -26,6 +26,9 @@ STEP, UPDATE = "    scaler.step(optimizer)\n", "    scaler.update()\n"
 
 test_train_step = edits(
     ex.train_step,
+    (STEP + UPDATE, UPDATE + STEP, "`scaler.update()` came before the weights had moved"),
+    (UPDATE, "    if parameters[-1].grad.isfinite().all():\n    " + UPDATE,
+     "call 3 (a gradient that overflows once it is scaled): the scale was 4096, and is 4096 after it"),
     (UNSCALE + CLIP, CLIP + UNSCALE, "4096 times too little (that is the scale)"),
     (UNSCALE, "", "4096 times too little (that is the scale)"),
     (UPDATE, "", "unscale_() is being called after step()"),
@@ -34,7 +37,6 @@ test_train_step = edits(
     (UNSCALE + CLIP + STEP + UPDATE, "    optimizer.step()\n", "4096 times too far"),
     (BACKWARD + UNSCALE + CLIP + STEP + UPDATE, "    loss.backward()\n" + CLIP + "    optimizer.step()\n",
      "rounded to 0"),
-    (STEP + UPDATE, UPDATE + STEP, "unscale_() is being called after step()"),
     (BACKWARD + UNSCALE + CLIP, CLIP + BACKWARD + UNSCALE, "call 2 (gradients to be clipped): the gradients were not "
                                                            "clipped"),
     (UNSCALE + CLIP + STEP, STEP + UNSCALE, "unscale_() is being called after step()"),

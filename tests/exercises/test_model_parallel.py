@@ -173,6 +173,7 @@ def test_in_another_order(gpus, costs, limit):
 
 test_mean_gradient = edits(
     ex.mean_gradient,
+    ("/ samples", "/ (len(xs) * len(xs[0]))", "how many samples are there?"),
     (" * len(x) / samples)", ")", "8 equal ones: the gradient is not that of the whole batch: its norm is 8 times"),
     ("len(x) / samples", "1 / len(xs)", "the micro-batches are not equally large"),
     ("for x, y in zip(xs, ys, strict=True):", "for x, y in list(zip(xs, ys))[-1:]:", "is not that of the whole batch"),

@@ -200,6 +200,7 @@ JOIN = "    for process in processes:\n        process.join()\n"
 
 test_run_epoch = edits(
     ex.run_epoch,
+    (START, START.replace("[", "(").replace("]", ")"), "a generator starts a worker only when it is asked for it"),
     ((("    pull_down()\n", "    for rank in range(n_workers):\n     pull_down()\n"), (f"    {START}", f"     {START}"),
       (JOIN, "     for process in processes: process.join()\n")), "3 workers: worker 0 was trained 3 times"),
     (f"    {START}{JOIN}", "    for rank in range(n_workers):\n        start(rank).join()\n", "one after the other"),

@@ -139,6 +139,9 @@ COPY, TRAIN, LOAD = "copy = to_device(model)", "train(copy)", "model.load_state_
 
 test_bring_it_home = edits(
     ex.bring_it_home,
+    (LOAD, "copy.load_state_dict(model.state_dict())", "so has the trained copy now"),
+    (LOAD, "model.load_state_dict(dict(copy.named_parameters()), strict=False)", "but this is a buffer"),
+    (LOAD, "model.load_state_dict({name: new - 1 for name, new in copy.state_dict().items()})", "it, after training"),
     (LOAD, "model = copy", "still has the weights from before"),
     (LOAD, "return copy", "your function returned a Sequential"),
     (TRAIN, "train(model)", "applied to the shared model"),
@@ -174,6 +177,9 @@ FORK = SPAWN.replace("spawn", "fork")
 
 test_start_safely = edits(
     ex.start_safely,
+    (((SPAWN, "mp.spawn(work, join=False).processes[0]"), (START, "")), "`work` was given 0, and takes nothing"),
+    (((SPAWN, FORK), (START, "__import__('os').environ['OMP_NUM_THREADS'] = '1'\n    " + START)),
+     "OMP_NUM_THREADS is 1"),
     ('"spawn"', '"fork"', "a copy of a parent that has computed, and wants 2 threads"),
     (((SPAWN, FORK), (START, f"{START}\n    import torch\n    torch.set_num_threads(1)")), "wants 2 threads"),
     (((SPAWN, FORK), (START, f"import torch\n    torch.set_num_threads(1)\n    {START}")),

@@ -242,6 +242,8 @@ def test_number_by_number(files, total):
 
 test_shard_it = edits(
     ex.shard_it,
+    ("    for block", "    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n    FSDP(model)\n"
+     "    for block", "the older FSDP"),
     ("    for block in model.blocks:\n        fully_shard(block)\n", "", "up to 4 blocks were whole"),
     ("fully_shard(block)\n", "fully_shard(block, reshard_after_forward=False)\n", "up to 4 blocks"),
     ("    fully_shard(model)\n", "", "are not sharded"),

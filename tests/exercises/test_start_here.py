@@ -13,6 +13,7 @@ from tests.answers import edits, right, wrong
 
 test_my_share = edits(
     ex.my_share,
+    ("items[rank::world_size]", "(items + items[:-len(items) % world_size])[rank::world_size]", "is the list padded"),
     ("items[rank::world_size]", "items", "2×, the items 1×"),
     ("items[rank::world_size]", "items[rank % 2::2]", "3 ranks"),
     ("items[rank::world_size]", "2 * items[rank::world_size]", "2×, the items 1×"),
@@ -75,6 +76,7 @@ def test_one_by_one(items, rank, world_size):
 
 test_mean_of_ranks = edits(
     ex.mean_of_ranks,
+    ("total.item()", "(total.item() + value)", "with its own number in it twice"),
     (" / dist.get_world_size()", "", "the sum"),
     ("dist.get_world_size()", "2", "3 ranks"),
     ("dist.all_reduce(total)", "dist.reduce(total, dst=0)", "rank 1"),
@@ -128,6 +130,7 @@ def test_by_rank_0(value):
 
 test_say_it_once = edits(
     ex.say_it_once,
+    ('int(os.environ["RANK"]) == 0', '__import__("torch").distributed.is_initialized() is False', "is false in each"),
     ("    if int(os.environ[\"RANK\"]) == 0:\n        print(message)", "    print(message)",
      "3 ranks: it was printed 3 times"),
     ("int(os.environ[\"RANK\"]) == 0", "os.environ[\"RANK\"] == \"1\"", "1 rank: it was not printed"),
