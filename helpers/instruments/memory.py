@@ -77,7 +77,7 @@ def memory_by_kind(model, optimizer):
         inside = list(model.parameters())
         kinds = own, inside, [one.grad for one in (*own, *inside)], state
         counted, sizes = set(), []
-        for storages in (*map(_storages, kinds), filter(None, (storage() for storage in list(live.values())))):
+        for storages in (*map(_storages_of, kinds), filter(None, (storage() for storage in list(live.values())))):
             fresh = {storage._cdata: storage.nbytes() for storage in storages if storage._cdata not in counted}
             counted |= fresh.keys()
             sizes.append(sum(fresh.values()))
@@ -103,9 +103,16 @@ def _after_each_operator(after):
 
 
 def _storages(tree):
-    """The memory behind all tensors in nested lists and dicts; of a sharded one, this rank's."""
+    """The memory behind all tensors in nested lists and dicts."""
     import torch
 
-    leaves = torch.utils._pytree.tree_leaves(tree)
-    return [(leaf.to_local() if hasattr(leaf, "to_local") else leaf).untyped_storage()
-            for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return _storages_of(torch.utils._pytree.tree_leaves(tree))
+
+
+def _storages_of(things):
+    """The memory behind all tensors among these; of a sharded one, this rank's."""
+    import torch
+
+    with torch.no_grad():  # `to_local` would prepare a backward each time
+        return [(one.to_local() if hasattr(one, "to_local") else one).untyped_storage()
+                for one in things if isinstance(one, torch.Tensor)]
