@@ -1,5 +1,6 @@
 """Fixtures and small tools that several test modules use."""
 
+import io
 import itertools
 import os
 import signal
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,6 +84,21 @@ def ended(processes, seconds):
     finally:
         for process in processes:
             process.kill()
+
+
+def cost(explorer, name, values):
+    """CPU time of a redraw, in that of a plain plot; the least of some each: what other programs do counts little."""
+    redraws, plots = [], []
+    for value in values:
+        began = time.process_time()
+        explorer.controls[name].value = value
+        redraws.append(time.process_time() - began)
+        began = time.process_time()
+        figure = Figure()
+        figure.subplots().plot([1, 2, 3])
+        figure.savefig(io.BytesIO())
+        plots.append(time.process_time() - began)
+    return min(redraws) / min(plots)
 
 
 def unless_torch_aborts(run, tries=5):

@@ -245,7 +245,7 @@ def test_a_lesson_opened_anywhere_launches_ranks(public, bare_without_one, packa
     folder.mkdir()
     nbformat.write(book, folder / "lesson.ipynb")
     execute = ("import nbformat, nbclient; book = nbformat.read('lesson.ipynb', 4); "
-               "nbclient.NotebookClient(book, timeout=240, kernel_name='python3').execute(); "
+               "nbclient.NotebookClient(book, timeout=600, kernel_name='python3').execute(); "
                "nbformat.write(book, 'done.ipynb')")
     code, said = run(bare_without_one, "-c", execute, cwd=folder, HOME=str(tmp_path),
                      JUPYTER_DATA_DIR=str(tmp_path / "jupyter"), **packages)

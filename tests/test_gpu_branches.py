@@ -121,7 +121,7 @@ def nbval(cells, gpus, folder):
     book.cells = [nbformat.from_dict({**cell, "id": str(number)}) for number, cell in enumerate(cells)]
     nbformat.write(book, folder / "cells.ipynb")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c", os.devnull,
-               "--rootdir", folder, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=240",
+               "--rootdir", folder, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=600",
                f"--nbval-sanitize-with={ROOT / 'tests' / 'sanitize.cfg'}", folder / "cells.ipynb"]
     done = subprocess.run(command, env=environment(gpus), cwd=ROOT / "notebooks", capture_output=True, text=True,
                           timeout=900)

@@ -1,9 +1,7 @@
 """The ring against real ranks and its own law; the bucket model against its limits and torch's own bucketing."""
 
-import io
 import itertools
 import random
-import time
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,6 +16,7 @@ from helpers.instruments.traces import Event, Trace
 from helpers.widgets import buckets, ring
 from helpers.widgets.buckets import bucket_explorer, draw_overlap, fill_buckets, simulate
 from helpers.widgets.ring import ALL_GATHER, BEFORE, REDUCE_SCATTER, ring_explorer, ring_states
+from tests.conftest import cost
 
 RINGS = list(itertools.product((1, 2, 3, 4, 6), (0, 1, 5, 12)))
 
@@ -49,21 +48,6 @@ def bars(ax):
     """By `broken_barh`: [(begin, end), …]."""
     return [[(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in bar.get_paths()]
             for bar in ax.collections]
-
-
-def cost(explorer, name, values):
-    """CPU time of a redraw, in that of a plain plot; the least of some each: what other programs do counts little."""
-    redraws, plots = [], []
-    for value in values:
-        began = time.process_time()
-        explorer.controls[name].value = value
-        redraws.append(time.process_time() - began)
-        began = time.process_time()
-        figure = Figure()
-        figure.subplots().plot([1, 2, 3])
-        figure.savefig(io.BytesIO())
-        plots.append(time.process_time() - began)
-    return min(redraws) / min(plots)
 
 
 # ------------------------------------------------------------------------------------------------------------- the ring
