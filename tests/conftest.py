@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,6 +87,8 @@ def ended(processes, seconds):
 
 def cost(explorer, name, values):
     """CPU time of a redraw, in that of a plain plot; the least of some each: what other programs do counts little."""
+    from matplotlib.figure import Figure  # here, because ranks import a test's module, and so this one
+
     redraws, plots = [], []
     for value in values:
         began = time.process_time()
