@@ -5,6 +5,7 @@ workaround can go.
 """
 
 import atexit
+import inspect
 import multiprocessing
 import os
 import re
@@ -61,6 +62,8 @@ def test_server_environment_is_the_servers_alone():
 
 
 def test_entry_points_are_looked_up_once():
+    source = inspect.getsource(workarounds.remember_entry_points)
+    assert "functools.cache" in source
     looked_up = launch(lambda: __import__("importlib.metadata").metadata.entry_points.cache_info().currsize,
                        nprocs=1, show=False).results
     assert looked_up == [1], "the server has filled the cache that its ranks inherit"

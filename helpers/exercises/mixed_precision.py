@@ -117,11 +117,12 @@ def _training(step, max_norm):
             norm = math.hypot(norm, number * weight.numel()**0.5)
         optimizer.zero_grad()
         before = scaler.get_scale()
+        early.clear()
         with held_bytes() as held:
             step(scaler, optimizer, list(weights), loss, max_norm)
         moved = torch.cat([weight.detach().double() for weight in weights]).tolist()
         yield {"moved": moved, "came": came, "norm": norm, "before": before, "scale": scaler.get_scale(),
-               "peak": held.peak, "early": any(moved) and any(early[-1:])}
+               "peak": held.peak, "early": any(moved) and any(early)}
         for group in optimizer.param_groups:
             group["lr"] *= 0.9  # as a schedule does
 

@@ -162,13 +162,13 @@ class SayItOnce(Exercise):
         from unittest import mock
 
         (message, power), rank, world_size = case, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        asked = mock.patch("torch.distributed.is_initialized", return_value=False)
-        with contextlib.redirect_stdout(io.StringIO()) as printed, asked as is_initialized:
+        with (contextlib.redirect_stdout(io.StringIO()) as printed,
+              mock.patch("torch.distributed.is_initialized", return_value=False) as asked):
             for number in range(rank, world_size ** power, world_size):
                 told = {"RANK": number, "WORLD_SIZE": world_size ** power, "LOCAL_RANK": number % 2}  # two a machine
                 with mock.patch.dict(os.environ, {name: str(value) for name, value in told.items()}):
                     say_it_once(message)
-        return printed.getvalue(), is_initialized.called
+        return printed.getvalue(), asked.called
 
     def judge(self, seen, case):
         message, printed, asked = case[0], "".join(text for text, _ in seen), seen[0][1]
