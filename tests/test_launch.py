@@ -93,6 +93,8 @@ def test_ranks_get_the_environment_of_this_moment(monkeypatch):
     assert here == {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                     "MASTER_ADDR": "127.0.0.1", "COURSE_TEST_WORD": "now", "OMP_NUM_THREADS": "1",
                     "HELPERS_SESSION": None, "MKL_NUM_THREADS": None}
+    environ = os.environ  # `from os import environ`: no copy of the notebook's
+    assert launch(lambda: environ["RANK"], nprocs=2, show=False).results == ["0", "1"]
 
 
 def test_threads_are_those_of_torchrun(monkeypatch):

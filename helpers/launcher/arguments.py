@@ -167,7 +167,9 @@ def _pickled(thing):
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):
-        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({type(functools.cache(_cached)): _reduced})
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
+            type(functools.cache(_cached)): _reduced,
+            type(os.environ): lambda environ: "environ"})  # by its name: a rank has an environment of its own
 
     with io.BytesIO() as file:
         Pickler(file).dump(thing)
