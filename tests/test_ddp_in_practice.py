@@ -1,4 +1,4 @@
-"""DDP in practice: its two training scripts, whole and under crashes, and its loaders."""
+"""DDP in practice: its two training scripts, whole and under crashes."""
 
 import os
 
@@ -70,10 +70,3 @@ def test_other_numbers_of_ranks_compiled_and_without_a_file(nprocs, tmp_path, mo
 def test_train_is_train_one_but_for_a_few_lines_and_each_is_one_page():
     one, many = ((HERE / name).read_text().splitlines() for name in ("train_one.py", "train.py"))
     assert len(one) < 100 and len(set(one) - set(many)) < 20
-
-
-def test_workers_of_ranks_with_one_seed_draw_the_same_numbers():
-    for args, alike in (([], True), (["--seed-by-rank"], False)):
-        (zero,), (one,) = launch(HERE / "loaders.py", args=args, show=False).results
-        assert (zero["numbers"] == one["numbers"]) == alike
-        assert len({*zero["workers"], *one["workers"]}) == 4

@@ -126,7 +126,9 @@ class HideTheLoading(Exercise):
         if len(came) < len(VALUES):
             return not_yet(f"in the second epoch, {len(VALUES) - len(came)} of the {len(VALUES)} samples never arrived",
                            "each sample once per epoch",
-                           "what happens to the last, smaller batch? And does the sampler begin anew?")
+                           "what happens to the last, smaller batch?" if len(VALUES) - len(came) < BATCH else
+                           "does the sampler give every sample, and begin anew? A loader's workers share out its "
+                           "batches by themselves")
         if read != Counter(VALUES):
             often = "more than once" if max(read.values(), default=0) > 1 else "not at all"
             return not_yet(f"in the second epoch, samples were read {often}", "each is read once, in each epoch",
@@ -214,8 +216,8 @@ class ShardTheStream(Exercise):
         elif wrong:
             often, wanted = ({1: "once"}.get(number[wrong[0]], f"{number[wrong[0]]} times") for number in (came, there))
             problem = f"item {wrong[0]} was read {often} instead of {wanted}"
-            look = ("what tells one reader from all others? Both its rank and its worker do; and their numbers have "
-                    "no gap" if came - there else
+            look = ("what tells one reader from all others? Both its rank and its worker do, by numbers without a gap; "
+                    "and a reader's next item is as many further on as there are readers" if came - there else
                     "which number has each reader, and where do the last items go? And equal items are items of their "
                     "own, and some are false, such as 0")
         elif counts[-1] - counts[0] > 1:
@@ -282,7 +284,7 @@ class SlowestTransform(Exercise):
     cases = {
         "one transform waits for a disk": (
             "rotate", "is each call timed from just before it to just after it, several times, by a clock that sees "
-            "waiting too? `process_time` counts computing only, `perf_counter` all",
+            "waiting too (`process_time` counts computing only, `perf_counter` all)? And is it `max`, not `min`?",
             {"crop": {}, "flip": {"computes": 2}, "rotate": {"computes": 0, "waits": 2 * SLOW_MS}, "blur": {},
              "pad": {}}),
         "one prepares itself in its first call": (

@@ -166,6 +166,7 @@ class GatherNested(InOneRank):
              "whole numbers": ("int64", (2, 2, 1)), "scalars": ("float64", (0, 0, 0)),
              "a scalar from one device": ("float32", (0,)), "tuples": (("float32", "bool"), (2, 2, 1)),
              "lists": (["bfloat16"], (2, 2, 1)), "one number from each device": ("float16", (1, 1)),
+             "names in another order": ({"right": "bool", "label": "int64"}, (2, 1)),
              "things in things": ({"logits": "float32", "hidden": ["float64"], "attention": None}, (2, 2, 1)),
              "scalars in a dict": ({"loss": "float32", "right": ("int64",)}, (0, 0, 0))}
 
@@ -187,6 +188,7 @@ class GatherNested(InOneRank):
     def probe(gather_nested, case):
         plan, sizes = case
         outputs = [made(plan, samples, 10 * device) for device, samples in enumerate(sizes)]
+        outputs[1:] = [dict(reversed(one.items())) if isinstance(one, dict) else one for one in outputs[1:]]
         sources = [(device, tensor) for device, output in enumerate(outputs) for tensor in tensors(output)
                    if tensor.requires_grad]
         before, wanted = shown(outputs), GatherNested.answer(outputs)
@@ -195,7 +197,8 @@ class GatherNested(InOneRank):
             return "`outputs` itself has changed", *STAYS
         if shown(got) != shown(wanted):
             return (f"it returned `{shown(got)}`", f"`{shown(wanted)}`",
-                    "along which dimension, and in which order, tensors are joined; the result's kind and dtype")
+                    "along which dimension, and in which order, tensors are joined (a dict's by their names); "
+                    "the result's kind and dtype")
         lost = unreached(got, sources)
         return (f"`backward` does not reach device {lost[0]}", "gradients on every device",
                 "a `detach()`, `tolist()` or new tensor made from numbers") if lost else None

@@ -79,8 +79,8 @@ class ExactAccuracy(InGroup):
                                "which indices this rank looks at")
         if 0 in each:
             return not_yet(f"sample {each.index(0)} was read by no rank", "every sample counts once",
-                           "the remainder, where the number of ranks does not divide the samples; and do all ranks "
-                           "share out the same order?")
+                           "the remainder, where the number of ranks does not divide the samples, or a batch's size a "
+                           "share; and do all ranks share out the same order?")
         for rank, got in enumerate(answers):
             if isinstance(got, str):
                 return not_yet(f"rank {rank} returned {got.replace('NoneType', 'None')}", "a number, the same in every "
@@ -93,9 +93,12 @@ class ExactAccuracy(InGroup):
                        (accuracy(reads[rank]), ", the accuracy of its own share only"),
                        (hits(reads[rank]) / size, ", its own right answers alone: `reduce` gives the sum to one rank"),
                        (sum(map(accuracy, reads)) / n, ", the mean of the ranks' own accuracies, of unequal shares")]
+            if got > 0 and abs(rights / got - round(rights / got)) < 1e-4:
+                guesses.append((got, f", which is {rights} of {round(rights / got)}"))
             guess = next((words for value, words in guesses if abs(got - value) < 1e-6), "")
             return not_yet(f"rank {rank} returned {got:.7g}{guess}", f"{rights / size:.7g}, {rights} of {size}",
-                           "what is summed over the ranks, in which dtype, what is divided by what, and is it rounded?")
+                           "what is summed over the ranks, in which dtype, what is divided by what, and is it rounded?"
+                           if got else "what is compared with the label? `max(1)` gives scores and classes")
         return None
 
 
@@ -171,7 +174,8 @@ class SaveSnapshot(InGroup):
 
     def judge(self, seen, epoch):
         if not epoch:
-            look = "`os.replace` replaces and removes in one step; before it, write to another name in the same folder"
+            look = ("`os.replace` replaces and removes in one step; before it, write to another name in the same "
+                    "folder, to the end: an error on the way (a full disk) leaves half of it there")
             return seen[0] and not_yet(f"there was {seen[0]}", "the whole snapshot from before, or the new one", look)
         for rank in (rank for rank, (_, changes) in enumerate(seen) if rank and changes):
             return not_yet(f"rank {rank} wrote a file", "rank 0 alone writes",
@@ -404,7 +408,8 @@ class TrainUntil(InGroup):
                         f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
                         f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
                 return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
-                               "a sum of losses is no mean yet" if made == stop(limit / len(seen)) else
+                               "a sum of losses is no mean yet; and only this step's count"
+                               if made == stop(limit / len(seen)) else
                                "whose losses are averaged (those of all ranks, in this step), after which steps; and "
                                "how the mean is compared: below the limit, not equal")
             if batches != "abcdef"[:made]:
@@ -461,6 +466,7 @@ class WhoHangs(Exercise):
             if isinstance(got, str) or got[0] not in range(4):
                 return not_yet(f"it returned {got}", "two numbers: a rank, from 0 to 3, and a `collective_seq_id`",
                                "" if isinstance(got, str) else
+                               "the rank comes first" if got[0] > 3 and got[1] in range(4) else
                                "a culprit that asked for another one in its place waits as well: compare names")
             if got[1] > number:
                 return not_yet(f"it returned number {got[1]}, but three ranks wait in number {number} already",
@@ -474,7 +480,8 @@ class WhoHangs(Exercise):
             if got[0] != rank:
                 return not_yet(f"it returned rank {got[0]} and number {number}: that rank came to this collective, as "
                                "two others did", "the one that did not, or that asked for another one there",
-                               "each rank's entry with that number: is it there, and what is its `profiling_name`?")
+                               "each rank's entry with that `collective_seq_id`, which is no place in the list: is it "
+                               "there, and what is its `profiling_name`?")
         return None
 
 

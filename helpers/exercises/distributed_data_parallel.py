@@ -80,7 +80,8 @@ class RingAllReduce(InGroup):
                 return not_yet(f"rank {rank} returned the sums, but `tensor` holds other values", "the sums are in "
                                "`tensor` itself", write)
             if [row["tensor"] for row in seen] == before:
-                return not_yet("`tensor` holds what it held before, in every rank", "the sums are in it", write)
+                return not_yet("`tensor` holds what it held before, in every rank", "the sums are in it",
+                               write if one["sent"] else "nothing was sent: how often do your loops run?")
             if _near(got, [value / n for value in wanted]):
                 return not_yet(f"rank {rank} holds the mean", "the sum", "what is divided, and why?")
             for index in range(size):
@@ -196,7 +197,7 @@ class AverageGradients(InGroup):
                                "`parameter.requires_grad`: an optimizer with weight decay would move it")
             if not one["talked"]:
                 return not_yet("it called no collective, so that no rank knows the others' gradients",
-                               "the mean over all ranks", "`dist.all_reduce`")
+                               "the mean over all ranks", "`dist.all_reduce`, and whether the loop around it ever runs")
             guess, look = "", "what you divide by, and whether every rank gets the result"
             owners = n - owns.count(None)
             if owners < n and _near(got, [n / owners * value for value in mean], exact):
@@ -391,14 +392,15 @@ class FineTune(InGroup):
                      for _ in range(dist.get_world_size())]
         first = {name: one.detach().clone() for name, one in net.named_parameters()}
 
-        def trained(begin=3, clear=True):
+        def trained(begin=3, clear=True, times=1):
             alone = copy.deepcopy(untrained)
             optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
             for place, batches in enumerate(zip(*everyones, strict=True)):
                 alone[0].requires_grad_(place >= begin)
                 if clear:
                     optimizer.zero_grad()
-                loss_fn(alone(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches])).backward()
+                loss = loss_fn(alone(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches]))
+                (times * loss).backward()
                 optimizer.step()
             return alone.state_dict()
 
@@ -410,7 +412,8 @@ class FineTune(InGroup):
         right = fits(trained())
         guesses = () if all(right.values()) else (
             *((f"`net[0]` was frozen for {begin} batches, not for 3", trained(begin)) for begin in (0, 1, 2, 4)),
-            ("`optimizer.zero_grad()`, in each step", trained(clear=False)))
+            ("`optimizer.zero_grad()`, in each step", trained(clear=False)),
+            ("these are the ranks' gradients added up: a sum is no mean yet", trained(times=len(everyones))))
         return {"guess": next((words for words, wanted in guesses if all(fits(wanted).values())), ""),
                 "weights": {name: (one.flatten().tolist(), right[name], torch.equal(one, first[name]))
                             for name, one in net.named_parameters()}}

@@ -216,7 +216,8 @@ class WhoWaits(Alone):
                                "whose clock is `now`, and how many nanoseconds has a second?")
             if got[2] != missing:
                 return not_yet(f"rank {rank} was said to wait for {got[2]}", f"{missing}, sorted",
-                               "whose group is it, and who has come to that number *of that group*, or to a later one?")
+                               "whose group is it, and who has come to that number *of that group*, or to a later one? "
+                               "An entry says that its rank has come, `retired` or not")
         if extra := [rank for rank in found if rank not in wanted]:
             return not_yet(f"rank {extra[0]} was said to wait", "it does not: all that it came to is over", "`retired`")
         return None

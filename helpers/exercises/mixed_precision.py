@@ -81,7 +81,8 @@ class TrainStep(Exercise):
              "`torch.nn.utils.clip_grad_norm_`, and when"),
             (not often < 1.02, f"the weights moved {scale if is_scale else often:.4g} times too {way}"
              f"{' (that is the scale)' * is_scale}", move,
-             "when are gradients scaled, and by which scale (it changes)? Clipped to which norm, and only if larger?"),
+             "by which scale are gradients multiplied (it changes), and how often divided? `step` does it, unless "
+             "`unscale_` has. Clipped to which norm, and only if larger?"),
             (mine["scale"] != wanted["scale"], f"the scale was {scale:g}, and is {mine['scale']:g} after it",
              f"{wanted['scale']:g}", "who tells the scaler that the step is over"),
             (extra > BYTES / 2, f"{extra:,} bytes more were held than a step needs; all weights have {BYTES:,}",
@@ -319,7 +320,8 @@ class LargestBatch(Exercise):
             (bug and got != BUG, f"`fits` raised `RuntimeError: {BUG}`, and your function returned {got}{shown}",
              "that error comes through: it is a bug in the model", "what you catch"),
             (not bug and got != largest, f"it returned {got}{shown}", f"{largest}",
-             "is there a size in between that you have not tried? And what if nothing fits?"),
+             "which do you return: the last that has fit? Is there a size in between that you have not tried? And what "
+             "if nothing fits?"),
             (not bug and unknown, f"it returned {got}, and never tried {unknown}{shown}",
              "a size that has fit, while the next one has not", "no formula knows all that takes memory: try"))
 
@@ -429,8 +431,8 @@ class FirstOverflow(Exercise):
              "test each number with `isfinite`: a sum can overflow by itself, and large weights alone do no harm"),
             (found != right, f"the output of {shown} is not finite, but that of another layer{inside} was not finite "
              "before that", "the first one",
-             "does every module have a hook, inner and outer ones, that looks at what comes out? And the first name "
-             "that is noted is kept; inf is not finite either"),
+             "does every module have a hook, inner and outer ones, that looks at what comes out, in each call? The "
+             "first in time counts, not in a list; and inf is not finite either"),
             (changed, f"the right answer, but the model is not as it was: {', '.join(changed)}", "a model as it was",
              "`handle.remove()` for every handle of yours; autocast leaves the weights alone; `eval()` is not needed"),
             (forwards > 1, f"the right answer, but the model ran {forwards} times", "one forward", "hooks"))

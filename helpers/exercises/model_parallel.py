@@ -97,7 +97,7 @@ class ColumnParallel(InGroup):
 
             @staticmethod
             def backward(ctx, gradient):
-                gradient = gradient.contiguous()
+                gradient = gradient.clone(memory_format=torch.contiguous_format)  # autograd may use it elsewhere
                 dist.all_reduce(gradient)
                 return gradient
 
@@ -161,9 +161,10 @@ class ColumnParallel(InGroup):
         for rank, one in enumerate(seen):
             if one["none"]:
                 return not_yet(f"the output is right, but rank {rank}'s `{one['none'][0]}` has no gradient",
-                               "gradients of all three", "is `loss_of(output).backward()` called, in every rank? A "
-                               "collective on tensors leaves no trace for it: what stands for one in an "
-                               "`autograd.Function`?")
+                               "gradients of all three", "is it `x` itself that the layer is given, or a copy of it?"
+                               if one["none"] == ["x"] else
+                               "is `loss_of(output).backward()` called, in every rank? A collective on tensors leaves "
+                               "no trace for it: what stands for one in an `autograd.Function`?")
             if one["own"] and not one["grads"]["x"]:
                 return not_yet(f"rank {rank}'s `x.grad` holds only what came through its own rows",
                                "the sum over ranks",

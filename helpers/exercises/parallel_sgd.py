@@ -32,7 +32,7 @@ def _refusal(returned, raised, why):
     if raised.partition(":")[0] == "ValueError":
         return None
     return not_yet(f"it raised {raised}" if raised else f"it returned {returned}", f"`ValueError`: {why}",
-                   "check the arguments before you compute with them" if raised else
+                   "`raise ValueError(…)` before you compute with the arguments; `assert` raises another" if raised else
                    "`raise`: what is returned stops nobody")
 
 
@@ -245,13 +245,16 @@ class ChooseK(Alone):
         if k not in cost:
             return not_yet(f"it returned {k}", f"an `int` from 1 to {steps}", "a k counts steps; is there a `return`?")
         if cost[k] > budget:
-            return not_yet(f"k = {k} averages {-(-steps // k)} times and takes {cost[k]} milliseconds: it does not fit",
+            return not_yet(f"with k = {k}, {steps} steps take {steps * step:g} milliseconds, and "
+                           f"{(averagings := -(-steps // k))} averagings {averagings * sync:g}: it does not fit",
                            f"at most {budget}",
-                           "how often the ranks average, the last time included; a k that is computed is rounded up")
+                           "do you count both, and the last averaging? Of averagings that would fit, only whole ones "
+                           "count, and a k that is computed is rounded up")
         if k != fitting[0]:
-            return not_yet(f"k = {k} fits, but k = {fitting[0]} would fit as well", "the smallest k that fits",
-                           "which k you try, in which order; whether a plan that fits exactly counts; and how many "
-                           "averagings you count")
+            return not_yet(f"k = {k} fits, but k = {fitting[0]} would fit as well: it averages "
+                           f"{-(-steps // fitting[0])} times and takes {cost[fitting[0]]:g} milliseconds",
+                           "the smallest k that fits", "which k you try, in which order; whether a plan that fits "
+                           "exactly counts; and how many averagings you count, where k divides the steps, too")
         return None
 
 
@@ -310,8 +313,10 @@ class RunEpoch(Exercise):
         names, at_once = [what for what, _ in events], max((len(training) for _, training in events), default=0)
         for rank in range(n_workers):
             if times[rank] != 1:
-                return not_yet(f"worker {rank} was trained {times[rank]} times in one epoch", "once",
-                               "how many loops stand around `start(rank)`, and how often each runs")
+                return not_yet(f"worker {rank} was trained {times[rank]} times in one epoch: `start` was called with "
+                               + (", ".join(map(str, one["started"])) or "nothing"), "once with each rank",
+                               "how many loops stand around `start(rank)`, how often each runs; and what `rank` is "
+                               "when it is called")
         if len(times) > n_workers:
             return not_yet(f"{len(times)} workers were started, {list(times)[-1]} among them",
                            f"{n_workers}, from 0 on", "who says how many there are: `n_workers`")
@@ -457,11 +462,13 @@ class PullDown(Alone):
         for worker, (mine, kept) in enumerate(zip(now[1:], held[1:], strict=True)):
             for name, its in wanted.items():
                 if mine[name] != its:
-                    return not_yet(f"`{name}` of worker {worker} is {mine[name]}", f"{its}, as in the global model",
+                    return not_yet(f"`{name}` of worker {worker} is {mine[name]}"
+                                   + ", as it was" * (mine[name] == before[worker + 1][name]),
+                                   f"{its}, as in the global model",
                                    "buffers: `parameters()` leaves them out; some are integers"
                                    if name in dict(models[0].named_buffers()) else
-                                   "whether every tensor of every local model gets its values; another model, put "
-                                   "into the list, is not the worker's")
+                                   "whether every tensor of every local model gets its values: `mine = …` only names "
+                                   "another tensor; and another model, put into the list, is not the worker's")
                 if kept[name] != its:
                     return not_yet(f"who holds `{name}` of worker {worker} still reads {kept[name]}: the model has "
                                    "another tensor now", f"{its}, in the tensor that was there", copying)

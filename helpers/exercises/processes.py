@@ -135,7 +135,7 @@ def _what_is_wrong(queue, when):
         received = ForkingPickler.loads(sent)
     except OSError as error:
         return (f"the parent read {when}, and got `{type(error).__name__}`", "the weights can still be fetched",
-                "who holds the memory of the tensors until the parent has it?")
+                "who holds the memory of the tensors until the parent has it? That it has, `done` says, not the queue")
     kind, trained, model = type(received).__name__, _trained().state_dict(), _trained()
     for tensor in model.state_dict().values():
         tensor.zero_()
@@ -216,8 +216,8 @@ class FillMySlice(Exercise):
                 value, look = values[wrong[0]], "how you get from a place in your part to its index in the whole tensor"
                 if len(values) > 1:
                     look = "it belongs to another rank: to how much of `shared` does your line write?"
-                elif value == square + UNWRITTEN:
-                    look = "you add to what was there"
+                elif value in (square + UNWRITTEN, UNWRITTEN ** 2):
+                    look = "you compute with what was there, which means nothing"
                 elif value in ((index - 1) ** 2, (index + 1) ** 2):
                     look = "indices are counted from 0"
                 elif abs(value - square) < square / 100 or (value - square) % 256 == 0 or value == float("inf"):

@@ -90,8 +90,8 @@ class PredictCurve(Alone):
         if look := next((why for why, wrong in known if abs(one / wrong - 1) < 0.01), None):
             return look
         return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in each measurement "
-                "of several GPUs, and does each grow with n as it should: 2(n - 1) rounds in a ring? Fit seconds, "
-                "which add up; tokens per second do not. And is it the order of `wanted`?")
+                "of several GPUs, and does each grow with n as it should: 2(n - 1) rounds in a ring, 2(n - 1)/n times "
+                "`size` bytes? Fit seconds, which add up; tokens per second do not. And is it the order of `wanted`?")
 
 
 def _cluster(kind):
@@ -186,8 +186,8 @@ class ChooseLayout(Alone):
             return not_yet(f"{tuple(found)} holds {held(*found):.1f} GiB", expected, f"it does not fit in {limit} GiB")
         if seconds(*found) > seconds(*best) * (1 + 1e-9):
             return not_yet(f"{tuple(found)} takes {seconds(*found):.2f} s", expected,
-                           "is every allowed layout tried (who holds just `limit` fits), and are they compared by "
-                           "`seconds`?")
+                           "is every allowed layout tried (who holds just `limit` fits; a copy's part of the batch is "
+                           "`micro_batches * micro_batch`), and are they compared by `seconds`?")
         return None
 
 
@@ -245,6 +245,9 @@ class StepsBetweenSaves(Alone):
                  half_cost: (save * mtbf) ** 0.5 / step,
                  "a save comes once in an interval, not with each step": (2 * save * mtbf) ** 0.5 / (step + save),
                  "an hour has 3600 seconds, not 60": (2 * save * 60 * hours / gpus) ** 0.5 / step,
+                 "more GPUs fail more often, not more seldom": (2 * save * 3600 * hours * gpus) ** 0.5 / step,
+                 "that is without the root": 2 * save * mtbf / step,
+                 "what a save takes stands under the root, not what a step takes": (2 * step * mtbf) ** 0.5 / step,
                  "that is half the time between failures; how long a save takes counts, too": mtbf / 2 / step,
                  "that is the time between failures itself: half of it would be lost at each": mtbf / step}
         look = next((why for why, wrong in known.items() if abs(steps - wrong) <= max(1, 0.005 * wrong)),

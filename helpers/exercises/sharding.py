@@ -284,6 +284,7 @@ class ShardIt(InGroup):
         fully_shard(model)
 
     def probe(shard_it, layers):
+        from torch.distributed.fsdp import FSDPModule
         from torch.distributed.tensor import DTensor
 
         warnings.simplefilter("ignore")  # of what FSDP says to models whose output is a view
@@ -310,7 +311,7 @@ class ShardIt(InGroup):
         rest = total - layers * block
         return {"sharded": True, "own": own, "same": same and torch.allclose(loss, wanted),
                 "peak": (max(moment.gathered for moment in forward) - rest) / block,
-                "between": (between - rest) / block}
+                "between": (between - rest) / block, "units": sum(isinstance(one, FSDPModule) for one in model.blocks)}
 
     def judge(self, seen, layers):
         for rank, one in enumerate(seen):
@@ -326,8 +327,10 @@ class ShardIt(InGroup):
                 return not_yet("the loss or the gradients are not those of the plain model", "the same numbers",
                                "what else was changed?")
             if one["peak"] > 1.1:
-                return not_yet(f"in forward up to {one['peak']:.0f} blocks were whole at the same time", "one",
-                               "what does one call of `fully_shard` gather together, and when is it dropped again?")
+                return not_yet(f"in forward up to {one['peak']:.0f} blocks were whole at the same time; {one['units']} "
+                               f"of {layers} have had a `fully_shard` of their own", "one",
+                               "what does one call of `fully_shard` gather together, and when is it dropped again? The "
+                               "last one gathers all that has had no call of its own")
             if one["between"] > 0.1:
                 return not_yet(f"after forward {one['between']:.0f} blocks were still whole", "none",
                                "`reshard_after_forward`")

@@ -67,7 +67,8 @@ class PredictedGain(Alone):
             return None
         given = f"once={once}, each={each}, epochs={epochs}, faster={faster}, price={price:g}"
         look = next((words for words, value in mistakes(*case) if abs(got - value) <= 1e-6 * abs(value)),
-                    "write down both times: the beginning, and the epochs; then divide")
+                    "write down both times: the beginning, and the epochs, each part's seconds by a number of its own; "
+                    "then divide")
         return not_yet(f"{got:.7g}", f"{right:.7g}, for {given}", look)
 
 
@@ -300,6 +301,8 @@ def broken(seen, images, epochs):
         return ("an image was moved by more than a pixel, or in another way", "rolled by -1, 0 or 1 up and left",
                 "`randint(-1, 2, …)` draws -1, 0 and 1; and are the unmoved pixels moved in each epoch, or those that "
                 "the last epoch had moved already?")
+    if (kinds == grid.index((0, 0))).all():
+        return ("no image was moved", "rolled by -1, 0 or 1 up and left", "are the moves made at all?")
     for kind, number in zip(kinds.tolist(), numbers.flatten().tolist(), strict=True):
         moved.setdefault(number, []).append(kind)
     if all(len(set(own)) == 1 for own in moved.values()):

@@ -122,7 +122,7 @@ class MeanOfRanks(InGroup):
                         "kept from an earlier call?")
                 guess = ""
                 if near(sum(values)):
-                    guess, look = ", the sum", "what is missing between a sum and a mean?"
+                    guess, look = ", the sum", "what does each rank divide by? All by the number of ranks"
                 elif near(values[rank]):
                     guess, look = ", its own number", "does every rank hear of the others' numbers, and wait for them?"
                 elif near(mean + values[rank] / len(values)):
@@ -162,24 +162,29 @@ class SayItOnce(Exercise):
         from unittest import mock
 
         (message, power), rank, world_size = case, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        with (contextlib.redirect_stdout(io.StringIO()) as printed,
-              mock.patch("torch.distributed.is_initialized", return_value=False) as asked):
+        printed = {}
+        with mock.patch("torch.distributed.is_initialized", return_value=False) as asked:
             for number in range(rank, world_size ** power, world_size):
                 told = {"RANK": number, "WORLD_SIZE": world_size ** power, "LOCAL_RANK": number % 2}  # two a machine
-                with mock.patch.dict(os.environ, {name: str(value) for name, value in told.items()}):
+                with (mock.patch.dict(os.environ, {name: str(value) for name, value in told.items()}),
+                      contextlib.redirect_stdout(io.StringIO()) as text):
                     say_it_once(message)
-        return printed.getvalue(), asked.called
+                printed[number] = text.getvalue()
+        return printed, asked.called
 
     def judge(self, seen, case):
-        message, printed, asked = case[0], "".join(text for text, _ in seen), seen[0][1]
+        message, by_rank, asked = case[0], {rank: text for texts, _ in seen for rank, text in texts.items()}, seen[0][1]
+        printed = "".join(by_rank.values())
         times = printed.count(message)
         if times == 0:
             said = printed.strip("\n")
             return not_yet(f"it was not printed{f'; what was printed is `{said}`' if said else ''}", "once",
                            "is there a rank with that number? `os.environ['RANK']` is a string. Is it `print`, with "
-                           "the message unchanged? And is anything kept from an earlier call?")
+                           "the message unchanged? And is anything kept from an earlier call? Each process has its own "
+                           "variables")
         if times > 1:
-            return not_yet(f"it was printed {times} times", "once", "which ranks come to the `print`?"
+            who = ", ".join(str(rank) for rank in sorted(by_rank) if message in by_rank[rank])
+            return not_yet(f"it was printed {times} times, by rank {who}", "once", "which ranks come to the `print`?"
                            + " Without a process group, `dist.is_initialized()` is false in each" * asked
                            + " `LOCAL_RANK` counts anew on each machine" * (times < len(seen)))
         if printed.strip("\n") != message:

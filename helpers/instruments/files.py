@@ -113,42 +113,42 @@ def _no_sleep(counted=lambda function: function):
 def deaths(work, folder):
     """Have children of this process do `work()` and die: before each change of a file in `folder`, and halfway in it.
 
-    Needs `os.fork`. "Halfway" is when a file is half as long as the longest in `folder`. The last child lives, or is
-    ended because it waits for ever.
+    Needs `os.fork`. "Halfway" is when a file is half as long as the longest in `folder`: one child is killed there, for
+    another the disk is full. The last child lives, or is ended because it waits for ever.
 
     Yields:
         None, after each child; the files in `folder` are then as it left them, and are put back for the next.
     """
     before = {path: path.read_bytes() for path in Path(folder).iterdir()}
     for moment in range(50):
-        for halfway in (True, False):
+        for beyond in (signal.SIG_DFL, signal.SIG_IGN, None):  # kills; raises an OSError; is not forbidden
             for path in Path(folder).iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             for path, content in before.items():
                 path.write_bytes(content)
             child = os.fork()
             if child == 0:
-                _die(work, folder, moment, max(map(len, before.values())) // 2 if halfway else 0)
+                _die(work, folder, moment, max(map(len, before.values())) // 2, beyond)
             _, status = os.waitpid(child, 0)
             yield
         if status != _DIED << 8:
             return  # it lived to its end
 
 
-def _die(work, folder, moment, longest):
+def _die(work, folder, moment, longest, beyond):
     import resource
 
     changes = itertools.count()
 
     def change():
         if next(changes) == moment:
-            if longest == 0:
+            if beyond is None:
                 os._exit(_DIED)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (longest, longest))  # the system ends who writes beyond
+            resource.setrlimit(resource.RLIMIT_FSIZE, (longest, longest))
 
     try:
         signal.alarm(3)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, beyond or signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for stream in (1, 2):  # or what is printed would grow a file, too
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

@@ -33,6 +33,8 @@ test_hide_the_loading = edits(
     ("batch_size=4", "batch_size=8", "a batch of 8 arrived"),
     ("batch_size=4", "batch_size=None", "a batch of 1 arrived"),
     ("persistent_workers=True", "persistent_workers=True, drop_last=True", "2 of the 50 samples never arrived"),
+    ("persistent_workers=True", "persistent_workers=True, sampler=__import__('torch').utils.data.DistributedSampler("
+     "dataset, 4, 0)", "workers share out its batches by themselves"),
     ("num_workers=4, persistent_workers=True", "prefetch_factor=8", "prefetch_factor"),
     (LOADER, f"list({LOADER})", "returned a list"),
     (LOADER, "dataset", "returned a SlowDisk"),

@@ -110,6 +110,9 @@ test_gather_nested = edits(
     ("for value in values])", "for value in values]).float()", "dtype=torch.float64"),
     ("for value in values])", "for value in values]).double()", "two devices: it returned `tensor("),
     ("if first is None", "if first is ...", "NoneType"),
+    ("joined([value[name] for value in values]) for name in first}",
+     "joined(list(column)) for name, column in zip(first, zip(*map(dict.values, values)))}",
+     "names in another order: it returned `{"),
 )
 
 

@@ -143,6 +143,7 @@ test_save_snapshot = edits(
      "        shutil.move(file.name, path)\n", "half a file"),
     (saves + replaces, "        import tempfile\n        with tempfile.NamedTemporaryFile(delete=False) as file:\n"
      "            torch.save(state, file)\n        os.replace(file.name, path)\n", "Invalid cross-device link"),
+    (saves + replaces, "        try:\n    " + saves + "        finally:\n    " + replaces, "an error on the way"),
     ((("    if dist.get_rank() == 0:\n", "    dist.monitored_barrier()\n    if dist.get_rank() == 0:\n"),
       (saves + replaces, "        torch.save(state, path)\n")), "half a file"),
 )

@@ -156,10 +156,11 @@ FITS = "steps * step_ms + -(-steps // k) * sync_ms <= budget_ms"
 
 test_choose_k = edits(
     ex.choose_k,
-    ("-(-steps // k)", "steps // k", "averages 3 times"),
+    ("-(-steps // k)", "steps // k", "3 averagings 15"),
     ("range(1, steps + 1)", "range(steps, 0, -1)", "would fit as well"),
     (FITS, "steps * step_ms <= budget_ms", "does not fit"),
     ("<=", "<", "k = 5 would fit as well"),
+    ("-(-steps // k)", "(steps // k + 1)", "k = 5 would fit as well: it averages 2 times and takes 30 milliseconds"),
     ('    raise ValueError("not even one averaging fits into the budget")', "    return None", "it returned None"),
     ("raise ValueError", "return ValueError", "what is returned stops nobody"),
     ("return k", "return float(k)", "it returned 5.0"),
@@ -203,6 +204,8 @@ test_run_epoch = edits(
     (START, START.replace("[", "(").replace("]", ")"), "a generator starts a worker only when it is asked for it"),
     ((("    pull_down()\n", "    for rank in range(n_workers):\n     pull_down()\n"), (f"    {START}", f"     {START}"),
       (JOIN, "     for process in processes: process.join()\n")), "3 workers: worker 0 was trained 3 times"),
+    (START, "processes = [run() for run in [lambda: start(rank) for rank in range(n_workers)]]\n",
+     "`start` was called with 2, 2, 2"),
     (f"    {START}{JOIN}", "    for rank in range(n_workers):\n        start(rank).join()\n", "one after the other"),
     (JOIN, "", "aggregated while worker 0 was still training"),
     (JOIN, "    processes[-1].join()\n", "aggregated while worker 0 was still training"),

@@ -19,6 +19,7 @@ test_send_weights = edits(
     ex.send_weights,
     (WAIT, "", "when your function had returned, and got `FileNotFoundError`"),
     (WAIT, "    import time\n    time.sleep(30)", "when your function had returned, and got `FileNotFoundError`"),
+    (WAIT, "    while not queue.empty():\n        pass", "`done` says, not the queue"),
     (WAIT, "    done.wait(0.5)", "after waiting 0.5 s, and got `FileNotFoundError`"),
     (WAIT, "    for _ in range(10):\n        done.is_set()", "after waiting 10 s, and got `FileNotFoundError`"),
     (WAIT, "    done.set()\n    done.wait()", "had returned, having set `done` itself, and got"),
@@ -85,6 +86,7 @@ BACK = "one of which wrote back what it had found there"
 
 test_fill_my_slice = edits(
     ex.fill_my_slice,
+    (MINE, "shared[rank::world_size] **= 2", "you compute with what was there"),
     (MINE, "shared[:] = squares", "2 ranks, 300 elements: element 299 was written by rank 0 and rank 1"),
     (MINE, "shared[rank % 2::2] = squares[rank % 2::2]", "3 ranks, 300 elements: element 298 was written by rank 0"),
     (MINE, "each = len(shared) // world_size\n    here = slice(rank * each, (rank + 1) * each)\n"
@@ -108,7 +110,7 @@ test_fill_my_slice = edits(
     (MINE, "shared[rank::world_size] = squares[rank::world_size].to(torch.bfloat16)", "the dtype in which you compute"),
     ("torch.arange(len(shared))", "torch.arange(len(shared), dtype=torch.uint8)", "into 57 instead of 89401"),
     ("** 2", "** 2 % 256", "into 57 instead of 89401"),
-    (MINE, "shared[rank::world_size] += squares[rank::world_size]", "you add to what was there"),
+    (MINE, "shared[rank::world_size] += squares[rank::world_size]", "you compute with what was there"),
 )
 
 

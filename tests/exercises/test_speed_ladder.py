@@ -99,7 +99,7 @@ NUMBERED = (("for batch, wanted in zip(", "for number, (batch, wanted) in enumer
 test_beat_the_course = edits(
     ex.beat_the_course,
     ("for _ in range(epochs):", "for _ in range(1):", "is there a loop over `epochs`?"),
-    ("images[order][every, rows[:, :, None], columns[:, None]]", "images[order]", "moved in the same way in every"),
+    ("images[order][every, rows[:, :, None], columns[:, None]]", "images[order]", "no image was moved"),
     ("labels[order].split(32)", "labels.split(32)", "of the test digits are right"),
     (".unsqueeze(1) / 128 - 0.5", ".unsqueeze(1).double() / 128 - 0.5", "float"),
     ("lr=0.04, momentum=0.9", "lr=0.0001, momentum=0.9", "of the test digits are right"),
