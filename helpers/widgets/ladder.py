@@ -34,7 +34,7 @@ def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
         ax.barh([0], [0], color=KEPT, label="kept")
         ax.barh([0], [0], color=TRIED, hatch="//", edgecolor="white", label="tried, not kept")
     ax.set_yticks(range(len(rungs)), [rung.title for rung in rungs])
-    ax.set_ylim(len(rungs) - 0.4, -0.6)
+    ax.set_ylim(-0.6, len(rungs) - 0.4)
     ax.set_xlim(slowest / 2, 2 * max([*best.values(), *ceilings.values(), 10 * slowest]))
     ax.figure.legends.clear()
     if ax.get_legend_handles_labels()[0]:

@@ -54,7 +54,7 @@ def main():
     processes = mp.spawn(train, args=(devices, queue), nprocs=len(devices), join=False)
     results = []
     while not processes.join(0.1) or len(results) < len(devices):  # raises here what went wrong there
-        while not queue.empty():  # a process does not end before what it has put is taken
+        while not queue.empty():  # a child that has put more than a pipe holds ends only when it is taken
             results.append(queue.get())
     weights = []
     for rank, images, buffer in sorted(results):
