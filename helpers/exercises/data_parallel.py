@@ -330,7 +330,10 @@ class DeviceMemory(InOneRank):
             if right == 0:
                 return (f"device {device} gets no sample, and you say {mine:,.0f} bytes", "0",
                         "how many samples `torch.chunk` gives each device")
-            return (f"you say {mine:,.0f} bytes for device {device}{explained(mine - right, kinds, counted[0])}",
+            samples, way = (mine - right) / (one["activations"] + one["output"]), "much" if mine > right else "little"
+            by_samples = f", {abs(samples):g}× a sample's activations and output too {way}" * samples.is_integer()
+            return (f"you say {mine:,.0f} bytes for device {device}"
+                    f"{explained(mine - right, kinds, counted[0]) or by_samples}",
                     f"{right:,}, of which {', '.join(f'{name} {size:,}' for name, size in kinds.items() if size)}",
                     "which of these you forget or count twice; how many samples this device has")
         return None

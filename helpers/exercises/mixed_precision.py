@@ -58,6 +58,12 @@ class TrainStep(Exercise):
                 for call, (what, *both) in enumerate(zip(CALLS, *trainings, strict=True), start=1))
         return next(filter(lambda feedback: feedback is not None, said), None)
 
+    def _of_error(self, error, answer):
+        if "is being called after step()" in str(error):
+            return not_yet("`unscale_` was refused: a `step` came before it, and no `update` since",
+                           "`unscale_`, `step`, `update`", "their order; and does each call end with `update`?")
+        return super()._of_error(error, answer)
+
     @staticmethod
     def _compared(case, mine, wanted, max_norm):
         moved, right, scale = math.hypot(*mine["moved"]), math.hypot(*wanted["moved"]), wanted["before"]
@@ -322,7 +328,7 @@ class LargestBatch(Exercise):
             (not bug and got != largest, f"it returned {got}{shown}", f"{largest}",
              "which do you return: the last that has fit? Is there a size in between that you have not tried? And what "
              "if nothing fits?"),
-            (not bug and unknown, f"it returned {got}, and never tried {unknown}{shown}",
+            (not bug and unknown, f"it returned {got}, and never tried {', '.join(map(str, unknown))}{shown}",
              "a size that has fit, while the next one has not", "no formula knows all that takes memory: try"))
 
 

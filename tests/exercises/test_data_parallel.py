@@ -198,6 +198,7 @@ test_device_memory = edits(
     ("return held", "return [str(each) for each in held]", "a list of 4 numbers"),
     ("batch * output + states * weights", "(batch * output + states * weights) * (weights == 12416)", "8 samples"),
     ("held[0] +=", "held[-1] +=", "device 0, below"),
+    ("-(-batch // n_devices)", "batch // n_devices", "device 0, 1× a sample's activations and output too little"),
     ("(activations + output)", "activations", "below what was counted by exactly its own output"),
     ("samples * (activations + output)", "each * (activations + output)", "5 samples on 4 devices"),
     ("batch * output", "(batch - each) * output", "below what was counted by exactly its own output"),

@@ -31,7 +31,7 @@ test_train_step = edits(
      "call 3 (a gradient that overflows once it is scaled): the scale was 4096, and is 4096 after it"),
     (UNSCALE + CLIP, CLIP + UNSCALE, "4096 times too little (that is the scale)"),
     (UNSCALE, "", "4096 times too little (that is the scale)"),
-    (UPDATE, "", "unscale_() is being called after step()"),
+    (UPDATE, "", "no `update` since"),
     (STEP, "    optimizer.step()\n", "a gradient that overflows once it is scaled): the weights moved by nan"),
     (CLIP, CLIP + UNSCALE, "unscale_() has already been called on this optimizer since the last update()"),
     (UNSCALE + CLIP + STEP + UPDATE, "    optimizer.step()\n", "4096 times too far"),
@@ -39,7 +39,7 @@ test_train_step = edits(
      "rounded to 0"),
     (BACKWARD + UNSCALE + CLIP, CLIP + BACKWARD + UNSCALE, "call 2 (gradients to be clipped): the gradients were not "
                                                            "clipped"),
-    (UNSCALE + CLIP + STEP, STEP + UNSCALE, "unscale_() is being called after step()"),
+    (UNSCALE + CLIP + STEP, STEP + UNSCALE, "a `step` came before it, and no `update` since"),
     (CLIP, "", "were not clipped"),
     ("clip_grad_norm_", "clip_grad_value_", "in another direction"),
     (CLIP, CLIP + "    optimizer.zero_grad(set_to_none=False)\n", "did not move"),
@@ -192,7 +192,7 @@ test_largest_batch = edits(
     ("good, bad = 0, 1", "good, bad = -1, 0", "tried a batch of 0"),
     ("good, bad = 0, 1", "closed_over = [cell.cell_contents for cell in fits.__closure__]\n"
      "    return next(value for value in closed_over if type(value) is int)",
-     "it returned 100, and never tried [100, 101]"),
+     "it returned 100, and never tried 100, 101"),
     ("    return good", "    return good if good < most else most + 1", "it returned 65"),
     ("return good", "return float(good)", "it returned"),
     ("return good", "return good == 1 or good", "it returned True"),
