@@ -31,6 +31,8 @@ test_exact_accuracy = edits(
     ("    dist.all_reduce(counts)\n", "", "its own share only"),
     ("dist.all_reduce(counts)", "dist.all_reduce(counts, async_op=True)", "never waited for it"),
     ("(counts[0] / counts[1])", "(100 * counts[0] / counts[1])", "percent"),
+    ("(counts[0] / counts[1])", "(counts[0] / (counts[1] + 1))", "which is 8 of 12"),
+    ("argmax(1)", "max(1)[0]", "`max(1)` gives scores and classes"),
     ("    dist.all_reduce(counts)\n    return (counts[0] / counts[1]).item()",
      "    own = counts[0] / counts[1].clamp(min=1)\n    dist.all_reduce(own)\n"
      "    return (own / dist.get_world_size()).item()",
@@ -380,7 +382,7 @@ test_who_hangs = edits(
     ("return culprit, min(waiting)", "return culprit, 1 + min(map(len, dumps))", "program 2: it returned number 4"),
     ("return culprit, min(waiting)", "return [rank for rank in range(4) if rank != culprit][0], min(waiting)",
      "program 1: it returned rank 0 and number 4: that rank came to this collective, as two others did"),
-    ("return culprit, min(waiting)", "return min(waiting), culprit", "program 1: it returned (4, 2)"),
+    ("return culprit, min(waiting)", "return min(waiting), culprit", "the rank comes first"),
     ("return culprit, min(waiting)", "return culprit", "program 1: it returned `2`"),
     ("return culprit, min(waiting)", "print(culprit, min(waiting))", "it returned `None`"),
 )

@@ -31,6 +31,7 @@ test_ring_all_reduce = edits(
     ("take += received", "take.copy_(received)", "element 0 holds"),
     ("step < n - 1", "step < n", "twice"),
     ("2 * (n - 1)", "2 * n - 3", "2 ranks, 12 elements: in rank 0"),
+    ("2 * (n - 1)", "2 * (n - 2)", "nothing was sent: how often do your loops run?"),
     ("2 * (n - 1)", "2", "3 ranks, 12 elements: in rank 0, element"),
     ("tensor.tensor_split(n)", "tensor.clone().tensor_split(n)", "`tensor` holds what it held before, in every rank"),
     ("tensor.tensor_split(n)", "tensor.chunk(n)", "IndexError"),
@@ -525,6 +526,7 @@ test_fine_tune = edits(
     ("number == 3", "number == 4", "`net[0]` was frozen for 4 batches, not for 3"),
     ("net[0].requires_grad_(False)", "pass", "`net[0]` was frozen for 0 batches, not for 3"),
     ("        optimizer.zero_grad()\n", "", "`optimizer.zero_grad()`, in each step"),
+    ("loss_fn(model(x), y)", "(torch.distributed.get_world_size() * loss_fn(model(x), y))", "a sum is no mean yet"),
     (((again, "            net[0].requires_grad_(True)"),
       ("        optimizer.step()", "        optimizer.step()\n    for parameter in net.parameters():\n"
                                   "        torch.distributed.broadcast(parameter.data, 0)")),

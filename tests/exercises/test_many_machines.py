@@ -142,6 +142,7 @@ test_who_waits = edits(
     ("min(waits,", "max(waits,", "the first that is not over"),
     ("entry[\"process_group\"][0] == name and ", "", "was said to wait for"),
     (">= number", "== number", "old entries have fallen out"),
+    (">= number", ">= number and entry['retired']", "An entry says that its rank has come, `retired` or not"),
     ("dump[\"now\"] - ", "dumps[0][\"now\"] - ", "clocks that differ"),
     (" / 1e9", " / 1e6", "how many nanoseconds"),
     ("sorted(one for one in groups[name] if not came(one, name, number))",

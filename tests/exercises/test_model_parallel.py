@@ -48,6 +48,7 @@ test_column_parallel = edits(
     ("return gradient.chunk(n, 1)[rank]", "return gradient.chunk(n, 1)[0]",
      "`x.grad` is not that of the whole layer"),
     ("    loss_of(output).backward()", "    pass", "is `loss_of(output).backward()` called"),
+    ("Copy.apply(x)", "Copy.apply(x.detach().requires_grad_())", "is it `x` itself that the layer is given"),
     ("torch.cat(parts, 1)", "torch.cat(parts, 0)", "`loss_of(output).backward()`"),
     ("Copy.apply(x), weight, bias", "Copy.apply(x), weight", "is not that of the whole layer"),
     ("return gradient.chunk(n, 1)[rank]",
