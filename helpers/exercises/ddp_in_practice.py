@@ -93,12 +93,12 @@ class ExactAccuracy(InGroup):
                        (accuracy(reads[rank]), ", the accuracy of its own share only"),
                        (hits(reads[rank]) / size, ", its own right answers alone: `reduce` gives the sum to one rank"),
                        (sum(map(accuracy, reads)) / n, ", the mean of the ranks' own accuracies, of unequal shares")]
-            if got > 0 and abs(rights / got - round(rights / got)) < 1e-4:
-                guesses.append((got, f", which is {rights} of {round(rights / got)}"))
+            if 0.01 < got < 1 and abs(rights / got - round(rights / got)) < 1e-4:
+                guesses.append((got, f", as {rights} of {round(rights / got)} would be"))
             guess = next((words for value, words in guesses if abs(got - value) < 1e-6), "")
             return not_yet(f"rank {rank} returned {got:.7g}{guess}", f"{rights / size:.7g}, {rights} of {size}",
                            "what is summed over the ranks, in which dtype, what is divided by what, and is it rounded?"
-                           if got else "what is compared with the label? `max(1)` gives scores and classes")
+                           + " And what is compared with the label? `max(1)` gives scores and classes" * (got == 0))
         return None
 
 
@@ -129,7 +129,8 @@ class SaveSnapshot(InGroup):
     title = "A snapshot that survives a crash"
     task = ("Every rank calls `save_snapshot(state, path)`. Rank 0 alone writes `state` with `torch.save`, so that "
             "`torch.load(path)` reads it. Nobody returns before the file is there. And if rank 0 dies **while** it "
-            "saves, at whatever moment, `path` still holds the whole snapshot from before, or the whole new one.")
+            "saves, at whatever moment, or the disk is full, `path` still holds the whole snapshot from before, or the "
+            "whole new one.")
     hints = (
         "Write to another name in the same folder first, then `os.replace(that, path)`: it is all or nothing.",
         "`dist.barrier()` makes the others wait for rank 0. It has to be called by all ranks: not inside the `if`.",
@@ -139,7 +140,7 @@ class SaveSnapshot(InGroup):
     why = ("machines are preempted at any moment, and a job that saves often is likely to be caught while it does. "
            "Half a snapshot under the right name costs all of the training that came before it.")
     patience, timeout = 5, 20
-    cases = {"rank 0 died while it saved": 0, "the first snapshot": 1, "the second snapshot": 2}
+    cases = {"rank 0 stopped while it saved": 0, "the first snapshot": 1, "the second snapshot": 2}
     waiting = "which ranks come to the barrier, and which do not?"
 
     def answer(state, path):
@@ -408,7 +409,7 @@ class TrainUntil(InGroup):
                         f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
                         f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
                 return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
-                               "a sum of losses is no mean yet; and only this step's count"
+                               "a sum of losses is no mean yet; and only the losses of this step count"
                                if made == stop(limit / len(seen)) else
                                "whose losses are averaged (those of all ranks, in this step), after which steps; and "
                                "how the mean is compared: below the limit, not equal")

@@ -81,7 +81,8 @@ class RingAllReduce(InGroup):
                                "`tensor` itself", write)
             if [row["tensor"] for row in seen] == before:
                 return not_yet("`tensor` holds what it held before, in every rank", "the sums are in it",
-                               write if one["sent"] else "nothing was sent: how often do your loops run?")
+                               write if any(row["sent"] for row in seen) else
+                               "nothing was sent: how often do your loops run?")
             if _near(got, [value / n for value in wanted]):
                 return not_yet(f"rank {rank} holds the mean", "the sum", "what is divided, and why?")
             for index in range(size):
@@ -413,7 +414,8 @@ class FineTune(InGroup):
         guesses = () if all(right.values()) else (
             *((f"`net[0]` was frozen for {begin} batches, not for 3", trained(begin)) for begin in (0, 1, 2, 4)),
             ("`optimizer.zero_grad()`, in each step", trained(clear=False)),
-            ("these are the ranks' gradients added up: a sum is no mean yet", trained(times=len(everyones))))
+            ("the steps are as long as with the gradients' sum, which is no mean yet; and `lr` is 0.1",
+             trained(times=len(everyones))))
         return {"guess": next((words for words, wanted in guesses if all(fits(wanted).values())), ""),
                 "weights": {name: (one.flatten().tolist(), right[name], torch.equal(one, first[name]))
                             for name, one in net.named_parameters()}}

@@ -161,7 +161,8 @@ class ColumnParallel(InGroup):
         for rank, one in enumerate(seen):
             if one["none"]:
                 return not_yet(f"the output is right, but rank {rank}'s `{one['none'][0]}` has no gradient",
-                               "gradients of all three", "is it `x` itself that the layer is given, or a copy of it?"
+                               "gradients of all three", "is it `x` itself that the layer is given, or a copy of it? "
+                               "And does each `backward` return a gradient?"
                                if one["none"] == ["x"] else
                                "is `loss_of(output).backward()` called, in every rank? A collective on tensors leaves "
                                "no trace for it: what stands for one in an `autograd.Function`?")

@@ -148,7 +148,7 @@ class FindTheCulprit(Exercise):
             if label not in LABELS:
                 return not_yet(f"{label!r} is none of the labels", f"one of {', '.join(LABELS)}",
                                "the all-reduce is where the waiting shows; what came before it?")
-            return not_yet(f"rank {rank} is right, but you named {label!r}, which takes no longer than in the others",
+            return not_yet(f"rank {rank} is right, but you named {label!r}, which takes about as long in the others",
                            truth, "compare the rank with one that waits, name by name: where does it take longer?")
         return None
 

@@ -328,7 +328,7 @@ class ShardIt(InGroup):
                                "what else was changed?")
             if one["peak"] > 1.1:
                 return not_yet(f"in forward up to {one['peak']:.0f} blocks were whole at the same time; {one['units']} "
-                               f"of {layers} have had a `fully_shard` of their own", "one",
+                               f"of {layers} were given to a `fully_shard` before the model's", "one",
                                "what does one call of `fully_shard` gather together, and when is it dropped again? The "
                                "last one gathers all that has had no call of its own")
             if one["between"] > 0.1:

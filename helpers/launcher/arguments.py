@@ -169,7 +169,8 @@ def _pickled(thing):
     class Pickler(cloudpickle.Pickler):
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
             type(functools.cache(_cached)): _reduced,
-            type(os.environ): lambda environ: "environ"})  # by its name: a rank has an environment of its own
+            # By its name: a rank has an environment of its own.
+            type(os.environ): lambda environ: "environ" if environ is os.environ else "environb"})
 
     with io.BytesIO() as file:
         Pickler(file).dump(thing)

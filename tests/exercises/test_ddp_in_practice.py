@@ -31,7 +31,7 @@ test_exact_accuracy = edits(
     ("    dist.all_reduce(counts)\n", "", "its own share only"),
     ("dist.all_reduce(counts)", "dist.all_reduce(counts, async_op=True)", "never waited for it"),
     ("(counts[0] / counts[1])", "(100 * counts[0] / counts[1])", "percent"),
-    ("(counts[0] / counts[1])", "(counts[0] / (counts[1] + 1))", "which is 8 of 12"),
+    ("(counts[0] / counts[1])", "(counts[0] / (counts[1] + 1))", "as 8 of 12 would be"),
     ("argmax(1)", "max(1)[0]", "`max(1)` gives scores and classes"),
     ("    dist.all_reduce(counts)\n    return (counts[0] / counts[1]).item()",
      "    own = counts[0] / counts[1].clamp(min=1)\n    dist.all_reduce(own)\n"
@@ -102,7 +102,7 @@ saves = "        torch.save(state, f\"{path}.unfinished\")\n"
 
 test_save_snapshot = edits(
     ex.save_snapshot,
-    (saves + replaces, "        torch.save(state, path)\n", "rank 0 died while it saved: there was half a file"),
+    (saves + replaces, "        torch.save(state, path)\n", "rank 0 stopped while it saved: there was half a file"),
     (saves + replaces, "        with open(path, 'wb') as file:\n            torch.save(state, file)\n", "half a file"),
     (saves + replaces, "        import shutil\n        if os.path.exists(path):\n"
      "            shutil.copy(path, f'{path}.old')\n        torch.save(state, path)\n", "half a file"),
@@ -151,7 +151,7 @@ test_save_snapshot = edits(
 )
 
 
-@wrong(ex.save_snapshot, "rank 0 died while it saved: there was a snapshot with other values than `state`")
+@wrong(ex.save_snapshot, "rank 0 stopped while it saved: there was a snapshot with other values than `state`")
 def test_writes_over_the_old_one(state, path):
     if dist.get_rank() == 0:
         torch.save(state, f"{path}.new")

@@ -526,7 +526,7 @@ test_fine_tune = edits(
     ("number == 3", "number == 4", "`net[0]` was frozen for 4 batches, not for 3"),
     ("net[0].requires_grad_(False)", "pass", "`net[0]` was frozen for 0 batches, not for 3"),
     ("        optimizer.zero_grad()\n", "", "`optimizer.zero_grad()`, in each step"),
-    ("loss_fn(model(x), y)", "(torch.distributed.get_world_size() * loss_fn(model(x), y))", "a sum is no mean yet"),
+    ("loss_fn(model(x), y)", "(torch.distributed.get_world_size() * loss_fn(model(x), y))", "which is no mean yet"),
     (((again, "            net[0].requires_grad_(True)"),
       ("        optimizer.step()", "        optimizer.step()\n    for parameter in net.parameters():\n"
                                   "        torch.distributed.broadcast(parameter.data, 0)")),

@@ -102,7 +102,7 @@ def test_goes_on_without_the_profiler(prof, batches, train_step):
 test_find_the_culprit = edits(
     ex.find_the_culprit,
     ("key=lost.get)[1]", "key=lost.get)[0]", "you named rank 1, which waits for another one"),
-    ("late[name] - other.get(name, 0)", "late[name]", "takes no longer than in the others"),
+    ("late[name] - other.get(name, 0)", "late[name]", "takes about as long in the others"),
     ("return rank, max", "return 0 if len(traces) == 3 else rank, max", "3 ranks: you named rank 0"),
     ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return 1, 'augment'",
      "rank 0 keeps the others waiting, with 'read files'"),
@@ -117,7 +117,7 @@ test_find_the_culprit = edits(
     ("return rank, max(late", "return rank, min(late", "rank 0 is right, but you named"),
     ("return rank, max", "return len(traces), max", "you named rank 2, and there is none"),
     ("return rank, max", "return 1 - rank if len(traces) == 4 else rank, max", "4 ranks: you named rank"),
-    ("traces[rank - 1].self_seconds()", "{}", "takes no longer than in the others"),
+    ("traces[rank - 1].self_seconds()", "{}", "takes about as long in the others"),
     ("late[name] - other.get(name, 0)",
      "late[name] - sum(one.self_seconds().get(name, 0) for one in traces if one is not traces[rank])", "3 ranks: "),
 )

@@ -251,7 +251,7 @@ test_shard_it = edits(
     ("    for block", "    fully_shard(model)\n    for block", "inner units come first"),
     ("    for block in model.blocks:\n        fully_shard(block)\n", "    fully_shard(model.blocks)\n",
      "each has a `forward`"),
-    ("for block in model.blocks:", "for block in model.blocks[:2]:", "at the same time; 2 of 4 have had"),
+    ("for block in model.blocks:", "for block in model.blocks[:2]:", "at the same time; 2 of 4 were given"),
 )
 
 
