@@ -188,7 +188,7 @@ class GatherNested(InOneRank):
     def probe(gather_nested, case):
         plan, sizes = case
         outputs = [made(plan, samples, 10 * device) for device, samples in enumerate(sizes)]
-        outputs[1:] = [dict(reversed(one.items())) if isinstance(one, dict) else one for one in outputs[1:]]
+        outputs[1:] = [dict(reversed(one.items())) if isinstance(one, dict) else one for one in outputs[1:]]  # by name
         sources = [(device, tensor) for device, output in enumerate(outputs) for tensor in tensors(output)
                    if tensor.requires_grad]
         before, wanted = shown(outputs), GatherNested.answer(outputs)
@@ -330,24 +330,23 @@ class DeviceMemory(InOneRank):
             if right == 0:
                 return (f"device {device} gets no sample, and you say {mine:,.0f} bytes", "0",
                         "how many samples `torch.chunk` gives each device")
-            samples, way = (mine - right) / (one["activations"] + one["output"]), "much" if mine > right else "little"
-            by_samples = f", {abs(samples):g}× a sample's activations and output too {way}" * samples.is_integer()
             return (f"you say {mine:,.0f} bytes for device {device}"
-                    f"{explained(mine - right, kinds, counted[0]) or by_samples}",
+                    f"{explained(mine - right, kinds, counted[0], one['activations'] + one['output'])}",
                     f"{right:,}, of which {', '.join(f'{name} {size:,}' for name, size in kinds.items() if size)}",
                     "which of these you forget or count twice; how many samples this device has")
         return None
 
 
-def explained(difference, own, first):
-    """What the difference is exactly, if it is one of the kinds of this device, or of device 0."""
+def explained(difference, own, first, of_a_sample):
+    """What the difference is exactly, if it is one of the kinds of this device, or of device 0; or so many samples."""
     for kinds, whose in ((own, ""), (first, " of device 0")):
         fits = [KINDS[name] for name, size in kinds.items() if size and size == abs(difference)]
         if fits:
             twice = " counted twice, or what the loss keeps, which is left out here"
             more = twice if difference > 0 and fits == [KINDS["gathered"]] and own is first else whose
             return f", {'above' if difference > 0 else 'below'} what was counted by exactly {' or '.join(fits)}{more}"
-    return ""
+    samples, way = difference / of_a_sample, "much" if difference > 0 else "little"
+    return f", {abs(samples):g}× a sample's activations and output too {way}" * samples.is_integer()
 
 
 class SmallCnn(InOneRank):

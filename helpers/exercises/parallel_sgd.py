@@ -235,7 +235,8 @@ class ChooseK(Alone):
         steps, step, sync, budget = case
         k, raised = _outcome(choose_k, case, refuses=steps * step + sync > budget)
         k = k if type(k) is int else f"{k!r:.60}"
-        cost = {each: steps * step + -(-steps // each) * sync for each in range(1, steps + 1)}
+        averagings = {each: -(-steps // each) for each in range(1, steps + 1)}
+        cost = {each: steps * step + averagings[each] * sync for each in averagings}
         fitting = [each for each in cost if cost[each] <= budget]
         if not fitting:
             return _refusal(f"{k}", raised, "no k fits")
@@ -246,13 +247,13 @@ class ChooseK(Alone):
             return not_yet(f"it returned {k}", f"an `int` from 1 to {steps}", "a k counts steps; is there a `return`?")
         if cost[k] > budget:
             return not_yet(f"with k = {k}, {steps} steps take {steps * step:g} milliseconds, and "
-                           f"{(averagings := -(-steps // k))} averagings {averagings * sync:g}: it does not fit",
+                           f"{averagings[k]} averagings {averagings[k] * sync:g}: it does not fit",
                            f"at most {budget}",
                            "do you count both, and the last averaging? Of averagings that would fit, only whole ones "
                            "count, and a k that is computed is rounded up")
         if k != fitting[0]:
             return not_yet(f"k = {k} fits, but k = {fitting[0]} would fit as well: it averages "
-                           f"{-(-steps // fitting[0])} times and takes {cost[fitting[0]]:g} milliseconds",
+                           f"{averagings[fitting[0]]} times and takes {cost[fitting[0]]:g} milliseconds",
                            "the smallest k that fits", "which k you try, in which order; whether a plan that fits "
                            "exactly counts; and how many averagings you count, where k divides the steps, too")
         return None

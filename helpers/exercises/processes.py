@@ -216,8 +216,10 @@ class FillMySlice(Exercise):
                 value, look = values[wrong[0]], "how you get from a place in your part to its index in the whole tensor"
                 if len(values) > 1:
                     look = "it belongs to another rank: to how much of `shared` does your line write?"
-                elif value in (square + UNWRITTEN, UNWRITTEN ** 2):
-                    look = "you compute with what was there, which means nothing"
+                elif value == square + UNWRITTEN:
+                    look = "you add to what was there"
+                elif value == UNWRITTEN ** 2:
+                    look = "you square what was there, which means nothing"
                 elif value in ((index - 1) ** 2, (index + 1) ** 2):
                     look = "indices are counted from 0"
                 elif abs(value - square) < square / 100 or (value - square) % 256 == 0 or value == float("inf"):

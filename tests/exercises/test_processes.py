@@ -86,7 +86,7 @@ BACK = "one of which wrote back what it had found there"
 
 test_fill_my_slice = edits(
     ex.fill_my_slice,
-    (MINE, "shared[rank::world_size] **= 2", "you compute with what was there"),
+    (MINE, "shared[rank::world_size] **= 2", "you square what was there"),
     (MINE, "shared[:] = squares", "2 ranks, 300 elements: element 299 was written by rank 0 and rank 1"),
     (MINE, "shared[rank % 2::2] = squares[rank % 2::2]", "3 ranks, 300 elements: element 298 was written by rank 0"),
     (MINE, "each = len(shared) // world_size\n    here = slice(rank * each, (rank + 1) * each)\n"
@@ -110,7 +110,7 @@ test_fill_my_slice = edits(
     (MINE, "shared[rank::world_size] = squares[rank::world_size].to(torch.bfloat16)", "the dtype in which you compute"),
     ("torch.arange(len(shared))", "torch.arange(len(shared), dtype=torch.uint8)", "into 57 instead of 89401"),
     ("** 2", "** 2 % 256", "into 57 instead of 89401"),
-    (MINE, "shared[rank::world_size] += squares[rank::world_size]", "you compute with what was there"),
+    (MINE, "shared[rank::world_size] += squares[rank::world_size]", "you add to what was there"),
 )
 
 
