@@ -69,7 +69,7 @@ def step(layers, mesh, length):
     cut(model, mesh)
     with FakeTensorMode(allow_non_fake_inputs=True):  # tensors with a shape and no memory
         model.to_empty(device="cpu")
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         tokens = torch.zeros(1, length, dtype=torch.long)
 
         def train():
