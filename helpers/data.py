@@ -22,17 +22,13 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from helpers.records import shipped
+from helpers.records import DataError, shipped
 
 PROJECT_DATA = Path(__file__).resolve().parents[1] / "data"
 FOLDER_VARIABLE = "COURSE_DATA"
 NAMES = ("Digits", "MNIST", "FashionMNIST", "CIFAR10")
 BROKEN = (OSError, RuntimeError, ValueError, EOFError)  # what torchvision raises for files and connections that fail
 NETWORK_SECONDS = 30  # a server that stays silent for so long counts as no network; torchvision would wait for ever
-
-
-class DataError(RuntimeError):
-    """Data is missing or damaged, or cannot be fetched or stored. The message says what to do about it."""
 
 
 class Digits(Dataset):
@@ -56,8 +52,8 @@ class Digits(Dataset):
         folder = (PROJECT_DATA if root is None else Path(root).expanduser()) / "digits"
         self.train, self.transform, self.target_transform = train, transform, target_transform
         part = "train" if train else "t10k"
-        self.data = parse_idx(shipped(folder / f"{part}-images-idx3-ubyte", DataError))
-        self.targets = parse_idx(shipped(folder / f"{part}-labels-idx1-ubyte", DataError)).long()
+        self.data = parse_idx(shipped(folder / f"{part}-images-idx3-ubyte"))
+        self.targets = parse_idx(shipped(folder / f"{part}-labels-idx1-ubyte")).long()
 
     def __len__(self):
         return len(self.data)

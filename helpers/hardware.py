@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -234,6 +235,13 @@ class Hardware:
         head = "".join(f'<th scope="col" style="text-align:left">{name}</th>' for name in ("What", "Here"))
         caption = "<caption>What this machine has</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def free_port() -> int:
+    """A port of the loopback interface that is free now; nothing listens on it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _output(*command: str, seconds: float = 5) -> str:

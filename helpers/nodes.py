@@ -28,7 +28,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -37,6 +36,8 @@ from collections import deque
 from pathlib import Path
 
 import psutil
+
+from helpers.hardware import free_port
 
 MOST_NODES = 4
 #: What runs beside the nodes, or around their commands.
@@ -227,7 +228,7 @@ class Nodes(contextlib.AbstractContextManager):
         count alone. The script's arguments are `script_args`.
         """
         self._jobs += 1
-        port = 29500 + self._jobs if self.shaped else _free_port()
+        port = 29500 + self._jobs if self.shaped else free_port()
         job = Job(self)
         for node in range(self.n):
             job.add(node, [sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.n}",
@@ -398,12 +399,6 @@ def _keeper(command):
     process.folder = Path(process.stdout.readline().strip())
     limit.cancel()
     return process
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _address(text):

@@ -77,30 +77,30 @@ def read(lesson):
 
     {"results": {name: {"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}},
      "skipped": {name: why}}
-    Raises RecordError where it is damaged.
+    Raises DataError where it is damaged.
     """
     path = RECORDS / f"{lesson}.json"
     return stored(path) if path.exists() else {"results": {}, "skipped": {}}
 
 
-class RecordError(RuntimeError):
-    """A record cannot be read, or is not what was stored. The message says what to do about it."""
+class DataError(RuntimeError):
+    """Data is missing or damaged, or cannot be fetched or stored. The message says what to do about it."""
 
 
 def stored(path):
-    """What a record's JSON holds. Raises RecordError."""
-    return json.loads(shipped(path, RecordError))
+    """What a record's JSON holds. Raises DataError."""
+    return json.loads(shipped(path))
 
 
-def shipped(path, refusal):
-    """The bytes of a file in data/, once they agree with the SHA256SUMS beside it. Raises `refusal`, an exception."""
+def shipped(path):
+    """The bytes of a file in data/, once they agree with the SHA256SUMS beside it. Raises DataError."""
     cure = f"To restore it, run in the course's folder: git checkout -- data/{path.parent.name}"
     try:
         content, sums = path.read_bytes(), _sums(path.parent)
     except (OSError, ValueError) as error:
-        raise refusal(f"Cannot read {path.name}: {error}. {cure}") from None
+        raise DataError(f"Cannot read {path.name}: {error}. {cure}") from None
     if hashlib.sha256(content).hexdigest() != sums.get(path.name):
-        raise refusal(f"{path} is damaged: it differs from its checksum in SHA256SUMS. {cure}")
+        raise DataError(f"{path} is damaged: it differs from its checksum in SHA256SUMS. {cure}")
     return content
 
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[1]
+LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 # Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run beside. A
 # kernel that a test starts runs this line, too.
@@ -76,15 +77,6 @@ def eventually(holds, seconds=30):
     return bool(holds())
 
 
-def ended(processes, seconds):
-    """What each process printed, and the exit codes; those still running after `seconds` are killed."""
-    try:
-        return [process.communicate(timeout=seconds)[0] for process in processes], [p.returncode for p in processes]
-    finally:
-        for process in processes:
-            process.kill()
-
-
 def cost(explorer, name, values):
     """CPU time of a redraw, in that of a plain plot; the least of some each: what other programs do counts little."""
     from matplotlib.figure import Figure  # here, because ranks import a test's module, and so this one
@@ -100,20 +92,6 @@ def cost(explorer, name, values):
         figure.savefig(io.BytesIO())
         plots.append(time.process_time() - began)
     return min(redraws) / min(plots)
-
-
-def unless_torch_aborts(run, tries=5):
-    """What `run()` returns, which begins with texts; run again where they say that torch aborted after the work.
-
-    Outside of `launch`, one of gloo's threads may want the interpreter when it is already ending, which then aborts:
-    "terminate called without an active exception" (pytorch/pytorch#190489), here in 3 of 16 runs of a script that
-    destroys its group, on a machine with three busy loops.
-    """
-    for _ in range(tries):
-        found = run()
-        if "terminate called without an active exception" not in str(found[0]):
-            break
-    return found
 
 
 def orphaned_memory(before):

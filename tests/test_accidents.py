@@ -5,14 +5,12 @@ Each is done to every lesson. Those that execute lessons take minutes, and run b
 
 import ast
 import builtins
-import dis
 import inspect
 import os
 import random
 import re
 import signal
 import textwrap
-import types
 
 import nbformat
 import pytest
@@ -24,14 +22,12 @@ from helpers.exercises.catalogue import exercises_of, modules
 from helpers.lessons import parsed
 from helpers.missing_names import names_made
 from tests.answers import edited
-from tests.conftest import OWN_SEMAPHORES, ROOT, eventually, orphaned_memory, running
+from tests.conftest import LESSONS, OWN_SEMAPHORES, eventually, orphaned_memory, running
+from tests.exercises.test_all import every_exercise
+from tests.test_gpu_branches import names
 from tools.execute import comparable, stable
 
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-EXERCISES = [exercise for module in modules().values() for exercise in exercises_of(module)]
-
 every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: f"{one.lesson}.{one.name}")
 
 # (lesson's number, id of a cell): why its output is another one when it is run again.
 DIFFERS = {
@@ -173,15 +169,8 @@ def test_an_exercise_needs_no_name_from_another_section(lesson, tmp_path):
 
 def names_used(source):
     """Global names that a cell reads, its functions included."""
-    def of(code):
-        for step in dis.get_instructions(code):
-            if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-                yield step.argval
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                yield from of(constant)
-
-    return set(of(compile(source, "<cell>", "exec"))) if not source.startswith("%") else set()
+    code = compile("" if source.startswith("%") else source, "<cell>", "exec")
+    return {name for name, what in names(code, {}) if what == "use"}
 
 
 @pytest.mark.long

@@ -24,11 +24,10 @@ from tests.browser import (
     raised,
     say_and_store,
 )
-from tests.conftest import ROOT, eventually
+from tests.conftest import LESSONS, ROOT, eventually
 
 pytestmark = [pytest.mark.long,
               pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")]
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 SITE = ROOT / "build" / "site"
 ARTEFACTS = Path(os.environ.get("COURSE_ARTEFACTS") or ROOT / "build" / "browser")
 THEMES = "Light", "Dark"

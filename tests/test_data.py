@@ -21,6 +21,7 @@ import torch
 
 from helpers import data
 from helpers.data import DataError, Digits, load
+from helpers.hardware import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "data" / "digits"
@@ -100,9 +101,7 @@ def site(tmp_path, monkeypatch, datasets):
 
 def no_server(monkeypatch, datasets):
     """Point torchvision to a port where nobody listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}/"
+    url = f"http://127.0.0.1:{free_port()}/"
     monkeypatch.setattr(datasets.MNIST, "mirrors", [url])
     monkeypatch.setattr(datasets.CIFAR10, "url", url + "cifar.tar.gz")
 

@@ -270,14 +270,12 @@ def test_published_lessons_pass_the_tests_of_lessons(tmp_path):
     assert title.count("Open in Colab") == 1 and "github/other/place/blob" in title
 
 
-def readmes_first_command():
-    return re.search("^    (python3 -m venv .*)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
-
-
 def test_the_devcontainer_installs_what_the_readme_says_and_opens_no_door():
     text = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
     config = json.loads(re.sub("^ *//.*", "", text, flags=re.MULTILINE))
-    assert config["updateContentCommand"] == readmes_first_command().rpartition(" && ")[0]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.search("^    (python3 -m venv .*)", readme, re.MULTILINE)[1]
+    assert config["updateContentCommand"] == first.rpartition(" && ")[0]
     assert config["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"].endswith("/.venv/bin/python")
     assert "token" not in text.replace("asks for its token", "") and "privileged" not in text
     assert config["init"] and "--shm-size=2g" in config["runArgs"] and config["forwardPorts"] == [8888]

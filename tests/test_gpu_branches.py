@@ -6,22 +6,22 @@ That is done under eight GPUs, but for two lessons that take long. COURSE_WHOLE_
 one GPU and under eight, which takes some ten minutes.
 """
 
-import ast
+import dis
 import os
 import re
 import subprocess
 import sys
 import textwrap
+import types
 from importlib.metadata import version
 
 import nbformat
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import LESSONS, ROOT
 from tests.stand_in_gpus import environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in nvidia-smi is a shell script")
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 LONG = "01_processes", "03_data_loading"  # they start many processes, each of which imports torch
 # FakeTensorMode, once torch.cuda says that there is a GPU, asks the real driver in older versions of torch.
 ASKS_THE_DRIVER = tuple(map(int, version("torch").split(".")[:2])) < (2, 14)
@@ -30,60 +30,30 @@ ASKS = re.compile(r"hardware\.(usable_gpus|gpus|backends)|\bcuda\b|nccl")
 SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "helpers" / "workers").glob("*/*.py")}
 
 
-FIRST = {"Assign": ("value",), "AnnAssign": ("value",), "For": ("iter", "target"), "ListComp": ("generators",),
-         "SetComp": ("generators",), "DictComp": ("generators",), "GeneratorExp": ("generators",),
-         "comprehension": ("iter", "target")}
-SCOPES = ast.FunctionDef | ast.Lambda
-
-
-def events(node):
-    """(name, "use" | "bind" | "change") in the order in which running the code would do so."""
-    if isinstance(node, SCOPES):
-        yield from ((name, "use") for name in looked_up(node))
-    elif isinstance(node, ast.Name):
-        yield node.id, "use" if isinstance(node.ctx, ast.Load) else "bind"
-    elif isinstance(node, ast.alias):
-        yield (node.asname or node.name).partition(".")[0], "bind"
-    elif isinstance(node, ast.AugAssign):
-        yield from events(node.value)
-        yield from ((name, "change") for name, _ in events(node.target))
-    else:
-        first = FIRST.get(type(node).__name__, ())
-        for field in (*first, *(name for name in node._fields if name not in first)):
-            children = getattr(node, field, None)
-            for child in children if isinstance(children, list) else [children]:
-                if isinstance(child, ast.AST):
-                    yield from events(child)
-    if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-        yield from ((name, "change") for name, _ in events(node.value))
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name, "bind"
-
-
-def looked_up(function):
-    """The names that a function looks up outside of itself."""
-    inside = list(ast.walk(function))
-    own = {node.arg for node in inside if isinstance(node, ast.arg)}
-    own |= {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.name for node in inside if isinstance(node, ast.FunctionDef) and node is not function}
-    return {node.id for node in inside if isinstance(node, ast.Name)} - own
+def names(code, inside):
+    """(name, "use" or "bind") in the order in which a cell's code runs; into `inside`, what each function looks up."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+            yield step.argval, "use"
+        elif step.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            yield step.argval, "bind"
+        elif isinstance(step.argval, types.CodeType):
+            used = inside[step.argval.co_name] = {name for name, what in names(step.argval, inside) if what == "use"}
+            yield from ((name, "use") for name in used)
 
 
 class Cell:
     """What a code cell needs from others, binds, and gives a new value whatever the old one was."""
 
     def __init__(self, source):
-        tree = ast.parse(re.sub(r"^[%!].*$", "", source, flags=re.MULTILINE))
-        self.needs, self.binds, self.replaces = set(), set(), set()
-        for name, what in events(tree):
+        self.needs, self.binds, self.replaces, self.inside = set(), set(), set(), {}
+        code = compile(re.sub(r"^[%!].*$", "", source, flags=re.MULTILINE), "<cell>", "exec")
+        for name, what in names(code, self.inside):
             if what == "bind":
                 self.replaces |= {name} - self.needs
+                self.binds.add(name)
             elif name not in self.replaces:
                 self.needs.add(name)
-            if what != "use":
-                self.binds.add(name)
-        self.inside = {node.name: {name for name, what in events(node) if what == "use"}
-                       for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def asks(source):
@@ -145,10 +115,8 @@ def test_a_whole_lesson(path, gpus, tmp_path):
 
 def stand_in(code, gpus=8):
     """What Python prints under stand-in GPUs."""
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment(gpus), cwd=ROOT,
-                          capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], env=environment(gpus), cwd=ROOT,
+                                   text=True, timeout=120).splitlines()
 
 
 def test_hardware_and_torch_see_the_same_gpus():

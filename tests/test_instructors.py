@@ -7,13 +7,12 @@ import nbformat
 import pytest
 
 from helpers.exercises.catalogue import exercises_of, modules
-from tests.conftest import ROOT
+from tests.conftest import LESSONS, ROOT
 from tools import everywhere
 from tools.execute import minutes
 
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
 PARTS = {part[:2]: part for part in re.split(r"^## (?=\d\d · )", GUIDE, flags=re.MULTILINE)[1:]}
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 

@@ -16,10 +16,10 @@ from helpers.launcher import output, server
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def group(backend="gloo"):
+def group():
     import torch.distributed as dist
 
-    dist.init_process_group(backend)
+    dist.init_process_group("gloo")
     return dist
 
 
@@ -384,8 +384,7 @@ def test_loader_workers_in_a_rank_start_as_they_would_under_torchrun(monkeypatch
         loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2, collate_fn=lambda items: items)
         return multiprocessing.get_start_method(), list(loader)
 
-    usual = "fork" if sys.version_info < (3, 14) else "forkserver"
-    if usual == "fork":
+    if sys.version_info < (3, 14):  # from then on, Python's own is forkserver
         assert launch(load, nprocs=1, show=False, timeout=60).results == [("fork", [[0, 1], [2, 3]])]
 
 

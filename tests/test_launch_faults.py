@@ -21,15 +21,9 @@ import torch
 from helpers import RankError, launch, report
 from helpers.launcher import server, workarounds
 from tests.conftest import eventually, orphaned_memory, running
+from tests.test_launch import group
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-def group():
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    return dist
 
 
 def failing(work, nprocs=2, timeout=60, **options):

@@ -6,10 +6,8 @@ import statistics
 import nbformat
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import LESSONS, ROOT
 from tools.execute import comparable, stable
-
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 @pytest.fixture(params=LESSONS, ids=lambda path: path.name)

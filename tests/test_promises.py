@@ -29,16 +29,15 @@ from nbclient.exceptions import DeadKernelError
 from helpers import RankError, launch, records
 from helpers.data import DataError, Digits
 from helpers.exercises import engine, journal
-from helpers.exercises.catalogue import exercises_of, modules, progress
+from helpers.exercises.catalogue import progress
 from helpers.instruments import traces
 from helpers.launcher.arguments import WORKERS
 from tests.conftest import ROOT, eventually, running
+from tests.exercises.test_all import EXERCISES, every_exercise
 from tests.odd_objects import drawn
 
 SEED = os.environ.get("PROMISE_SEED", "0")
 LESSONS = [pytest.param(path, id=path.stem) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-EXERCISES = [pytest.param(exercise, id=f"{exercise.lesson}.{exercise.name}")
-             for module in modules().values() for exercise in exercises_of(module)]
 
 # ------------------------------------------------------------------------------------------------- lessons, as a whole
 
@@ -209,12 +208,12 @@ def never_right(exercise, count, monkeypatch):
 
 
 def test_an_odd_object_does_no_harm_to_any_check(monkeypatch):
-    for exercise in (one for module in modules().values() for one in exercises_of(module)):
+    for exercise in EXERCISES:
         never_right(exercise, 1, monkeypatch)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("exercise", EXERCISES)
+@every_exercise
 def test_200_odd_objects_do_no_harm_to_a_check(exercise, monkeypatch):
     never_right(exercise, 200, monkeypatch)
 
@@ -261,17 +260,17 @@ def test_damaged_records_are_refused_in_words(tmp_path):
         assert records.stored(path) == json.loads(whole)
         for content in damages(whole, 50):
             path.write_bytes(content)
-            with pytest.raises(records.RecordError, match="git checkout -- data/records"):
+            with pytest.raises(DataError, match="git checkout -- data/records"):
                 records.stored(path)
         path.unlink()
-        with pytest.raises(records.RecordError, match="Cannot read"):
+        with pytest.raises(DataError, match="Cannot read"):
             records.stored(path)
         path.write_bytes(whole)
         for content in damages((folder / "SHA256SUMS").read_bytes(), 20):
             (folder / "SHA256SUMS").write_bytes(content)
             try:
                 assert records.stored(path) == json.loads(whole), "the line of another record is damaged"
-            except records.RecordError as error:
+            except DataError as error:
                 assert "git checkout" in str(error)
         shutil.copy(ROOT / "data" / "records" / "SHA256SUMS", folder)
 

@@ -1,7 +1,6 @@
 """helpers.records and tools/record.py: what is run, what is skipped and why, what is stored, what a lesson shows."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -116,9 +115,8 @@ def course(tmp_path_factory):
 
 def record(course, gpus, *args):
     """What tools/record.py prints on a machine with so many GPUs, and what it stores of the lesson."""
-    environ = environment(gpus) if gpus else dict(os.environ)
-    done = subprocess.run([sys.executable, course / "tools" / "record.py", *args], env=environ, cwd=course.parent,
-                          capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, course / "tools" / "record.py", *args], env=environment(gpus),
+                          cwd=course.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     stored = course / "data" / "records" / "made_up.json"
     return done.stdout, json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else None

@@ -9,10 +9,8 @@ import pytest
 from bs4 import BeautifulSoup
 
 from tests.browser import CHROMIUM, chromium
-from tests.conftest import ROOT
+from tests.conftest import LESSONS, ROOT
 from tools.build_site import for_the_site, glossary, links, words
-
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
 
 def book(text):

@@ -8,10 +8,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from tests.browser import CHROMIUM, chromium
-from tests.conftest import ROOT
+from tests.conftest import LESSONS, ROOT
 from tools.slides import mark
 
-LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 BODY, CODE = 18, 16  # pixels of 720 that letters must have to be read in the last row
 
 

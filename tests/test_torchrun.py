@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from helpers.launcher.arguments import WORKERS
-from tests.conftest import eventually, running, unless_torch_aborts
+from tests.conftest import eventually, running
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
@@ -36,12 +36,13 @@ def test_workers_run_under_torchrun(script, nprocs, says, mark):
     arguments = [] if script.endswith("hello.py") else ["--epochs", "2"]
     arguments += ["--images", "32"] if script.endswith("slow_training.py") else []
     command = [*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", WORKERS / script, *arguments]
-
-    def run():
+    # Outside of `launch`, one of gloo's threads may want the interpreter when it is already ending, which then aborts
+    # (pytorch/pytorch#190489): in 3 of 16 runs of a script that destroys its group, beside three busy loops.
+    for _ in range(5):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(mark))
-        return done.stderr, done.stdout, done.returncode
-
-    errors, printed, returncode = unless_torch_aborts(run)
+        errors, printed, returncode = done.stderr, done.stdout, done.returncode
+        if "terminate called without an active exception" not in errors:
+            break
     assert returncode == 0 and "USDT" not in errors, errors
     assert re.search(says, printed)
     if script.endswith("train_digits.py"):

@@ -25,12 +25,6 @@ from helpers.launcher import server, workarounds
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def python(code, **environment):
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=90,
-                          env={**os.environ, **environment})
-    return done.stdout.strip() or done.stderr
-
-
 def test_server_pid_is_the_fork_servers():
     launch(print, nprocs=1, show=False)
     assert "forkserver" in " ".join(psutil.Process(workarounds.server_pid()).cmdline())
@@ -119,14 +113,15 @@ def test_exit_functions_run_in_ranks_and_only_the_learners():
 
 
 def test_torch_still_finds_its_rendezvous_in_the_place_that_is_patched():
-    answer = python("""
+    code = """
         import sys, torch.distributed as dist
         from helpers.launcher import workarounds
         handlers = sys.modules[dist.rendezvous.__module__]._rendezvous_handlers
         before = handlers["env"]
         workarounds.rendezvous_by_file("/nowhere/meeting")
         print(before is not handlers["env"], callable(before))
-    """)
+    """
+    answer = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True, timeout=90).strip()
     assert answer == "True True"
 
 

@@ -41,19 +41,17 @@ class RankError(RuntimeError):
         super().__init__(message)
         self.failures, self.logs = list(failures), list(logs)
         self.rank, self.exitcode = self.failures[0].rank, self.failures[0].exitcode
-        self.__cause__ = RankTraceback(self._traceback())  # what a terminal shows above the message
+        self.__cause__ = RankTraceback(self.failures[0].traceback.rstrip())  # what a terminal shows above the message
 
     def __reduce__(self):
         return type(self), (str(self), self.failures, self.logs)
-
-    def _traceback(self):
-        return self.failures[0].traceback.rstrip()
 
     def _render_traceback_(self):
         """What IPython shows instead of the frames of `launch`: the rank's own traceback."""
         others = [f"  then rank {f.rank}: {f.message.splitlines()[0][:200]}"
                   for f in self.failures[1:] if f.exitcode is not None]
-        return [*_with_cells_named(self._traceback()).splitlines(), f"RankError: {self}", *others]
+        trace = _with_cells_named(self.failures[0].traceback.rstrip())
+        return [*trace.splitlines(), f"RankError: {self}", *others]
 
 
 class RankTraceback(Exception):

@@ -4,12 +4,12 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from multiprocessing import connection
 
+from helpers.hardware import free_port
 from helpers.launcher import rank as rank_module
 from helpers.launcher import server, workarounds
 from helpers.reporting import REPORT_FILE, RUN_FOLDER
@@ -41,7 +41,8 @@ class Processes:
             server.replace()  # somebody may have killed the fork server at this very moment, or removed its socket
 
     def _start_all(self):
-        context, port = multiprocessing.get_context(server.START_METHOD), _free_port()
+        context = multiprocessing.get_context(server.START_METHOD)
+        port = free_port()  # for scripts that open a store of their own at MASTER_PORT
         parent = workarounds.server_pid() if server.START_METHOD == "forkserver" else None
         for rank in range(self.nprocs):
             with server.lock, workarounds.main_left_alone():
@@ -146,13 +147,6 @@ def rank_environment(rank, nprocs, port, folder, files):
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
     return {name: str(value) for name, value in {**defaults, **os.environ, **everything}.items()}
-
-
-def _free_port():
-    """A port that is free now, for scripts that open a store of their own at MASTER_PORT; nothing listens on it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -83,7 +83,6 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
             pickle.dump(work, file)
         display = show if hasattr(show, "finish") else output.suitable_display() if show else output.Quiet()
         watch = _Watch(ranks, display, on_report, grace)
-        failures = []
         try:
             with interrupts_held():
                 ranks.start()

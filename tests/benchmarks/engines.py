@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import json
 import os
-import socket
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from pathlib import Path
 import psutil
 import work
 from jupyter_client.manager import KernelManager
+
+from helpers.hardware import free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -110,11 +111,8 @@ class Kernel:
         Returns:
             Milliseconds of the setup, milliseconds of the launch, and what the two ranks wrote down.
         """
-        with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            probe.close()
-            call = self.engine.call.format(what=what, folder=folder, port=port, words=[what, folder, *extra])
+        with tempfile.TemporaryDirectory() as folder:
+            call = self.engine.call.format(what=what, folder=folder, port=free_port(), words=[what, folder, *extra])
             cell = f"t0 = time.perf_counter()\n{setup}\nt1 = time.perf_counter()\n{call};\nt2 = time.perf_counter()"
             before, took = self.run(cell, "[1000 * (t1 - t0), 1000 * (t2 - t1)]")
             wrote = [float(file.read_text()) for file in sorted(Path(folder).iterdir())]

@@ -26,7 +26,6 @@ from helpers.records import store  # noqa: E402
 IN_WORDS = {"group": "two ranks form a group, all-reduce and return", "ddp": "two ranks, DDP and AdamW, one step"}
 
 
-
 class Results:
     """Every time measured, and what could not be measured."""
 

@@ -262,14 +262,6 @@ def _to(func, tensor, *args, copy=False, **kwargs):
     return result if result is tensor else put(result, want)
 
 
-def _cuda(func, tensor, device=None, **_):
-    return _to(torch.Tensor.to, tensor, meant("cuda" if device is None else device))
-
-
-def _cpu(func, tensor, **_):
-    return _to(torch.Tensor.to, tensor, CPU)
-
-
 def _pin_memory(func, tensor, *_):
     if on(tensor) is not None:
         raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
@@ -294,13 +286,12 @@ def _repr(func, tensor, *args, **kwargs):
     return f"{start}, device='{on(tensor)}'{comma}{rest})"
 
 
-def _get_device(func, tensor):
-    return -1 if on(tensor) is None else on(tensor).index
-
-
 _METHODS = {
-    "to": _to, "cuda": _cuda, "cpu": _cpu, "pin_memory": _pin_memory, "numpy": _numpy, "__array__": _numpy,
-    "__repr__": _repr, "get_device": _get_device,
+    "to": _to, "pin_memory": _pin_memory, "numpy": _numpy, "__array__": _numpy, "__repr__": _repr,
+    "cuda": lambda func, tensor, device=None, **_: _to(torch.Tensor.to, tensor,
+                                                       meant("cuda" if device is None else device)),
+    "cpu": lambda func, tensor, **_: _to(torch.Tensor.to, tensor, CPU),
+    "get_device": lambda func, tensor: -1 if on(tensor) is None else on(tensor).index,
     "is_pinned": lambda func, tensor, *_: "_stand_in_pinned" in tensor.__dict__,
 }
 
@@ -470,19 +461,6 @@ def _nothing(*_, **__):
     return None
 
 
-class StreamContext:
-    """`with torch.cuda.stream(side):`"""
-
-    def __init__(self, stream):
-        self.stream = stream or contextlib.nullcontext()
-
-    def __enter__(self):
-        self.stream.__enter__()
-
-    def __exit__(self, *error):
-        self.stream.__exit__(*error)
-
-
 def _replace_cuda():
     current_stream = functools.lru_cache(maxsize=None)(lambda index: Stream(index))
     held = lambda device=None: _memory.get(_index(device), [0, 0])  # noqa: E731
@@ -494,8 +472,7 @@ def _replace_cuda():
         "synchronize": lambda device=None: _index(device) and None,
         "get_device_name": lambda device=None: _properties(device).name, "get_device_properties": _properties,
         "get_device_capability": lambda device=None: CAPABILITY, "is_bf16_supported": lambda *_, **__: True,
-        "Stream": Stream, "Event": Event, "stream": StreamContext,
-        "StreamContext": StreamContext,
+        "Stream": Stream, "Event": Event, "stream": lambda stream: stream or contextlib.nullcontext(),
         "current_stream": lambda device=None: current_stream(_index(device)),
         "default_stream": lambda device=None: current_stream(_index(device)), "set_stream": _nothing,
         "is_current_stream_capturing": lambda: False,

@@ -1,5 +1,6 @@
 """What lesson `speed_ladder` shows from a machine with GPUs: a GPT's training, one rung at a time."""
 
+import itertools
 import os
 import time
 
@@ -10,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers import models
 from helpers.records import experiment
+from helpers.workers.data_loading.pin_memory import prefetched
 
 #: A GPT of 0.8 billion parameters, as `helpers.models.GPT` builds it; the texts in a batch, below and above.
 SHAPE = {"width": 2048, "layers": 12, "heads": 16, "vocabulary": 50304, "length": 1024}
@@ -37,19 +39,9 @@ def attention_by_hand(q, k, v, is_causal):
 def batches(texts, length, vocabulary, prefetch):
     """Random texts from the CPU's memory, without end; with `prefetch` copied while the GPU computes."""
     host = torch.randint(vocabulary, (8, texts, length + 1))
-    if not prefetch:
-        while True:
-            for one in host:
-                yield one.clone().cuda()
-    host, side = host.pin_memory(), torch.cuda.Stream()
-    ahead = host[0].cuda()
-    for number in range(1, 2**31):
-        ready = ahead
-        with torch.cuda.stream(side):
-            ahead = host[number % len(host)].to("cuda", non_blocking=True)
-        yield ready
-        torch.cuda.current_stream().wait_stream(side)
-        ahead.record_stream(torch.cuda.current_stream())
+    if prefetch:
+        return prefetched(itertools.cycle(host.pin_memory()))
+    return (one.clone().cuda() for one in itertools.cycle(host))
 
 
 def flops_of_token(width, layers, vocabulary, length, **_):
