@@ -17,6 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, SimpleNamespace
 from unittest import mock
 
+import cloudpickle
 import numpy
 import torch
 from torch.utils._pytree import tree_leaves
@@ -233,14 +234,9 @@ class ShardTheStream(Exercise):
 
 
 class Stream(IterableDataset):
-    """Gives (worker, item as text) of what the learner's function gives here, up to one item too many.
-
-    Or else (None, the type of what is no items at all).
-    """
+    """Gives (worker, item as text) of what the answer gives here, up to one item too many; or (None, its type)."""
 
     def __init__(self, share, items):
-        import cloudpickle
-
         self.share, self.items = cloudpickle.dumps(share), items  # a worker that is not forked cannot find the cell
 
     def __iter__(self):

@@ -420,7 +420,7 @@ class SmallCnn(InOneRank):
             if layer not in list(model.modules()):
                 return (f"`{layer}` is no part of the model: `parameters()` leaves its weights out",
                         "a model that can be trained", "a layer that `forward` makes, or that lies in a Python list")
-        if any(layer in list(model.modules()) for layer in (args[0] for args, _ in in_replicas["forward"])):
+        if any(args[0] in list(model.modules()) for args, _ in in_replicas["forward"]):
             return ("a replica called a layer of the original model, which is on another device",
                     "each replica calls layers of its own", "a Python list of layers is copied as it is: it still "
                     "holds the original's; `self.conv`, an `nn.Sequential` or an `nn.ModuleList` holds the replica's")

@@ -156,7 +156,7 @@ class SaveSnapshot(InGroup):
 
     @classmethod
     def run(cls, answer, epoch, slowly):
-        folder = _folder() / ("saved" if epoch else "dying")
+        folder = Path(os.environ[RUN_FOLDER], "saved" if epoch else "dying")
         folder.mkdir(exist_ok=True)
         path = str(folder / "snapshot.pt")
         if not epoch:  # before the group is formed: its threads would not be there in a forked child
@@ -194,10 +194,6 @@ class SaveSnapshot(InGroup):
 
 
 _NONE, _HALF = "no snapshot at all: no file at `path`", "half a file, or another that `torch.load` cannot read"
-
-
-def _folder():
-    return Path(os.environ[RUN_FOLDER])
 
 
 def _state(epoch):
@@ -276,7 +272,8 @@ class Resume(InGroup):
 
     def probe(resume, epoch):
         plain, its = _model_after(0 if epoch is None else 2)
-        path, wanted = f"{_folder()}/snapshot-{epoch}.pt", {"model": plain.state_dict(), "optimizer": its.state_dict()}
+        path = f"{os.environ[RUN_FOLDER]}/snapshot-{epoch}.pt"
+        wanted = {"model": plain.state_dict(), "optimizer": its.state_dict()}
         if epoch is not None and dist.get_rank() == 0:
             torch.save({"epoch": epoch, **wanted}, path)
         dist.barrier()
@@ -382,7 +379,8 @@ class TrainUntil(InGroup):
                        "what decides whether a rank goes on: is it the same in all ranks?")
 
     def probe(train_until, case):
-        losses = _LOSSES[dist.get_rank()]
+        (limit, number), rank, n = case, dist.get_rank(), dist.get_world_size()
+        losses, means = _LOSSES[rank], [sum(column) / n for column in zip(*_LOSSES[:n], strict=True)]
 
         def step(batch):
             TrainUntil.began.append(batch)
@@ -390,34 +388,27 @@ class TrainUntil(InGroup):
             TrainUntil.ended.append(batch)
             return losses[min(len(TrainUntil.ended), len(losses)) - 1]
 
-        limit, number = case
-        returned = train_until(list("abcdef"[:number]), step, limit)
-        return "".join(TrainUntil.ended), returned if isinstance(returned, int | None) else type(returned).__name__
-
-    def judge(self, seen, case):
-        limit, number = case
-        means = [sum(column) / len(seen) for column in zip(*_LOSSES[:len(seen)], strict=True)]
-
         def stop(limit):
             return next((step for step, mean in enumerate(means[:number], start=1) if mean < limit), number)
 
-        wanted = stop(limit)
-        for rank, (batches, returned) in enumerate(seen):
-            made = len(batches)
-            if made != wanted:
-                when = ("before any loss was known" if not made else
-                        f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
-                        f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
-                return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
-                               "a sum of losses is no mean yet; and only the losses of this step count"
-                               if made == stop(limit / len(seen)) else
-                               "whose losses are averaged (those of all ranks, in this step), after which steps; and "
-                               "how the mean is compared: below the limit, not equal")
-            if batches != "abcdef"[:made]:
-                return not_yet(f"rank {rank} trained on the batches {batches} of abcdef", "one after the other")
-            if returned != wanted:
-                return not_yet(f"rank {rank} made {made} steps and returned {returned}", f"{wanted}",
-                               "the line with `return`, for an early stop, too")
+        returned = train_until(list("abcdef"[:number]), step, limit)
+        returned = returned if isinstance(returned, int | None) else type(returned).__name__
+        batches, wanted = "".join(TrainUntil.ended), stop(limit)
+        made = len(batches)
+        if made != wanted:
+            when = ("before any loss was known" if not made else
+                    f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
+                    f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
+            return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
+                           "a sum of losses is no mean yet; and only the losses of this step count"
+                           if made == stop(limit / n) else
+                           "whose losses are averaged (those of all ranks, in this step), after which steps; and "
+                           "how the mean is compared: below the limit, not equal")
+        if batches != "abcdef"[:made]:
+            return not_yet(f"rank {rank} trained on the batches {batches} of abcdef", "one after the other")
+        if returned != wanted:
+            return not_yet(f"rank {rank} made {made} steps and returned {returned}", f"{wanted}",
+                           "the line with `return`, for an early stop, too")
         return None
 
 

@@ -391,7 +391,7 @@ class FineTune(InGroup):
         loss_fn, rank = nn.MSELoss(), dist.get_rank()
         everyones = [[(torch.randn(6, 3).double(), torch.randn(6, 2).double()) for _ in range(number)]
                      for _ in range(dist.get_world_size())]
-        first = {name: one.detach().clone() for name, one in net.named_parameters()}
+        untrained = copy.deepcopy(net)
 
         def trained(begin=3, clear=True, times=1):
             alone = copy.deepcopy(untrained)
@@ -408,7 +408,6 @@ class FineTune(InGroup):
         def fits(wanted):
             return {name: torch.allclose(one, wanted[name], 1e-9, 1e-12) for name, one in net.named_parameters()}
 
-        untrained = copy.deepcopy(net)
         fine_tune(net, everyones[rank], loss_fn)
         right = fits(trained())
         guesses = () if all(right.values()) else (
@@ -417,7 +416,7 @@ class FineTune(InGroup):
             ("the steps are as long as with the gradients' sum, which is no mean yet; and `lr` is 0.1",
              trained(times=len(everyones))))
         return {"guess": next((words for words, wanted in guesses if all(fits(wanted).values())), ""),
-                "weights": {name: (one.flatten().tolist(), right[name], torch.equal(one, first[name]))
+                "weights": {name: (one.flatten().tolist(), right[name], torch.equal(one, untrained.get_parameter(name)))
                             for name, one in net.named_parameters()}}
 
     def judge(self, seen, number):

@@ -23,8 +23,8 @@ An exercise is one class, in the module of its lesson, and one instance with the
 
     first_rank = FirstRank()
 
-`judge` compares what several ranks observed. With one rank, `probe` may return `not_yet(…)` itself, or None: then there
-is no `judge`, and the case after a wrong one is not tried. (A `not_yet` is false, as None is: ask for `is not None`.)
+`judge` compares what ranks observed. With one rank, or `InGroup`, `probe` may return `not_yet(…)` itself, or None: then
+there is no `judge`; with one rank, the case after a wrong one is not tried. (A `not_yet` is as false as None.)
 `answer` and `probe` run in ranks, and take no `self`; of its file, `answer` uses imported modules alone. Its name is
 that of no exercise of another lesson. A lesson's module has the name of its notebook, and is listed in `catalogue.py`.
 Wrong and right answers are tests: `tests/exercises/`, see `tests/answers.py`. Where the learner's function talks to
@@ -109,16 +109,10 @@ TOO_BUSY = not_yet("this machine is too busy to tell whether your function waits
 SLOWLY = 8
 
 
-class Note:
+class Note(str):
     """Markdown that a notebook renders and a terminal shows as it is."""
 
-    def __init__(self, text):
-        self.text = text
-
-    def __repr__(self):
-        return self.text
-
-    _repr_markdown_ = __repr__
+    __repr__ = _repr_markdown_ = str.__str__
 
 
 class Exercise:
@@ -154,8 +148,8 @@ class Exercise:
         return isinstance(observed, Feedback)
 
     def judge(self, seen, case):
-        """Feedback on what the ranks observed. With one rank, its probe may return that feedback itself, or None."""
-        return seen[0]
+        """Feedback on what the ranks observed; here, what the probe of the lowest rank that is wrong has returned."""
+        return next((one for one in seen if one is not None), None)
 
     def check(self, answer):
         """Run the learner's function in real ranks, keep the progress, and return the `Feedback`.
@@ -197,8 +191,8 @@ class Exercise:
         if answer is ...:
             return self._not_attempted()
         if not callable(answer) or isinstance(answer, type):
-            given = "None" if answer is None else f"a {'class' if isinstance(answer, type) else type(answer).__name__}"
-            return not_yet(f"check() was given {given}", "the function itself",
+            given = "class" if isinstance(answer, type) else type(answer).__name__
+            return not_yet(f"check() was given a {given}", "the function itself",
                            f"write `check({self.name})`: the function's name, without parentheses after it")
         if error := _syntax_error_in_cell(getattr(answer, "__name__", "")):
             return not_yet(f"the cell that last defined `{answer.__name__}` did not run: SyntaxError: {error.msg}, at "

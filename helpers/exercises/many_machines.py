@@ -66,8 +66,15 @@ class AnyWorld(InGroup):
 
             return (net, optimizer, loss_of, random), calls, gradients
 
-        alone, _, right = training()
-        weights, states = _alone(*alone, range(3, 9))
+        (net, optimizer, loss_of, states), _, right = training()
+        for step in range(3, 9):  # by one process
+            optimizer.zero_grad()
+            for slot in range(SLOTS):
+                torch.set_rng_state(states[slot])
+                (loss_of(step, slot) / SLOTS).backward()
+                states[slot] = torch.get_rng_state()
+            optimizer.step()
+        weights = parameters_to_vector(net.parameters()).detach()
         (net, optimizer, loss_of, random), calls, gradients = training()
         for steps in (range(3, 6), range(6, 9)):  # twice, as before and after a restart
             given = dict(random)
@@ -117,18 +124,6 @@ class AnyWorld(InGroup):
                                "the state from after the slot's last loss",
                                "when is it kept? And it is where its slot was worked for: who hears of it?")
         return None
-
-
-def _alone(net, optimizer, loss_of, random, steps):
-    """The same training by one process: the weights and the random states at the end."""
-    for step in steps:
-        optimizer.zero_grad()
-        for slot in range(SLOTS):
-            torch.set_rng_state(random[slot])
-            (loss_of(step, slot) / SLOTS).backward()
-            random[slot] = torch.get_rng_state()
-        optimizer.step()
-    return parameters_to_vector(net.parameters()).detach(), random
 
 
 def _fault(found, right):

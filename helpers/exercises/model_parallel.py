@@ -1,5 +1,6 @@
 """The exercises of model parallelism: a schedule, a layer split by columns, a mesh, and a division forgotten."""
 
+import math
 import numbers
 
 import torch
@@ -170,7 +171,7 @@ class ColumnParallel(InGroup):
                 return not_yet(f"rank {rank}'s `x.grad` holds only what came through its own rows",
                                "the sum over ranks",
                                "all ranks used `x`: what must happen to its gradient in backward?")
-            if one["times"] and n > 1:
+            if one["times"]:
                 return not_yet(f"rank {rank}'s `weight.grad` is {n} times too large", "that of its rows",
                                "all ranks have the same loss: is the gradient of the output added up over ranks?")
             for name, right in one["grads"].items():
@@ -223,24 +224,25 @@ class ChooseMesh(Alone):
 
         returned = choose_mesh(gpus, costs, limit)
         found, best = _mesh(returned), ChooseMesh.answer(gpus, lambda *mesh: _costs(*mesh, seed), limit)
-        if found == best or (best and found in _meshes(gpus) and _costs(*found, seed)[0] <= limit
-                             and _costs(*found, seed)[1] <= _costs(*best, seed)[1] + 1e-6):  # as good as ours
+        if found == best:
             return None
         if best is None:
             return not_yet(f"it returned {found}", "`None`: no mesh fits",
                            "what is compared with `limit`?" if found else "`None`, not an empty tuple")
-        held, sent = _costs(*best, seed)
-        expected = f"{best}, which holds {held:.1f} GiB and sends {sent:.1f}"
+        held, least = _costs(*best, seed)
+        expected = f"{best}, which holds {held:.1f} GiB and sends {least:.1f}"
         look = ("which of those that fit sends least? `limit` may be just met: `<=`" if best in asked else
                 "it was never asked for: which numbers may each of the three be?")
         if found is None:
             return not_yet("it returned `None`", expected, look)
         if not isinstance(found, tuple) or len(found) != 3:
             return not_yet(f"it returned {type(returned).__name__}", expected, "a tuple of three numbers")
-        if found not in _meshes(gpus):
+        if math.prod(found) != gpus or not all(isinstance(one, int) and one >= 1 for one in found) or found[2] > 8:
             return not_yet(f"{found} is no mesh of {gpus} ranks with at most 8 tensor-parallel", expected,
                            "the product of the three, and the last of them")
         held, sent = _costs(*found, seed)
+        if held <= limit and sent <= least + 1e-6:  # as good as ours
+            return None
         return not_yet(f"{found} holds {held:.1f} GiB and sends {sent:.1f}", expected,
                        f"it does not fit in {limit} GiB" if held > limit else look)
 
@@ -250,12 +252,6 @@ def _mesh(found):
     if isinstance(found, (tuple, list)) and all(isinstance(one, numbers.Real) for one in found):
         return tuple(int(one) if float(one).is_integer() else float(one) for one in found)
     return None if found is None else repr(found)
-
-
-def _meshes(gpus):
-    """All meshes of so many ranks with at most 8 tensor-parallel ones."""
-    return {(gpus // (tensor * shards), shards, tensor) for tensor in range(1, 9) for shards in range(1, gpus + 1)
-            if gpus % (tensor * shards) == 0}
 
 
 def _costs(copies, shards, tensor, seed):

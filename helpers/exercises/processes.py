@@ -53,8 +53,6 @@ class SendWeights(Exercise):
         done.wait()
 
     def probe(send_weights, case):
-        import torch.multiprocessing  # noqa: F401 - teaches the pickler tensors
-
         mailbox, found = _Queue(), []
         done = _Done(lambda: found.append(_what_is_wrong(mailbox, "while your function waited")) or found[0])
         with mock.patch("time.sleep"), contextlib.suppress(_Enough):  # no `sleep` is long enough

@@ -165,27 +165,26 @@ class ChooseLayout(Alone):
         found = choose_layout(gpus, batch, seconds, held, limit, node)
         found = found.tolist() if hasattr(found, "tolist") else found  # an array, a tensor
         found = _numbers(found) if isinstance(found, (tuple, list)) else repr(found)
-        best = ChooseLayout.answer(gpus, batch, seconds, held, limit, node)
         if isinstance(found, list):
-            found = [int(one) if one.is_integer() else one for one in found]
-        said = f"it returned {tuple(found) if isinstance(found, list) else found}"
+            found = tuple(int(one) if one.is_integer() else one for one in found)
+        best, said = ChooseLayout.answer(gpus, batch, seconds, held, limit, node), f"it returned {found}"
         if best is None:
             return None if found == "None" else not_yet(
                 said, "`None`: no layout fits",
                 "what is compared with `limit`?" if found else "`None`, not an empty tuple")
         expected = f"{best}: {seconds(*best):.2f} s, {held(*best):.1f} GiB"
-        if not isinstance(found, list) or len(found) != 5:
+        if not isinstance(found, tuple) or len(found) != 5:
             return not_yet(said, expected, "some layouts fit (who holds just `limit` does): are all "
                            "tried, and is `limit` asked before the quickest is chosen?" if found == "None" else
                            "the layout alone: a tuple of five numbers")
         if wrong := _allowed(found, gpus, batch, node):
-            return not_yet(f"{tuple(found)}: {wrong}", expected, "what the task asks of the five numbers")
-        if found != list(best) and [*found[:3], found[4], found[3]] == list(best):
-            return not_yet(f"it returned {tuple(found)}", expected, "micro_batches comes before micro_batch")
+            return not_yet(f"{found}: {wrong}", expected, "what the task asks of the five numbers")
+        if found != best and (*found[:3], found[4], found[3]) == best:
+            return not_yet(said, expected, "micro_batches comes before micro_batch")
         if held(*found) > limit:
-            return not_yet(f"{tuple(found)} holds {held(*found):.1f} GiB", expected, f"it does not fit in {limit} GiB")
+            return not_yet(f"{found} holds {held(*found):.1f} GiB", expected, f"it does not fit in {limit} GiB")
         if seconds(*found) > seconds(*best) * (1 + 1e-9):
-            return not_yet(f"{tuple(found)} takes {seconds(*found):.2f} s", expected,
+            return not_yet(f"{found} takes {seconds(*found):.2f} s", expected,
                            "is every allowed layout tried (who holds just `limit` fits; a copy's part of the batch is "
                            "`micro_batches * micro_batch`), and are they compared by `seconds`?")
         return None
@@ -237,12 +236,11 @@ class StepsBetweenSaves(Alone):
         mtbf, lost = 3600 * hours / gpus, _lost(steps, case)
         if lost <= 1.01 * min(_lost(near, case) for near in {max(1, best - 1), best, best + 1}):
             return None
-        half_cost = "a failure costs half an interval, on average, not a whole one"
         known = {"one GPU's time between failures; all of them fail that many times as often":
                  (2 * save * 3600 * hours) ** 0.5 / step,
                  "hours and seconds are mixed": (2 * save * hours / gpus) ** 0.5 / step,
                  "that is in seconds; steps are asked for": (2 * save * mtbf) ** 0.5,
-                 half_cost: (save * mtbf) ** 0.5 / step,
+                 "a failure costs half an interval, on average, not a whole one": (save * mtbf) ** 0.5 / step,
                  "a save comes once in an interval, not with each step": (2 * save * mtbf) ** 0.5 / (step + save),
                  "an hour has 3600 seconds, not 60": (2 * save * 60 * hours / gpus) ** 0.5 / step,
                  "more GPUs fail more often, not more seldom": (2 * save * 3600 * hours * gpus) ** 0.5 / step,

@@ -232,30 +232,23 @@ class MyPiece(InGroup):
                 returned = my_piece(files, total)
         given = [args[0] if args else kwargs.get("f") for args, kwargs in calls["load"]]
         # A path, or a file that is open. (A Path has a `name`, too: its last part.)
-        names = {str(one if isinstance(one, Path) else getattr(one, "name", one)) for one in given}
-        loaded = [index for index, file in enumerate(files) if file in names]
-        return {"loaded": loaded, "rank": dist.get_rank(),
-                "piece": returned.tolist() if isinstance(returned, torch.Tensor) else repr(returned),
-                "dtype": str(getattr(returned, "dtype", "")).removeprefix("torch.")}
-
-    def judge(self, seen, case):
-        n, (total, dtype) = len(seen), case
-        size, saved = -(-total // n), -(-total // 4)
-        for rank, one in enumerate(seen):
-            numbers = range(rank * size, (rank + 1) * size)
-            wanted = [float(number + 1) if number < total else 0.0 for number in numbers]
-            if one["piece"] != wanted:
-                return not_yet(f"rank {rank} returned {one['piece']}", f"a tensor of {wanted}",
-                               "where does this rank's piece begin and end, and where does the tensor end? (The "
-                               f"numbers are 1 to {total}. How long is a file?)")
-            if any(wanted) and one["dtype"] != dtype:
-                return not_yet(f"rank {rank}'s piece is {one['dtype']}", dtype, "make the piece in the dtype of what "
-                                                                                "is loaded")
-            needed = sorted({number // saved for number in numbers if number < total})
-            if set(one["loaded"]) - set(needed):
-                return not_yet(f"the piece is right, but rank {rank} loaded the files {one['loaded']}", "only "
-                                                                                                        f"{needed}",
-                               "which files hold numbers of this rank's piece? Zeros of the padding can be made")
+        opened = {str(one if isinstance(one, Path) else getattr(one, "name", one)) for one in given}
+        loaded = [index for index, file in enumerate(files) if file in opened]
+        rank, size, saved = dist.get_rank(), -(-total // dist.get_world_size()), -(-total // 4)
+        numbers = range(rank * size, (rank + 1) * size)
+        wanted = [float(number + 1) if number < total else 0.0 for number in numbers]
+        piece = returned.tolist() if isinstance(returned, torch.Tensor) else repr(returned)
+        if piece != wanted:
+            return not_yet(f"rank {rank} returned {piece}", f"a tensor of {wanted}",
+                           "where does this rank's piece begin and end, and where does the tensor end? (The "
+                           f"numbers are 1 to {total}. How long is a file?)")
+        if any(wanted) and returned.dtype != flat.dtype:
+            return not_yet(f"rank {rank}'s piece is {str(returned.dtype)[6:]}", dtype,
+                           "make the piece in the dtype of what is loaded")
+        needed = sorted({number // saved for number in numbers if number < total})
+        if set(loaded) - set(needed):
+            return not_yet(f"the piece is right, but rank {rank} loaded the files {loaded}", f"only {needed}",
+                           "which files hold numbers of this rank's piece? Zeros of the padding can be made")
         return None
 
 
@@ -290,8 +283,8 @@ class ShardIt(InGroup):
         warnings.simplefilter("ignore")  # of what FSDP says to models whose output is a view
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        model, plain = GPT(32, layers, length=8, vocabulary=32), GPT(32, layers, length=8, vocabulary=32)
-        plain.load_state_dict(model.state_dict())
+        model = GPT(32, layers, length=8, vocabulary=32)
+        plain, rank = copy.deepcopy(model), dist.get_rank()
         block = sum(one.nbytes for one in plain.blocks[0].parameters())
         total = sum(one.nbytes for one in plain.parameters())
         tokens = torch.arange(16).view(2, 8)
@@ -299,41 +292,31 @@ class ShardIt(InGroup):
         wanted.backward()
         shard_it(model)
         if not all(isinstance(one, DTensor) for one in model.parameters()):
-            return {"sharded": False}
+            return not_yet(f"some of rank {rank}'s parameters in `model` are not sharded", "every one is a DTensor",
+                           "the last call is for the whole model, and for this one: no copy, no wrapper, and no "
+                           "`unshard()`")
         own = sum(one.to_local().nbytes for one in model.parameters()) / total
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with memory_by_kind(model, optimizer) as forward:
+        with memory_by_kind(model, torch.optim.SGD(model.parameters(), lr=0.1)) as forward:
             loss = model(tokens).square().mean()
-        between = forward[-1].gathered
         loss.backward()
         same = all(torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-6)
                    for one, other in zip(model.parameters(), plain.parameters(), strict=True))
-        rest = total - layers * block
-        return {"sharded": True, "own": own, "same": same and torch.allclose(loss, wanted),
-                "peak": (max(moment.gathered for moment in forward) - rest) / block,
-                "between": (between - rest) / block, "units": sum(isinstance(one, FSDPModule) for one in model.blocks)}
-
-    def judge(self, seen, layers):
-        for rank, one in enumerate(seen):
-            if not one["sharded"]:
-                return not_yet(f"some of rank {rank}'s parameters in `model` are not sharded", "every one is a DTensor",
-                               "the last call is for the whole model, and for this one: no copy, no wrapper, and no "
-                               "`unshard()`")
-            if one["own"] > 0.7:
-                return not_yet(f"between two steps rank {rank} holds {one['own']:.0%} of the parameters",
-                               "half of them",
-                               "along which dimension of its mesh does `fully_shard` cut, and along which copy?")
-            if not one["same"]:
-                return not_yet("the loss or the gradients are not those of the plain model", "the same numbers",
-                               "what else was changed?")
-            if one["peak"] > 1.1:
-                return not_yet(f"in forward up to {one['peak']:.0f} blocks were whole at the same time; {one['units']} "
-                               f"of {layers} were given to a `fully_shard` before the model's", "one",
-                               "what does one call of `fully_shard` gather together, and when is it dropped again? The "
-                               "last one gathers all that has had no call of its own")
-            if one["between"] > 0.1:
-                return not_yet(f"after forward {one['between']:.0f} blocks were still whole", "none",
-                               "`reshard_after_forward`")
+        peak, between = ((held - (total - layers * block)) / block
+                         for held in (max(moment.gathered for moment in forward), forward[-1].gathered))
+        units = sum(isinstance(one, FSDPModule) for one in model.blocks)
+        if own > 0.7:
+            return not_yet(f"between two steps rank {rank} holds {own:.0%} of the parameters", "half of them",
+                           "along which dimension of its mesh does `fully_shard` cut, and along which copy?")
+        if not same or not torch.allclose(loss, wanted):
+            return not_yet("the loss or the gradients are not those of the plain model", "the same numbers",
+                           "what else was changed?")
+        if peak > 1.1:
+            return not_yet(f"in forward up to {peak:.0f} blocks were whole at the same time; {units} of {layers} were "
+                           "given to a `fully_shard` before the model's", "one",
+                           "what does one call of `fully_shard` gather together, and when is it dropped again? The "
+                           "last one gathers all that has had no call of its own")
+        if between > 0.1:
+            return not_yet(f"after forward {between:.0f} blocks were still whole", "none", "`reshard_after_forward`")
         return None
 
     def _of_error(self, error, answer):

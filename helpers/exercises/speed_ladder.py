@@ -114,7 +114,6 @@ IMAGES, EPOCHS, SHARE = 500, 10, 0.85
 LESS = 0.12
 OTHER_DICE = ("two calls with the same `dice` gave other batches", "the same ones",
               "does every draw take `generator=dice`?")
-
 SAME_DICE = ("a `dice` of another seed gave the same batches, or the same order", "other ones",
              "the `dice` that your function is given, and no generator or seed of its own")
 
@@ -265,8 +264,7 @@ def names(pixels):
 def broken(seen, images, epochs):
     """What is wrong with the batches that went through a network, as `not_yet` takes it; None if nothing is."""
     count = sum(len(batch) for batch in seen)
-    wanted = (len(images), 1, 16, 16)
-    bad = next((batch for batch in seen if batch.dtype != torch.float32 or batch.shape[1:] != wanted[1:]), None)
+    bad = next((batch for batch in seen if batch.dtype != torch.float32 or batch.shape[1:] != (1, 16, 16)), None)
     if bad is not None:
         return (f"a batch is {str(bad.dtype).removeprefix('torch.')}, {list(bad.shape)}",
                 "float32, [batch, 1, 16, 16]", "how a batch is prepared: `unsqueeze(1) / 128 - 0.5`")
@@ -275,15 +273,14 @@ def broken(seen, images, epochs):
                 f"{epochs} epochs", "is there a loop over `epochs`?" if count == len(images)
                 else "does every image have its turn in every epoch, in the last batch, too?")
     prepared = images.unsqueeze(1) / 128 - 0.5
-    keys = {name: number for number, name in enumerate(names(prepared))}
+    keys = {name: number for number, name in enumerate(names(prepared))}  # no two have the same pixels
     given = torch.cat(seen)
     numbers = [keys.get(name) for name in names(given)]
     if None in numbers:
         return ("pixels went through the network that no image has", "each image rolled, and then `/ 128 - 0.5`",
                 "a roll keeps all pixels; and are they converted once, not twice or not at all?")
     numbers = torch.tensor(numbers).view(epochs, -1)
-    several = len(keys) < len(images)  # two equal images: which of them it was cannot be told
-    if not several and any(len(set(epoch.tolist())) < len(images) for epoch in numbers):
+    if any(len(set(epoch.tolist())) < len(images) for epoch in numbers):
         return ("in some epoch an image came twice, and another not at all", "each image once in every epoch",
                 "a `randperm` for each epoch has every number once")
     neighbours = [set(pairwise(epoch)) for epoch in numbers.tolist()]
@@ -291,7 +288,7 @@ def broken(seen, images, epochs):
         return ("two epochs had the same order, at least in parts", "another order in each epoch",
                 "where is the `randperm` drawn, and by which generator? One for each epoch, of all images, by `dice` "
                 "itself")
-    moved, grid = {}, [(up, left) for up in (-1, 0, 1) for left in (-1, 0, 1)]
+    grid = [(up, left) for up in (-1, 0, 1) for left in (-1, 0, 1)]
     original = prepared[numbers.flatten(), 0]
     kinds = torch.full((len(given),), -1)
     for kind, (up, left) in enumerate(grid):
@@ -303,9 +300,9 @@ def broken(seen, images, epochs):
                 "the last epoch had moved already?")
     if (kinds == grid.index((0, 0))).all():
         return ("no image was moved", "rolled by -1, 0 or 1 up and left", "are the moves made at all?")
-    for kind, number in zip(kinds.tolist(), numbers.flatten().tolist(), strict=True):
-        moved.setdefault(number, []).append(kind)
-    if all(len(set(own)) == 1 for own in moved.values()):
+    by_place = kinds.view(epochs, -1)
+    by_image = by_place.gather(1, numbers.argsort(1))
+    if (by_image == by_image[0]).all():
         return ("each image was moved in the same way in every epoch", "another way each time",
                 "what is drawn once is frozen: the moves have to be drawn in each epoch")
     batches = [tuple(batch.tolist()) for batch in kinds.split([len(batch) for batch in seen]) if len(batch) > 16]
@@ -315,8 +312,6 @@ def broken(seen, images, epochs):
     if len(set(kinds.tolist())) < 9:
         return (f"{len(set(kinds.tolist()))} of the 9 ways to move an image were seen", "all nine",
                 "up and left, each by -1, 0 or 1, and each drawn on its own")
-    by_place = kinds.view(epochs, -1)
-    by_image = by_place.gather(1, numbers.argsort(1))
     if any((one == other).float().mean() > 0.5 for one, other in combinations(by_image, 2)):
         return ("in two epochs the images were moved in the same way", "another way each time",
                 "what is drawn once is frozen: the moves have to be drawn in each epoch")
@@ -400,52 +395,37 @@ class PreparedOnce(Alone):
             again = batches(seed=1)
         finally:
             sys.setprofile(None)
+        form = "pairs (pixels, labels), and labels that are int64, [64]", "the `yield`"
         if not all(isinstance(one, tuple | list) and len(one) == 2 for one in found):
-            return {"form": f"a {type(found[0]).__name__}" if found else "nothing"}
+            return not_yet(f"it gave a {type(found[0]).__name__}", *form)
         odd = next((one for _, one in found if one.dtype != torch.int64 or one.dim() != 1), None)
         if odd is not None:
-            return {"form": f"labels that are {str(odd.dtype)[6:]}, {list(odd.shape)}"}
-        sizes = [len(pixels) for pixels, _ in found]
-        sound = broken([pixels.detach().clone() for pixels, _ in found], images, epochs)
-        apart = 0
-        if sound is None:
-            keys = {name: number for number, name in enumerate(names(images / 128 - 0.5))}
-            own = torch.tensor([keys[name] for name in names(torch.cat([pixels for pixels, _ in found]))])
-            apart = int((own != torch.cat([given for _, given in found])).sum())
-        same = len(found) == len(again) and all(torch.equal(*two) for one, other in zip(found, again, strict=True)
-                                                for two in zip(one, other, strict=True))
-        other = batches(seed=0, dice=4)
-        deaf = len(found) == len(other) and any(
-            all(torch.equal(two[place], three[place]) for two, three in zip(found, other, strict=True))
-            for place in (0, 1))
-        per_epoch = -(-count // 64)
-        return {"form": None, "same": same, "deaf": deaf, "own_calls": len(own_calls),
-                "broken": sound, "apart": apart, "converted": sum(converted), "calls": len(calls),
-                "sizes": sizes, "wanted": (per_epoch - 1) * [64] + [count - 64 * (per_epoch - 1)]}
-
-    def judge(self, seen, case):
-        (own,), (count, epochs) = seen, case
-        if own["form"]:
-            return not_yet(f"it gave {own['form']}", "pairs (pixels, labels), and labels that are int64, [64]",
-                           "the `yield`")
-        if own["broken"]:
-            return not_yet(*own["broken"])
-        if own["apart"]:
-            return not_yet(f"{own['apart']:,} of {count * epochs:,} labels are those of another image",
+            return not_yet(f"it gave labels that are {str(odd.dtype)[6:]}, {list(odd.shape)}", *form)
+        if wrong := broken([pixels.detach().clone() for pixels, _ in found], images, epochs):
+            return not_yet(*wrong)
+        keys = {name: number for number, name in enumerate(names(images / 128 - 0.5))}
+        own = torch.tensor([keys[name] for name in names(torch.cat([pixels for pixels, _ in found]))])
+        if apart := int((own != torch.cat([given for _, given in found])).sum()):
+            return not_yet(f"{apart:,} of {count * epochs:,} labels are those of another image",
                            "each image comes with its own label", "are both put into the same order?")
-        if own["sizes"] != epochs * own["wanted"]:
-            return not_yet(f"batches of {', '.join(map(str, sorted(set(own['sizes']), reverse=True)))} images",
+        sizes = [len(pixels) for pixels, _ in found]
+        if sizes != epochs * [len(part) for part in labels.split(64)]:
+            return not_yet(f"batches of {', '.join(map(str, sorted(set(sizes), reverse=True)))} images",
                            "64, and what is left at the end of an epoch", "`split(64)`, on one epoch at a time")
-        if not own["same"]:
+        if len(found) != len(again) or not all(torch.equal(*two) for one, other in zip(found, again, strict=True)
+                                               for two in zip(one, other, strict=True)):
             return not_yet(*OTHER_DICE)
-        if own["deaf"]:
+        other = batches(seed=0, dice=4)
+        if len(found) == len(other) and any(
+                all(torch.equal(two[place], three[place]) for two, three in zip(found, other, strict=True))
+                for place in (0, 1)):
             return not_yet(*SAME_DICE)
-        if own["converted"] > count:
-            return not_yet(f"the batches are right, but {own['converted']:,} images were converted to float",
+        if sum(converted) > count:
+            return not_yet(f"the batches are right, but {sum(converted):,} images were converted to float",
                            f"{count}: each once, for all epochs", "what is the same in every epoch?")
         # A loop over images calls for each; one over the nine moves, for each batch, has up to 60 operators in a batch.
-        if max(own["calls"] / 2, own["own_calls"]) > count * epochs:
-            return not_yet(f"the batches are right, made by {max(own['calls'], own['own_calls']):,} calls",
+        if max(len(calls) / 2, len(own_calls)) > count * epochs:
+            return not_yet(f"the batches are right, made by {max(len(calls), len(own_calls)):,} calls",
                            "a few for each epoch or batch", "is there a loop over images?")
         return None
 

@@ -104,37 +104,31 @@ class MeanOfRanks(InGroup):
         return total.item() / dist.get_world_size()
 
     def probe(mean_of_ranks, values):
-        mean = mean_of_ranks(values[int(os.environ["RANK"])])
-        is_number = isinstance(mean, int | float) and not isinstance(mean, bool)
-        return float(mean) if is_number else f"returned a {type(mean).__name__}"
+        rank, values = int(os.environ["RANK"]), values[:int(os.environ["WORLD_SIZE"])]
+        got = mean_of_ranks(values[rank])
+        if not isinstance(got, int | float) or isinstance(got, bool):
+            return not_yet(f"rank {rank} returned a {type(got).__name__}", "a float", "the line with `return`")
+        got, mean, given = float(got), sum(values) / len(values), f"given {', '.join(map(str, values))}"
+        if abs(got - mean) <= 1e-5 * max(1, abs(mean)):
+            return None
 
-    def judge(self, seen, values):
-        values = values[:len(seen)]
-        mean, given = sum(values) / len(values), f"given {', '.join(map(str, values))}"
-        for rank, got in enumerate(seen):
-            if isinstance(got, str):
-                return not_yet(f"rank {rank} {got}", "a float", "the line with `return`")
-            if not abs(got - mean) <= 1e-5 * max(1, abs(mean)):  # nor is nan
-                def near(value, got=got):
-                    return abs(got - value) < 1e-4
+        def near(value):
+            return abs(got - value) < 1e-4
 
-                look = ("the sum of all numbers, divided by how many there are: has every rank both? And is anything "
-                        "kept from an earlier call?")
-                guess = ""
-                if near(sum(values)):
-                    guess, look = ", the sum", "what does each rank divide by? All by the number of ranks"
-                elif near(values[rank]):
-                    guess, look = ", its own number", "does every rank hear of the others' numbers, and wait for them?"
-                elif near(mean + values[rank] / len(values)):
-                    guess, look = ", with its own number in it twice", "is your own number in the sum already?"
-                elif near(values[rank] / len(values)):
-                    guess = ", its own number divided by the ranks"
-                    look = "who hears of the others' numbers?"
-                elif abs(got - mean) < (1 if got % 1 == 0 else 0.01 * abs(mean)):
-                    guess = ", which has lost its digits"
-                    look = "the dtype of the tensor: `float32` keeps seven digits; and `int`, `round` and `//`"
-                return not_yet(f"{given}, rank {rank} returned {got:g}{guess}", f"{mean:g} in every rank", look)
-        return None
+        guess, look = "", ("the sum of all numbers, divided by how many there are: has every rank both? And is "
+                           "anything kept from an earlier call?")
+        if near(sum(values)):
+            guess, look = ", the sum", "what does each rank divide by? All by the number of ranks"
+        elif near(values[rank]):
+            guess, look = ", its own number", "does every rank hear of the others' numbers, and wait for them?"
+        elif near(mean + values[rank] / len(values)):
+            guess, look = ", with its own number in it twice", "is your own number in the sum already?"
+        elif near(values[rank] / len(values)):
+            guess, look = ", its own number divided by the ranks", "who hears of the others' numbers?"
+        elif abs(got - mean) < (1 if got % 1 == 0 else 0.01 * abs(mean)):
+            guess = ", which has lost its digits"
+            look = "the dtype of the tensor: `float32` keeps seven digits; and `int`, `round` and `//`"
+        return not_yet(f"{given}, rank {rank} returned {got:g}{guess}", f"{mean:g} in every rank", look)
 
 
 class SayItOnce(Exercise):

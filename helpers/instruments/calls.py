@@ -7,10 +7,7 @@ from unittest import mock
 
 @contextlib.contextmanager
 def counted_calls(owner, *names):
-    """Within the block, keep each call of `owner`'s functions `names`, which go on doing what they do.
-
-    Args:
-        owner: A module, a class or an object.
+    """Within the block, keep each call of the functions `names` of a module, class or object; they do what they did.
 
     Yields:
         {name: [(args, kwargs), …]}, in the order of the calls. A method's `self` is the first of its args where `owner`

@@ -8,6 +8,9 @@ from math import prod
 from typing import NamedTuple
 from unittest import mock
 
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
 from helpers.instruments.calls import counted_calls
 
 
@@ -59,8 +62,6 @@ _SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_g
 
 def recorded():
     """What torch's flight recorder holds in this rank, as dicts, the oldest first (torch/csrc: FlightRecorder)."""
-    from torch._C import _distributed_c10d as c10d
-
     return json.loads(c10d._dump_fr_trace_json()).get("entries", [])
 
 
@@ -75,8 +76,6 @@ def counted_traffic():
     Yields:
         `Traffic`, complete when the block ends.
     """
-    import torch.distributed as dist
-
     traffic, works, waited = Traffic(), [], set()
 
     def asking(name):
@@ -129,8 +128,6 @@ def late_results():
     That moment is torch's to choose, between the call and the wait. So who writes into the tensor before loses what was
     written: here each time, and otherwise by the clock.
     """
-    import torch.distributed as dist
-
     late, allreduce, future = {}, dist.ProcessGroup.allreduce, dist.Work.get_future
 
     def asked(group, tensors, *args):
@@ -139,16 +136,13 @@ def late_results():
         late[id(work)] = work, tensors, copies
         return work
 
-    def deliver(work):
-        _, tensors, copies = late[id(work)]
-        while copies:
-            tensors[len(copies) - 1].data.copy_(copies.pop())  # like torch, leaving the tensor's version as it is
-
     def waits(method):
         def waited(work, *args, **kwargs):
             result = method(work, *args, **kwargs)
             if result and id(work) in late:
-                deliver(work)
+                _, tensors, copies = late[id(work)]
+                while copies:
+                    tensors[len(copies) - 1].data.copy_(copies.pop())  # like torch: its version stays as it is
             return result
 
         return waited

@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import torch
+import torch.distributed as dist
+
 _DIED = 9
 _GROUP = ("barrier", "monitored_barrier", "allreduce", "broadcast", "allgather", "gather", "reduce", "recv")
 _LOOK = 1 / 4096  # what a look at the disk counts, where a collective counts 1
@@ -25,8 +28,6 @@ def before_each_change(folder, do):
     `folder` is a disk of its own: what lies elsewhere cannot be renamed into it.
     Python's audit events tell, whichever function does it; and torch.save, which opens files where Python does not see.
     """
-    import torch
-
     save, active = torch.save, True
 
     def audit(event, args):
@@ -68,9 +69,6 @@ def changed_last(folder):
     Yields:
         A list, which has an item for each change that this rank makes.
     """
-    import torch
-    import torch.distributed as dist
-
     rank, changes, limit = int(os.environ["RANK"]), [], time.monotonic() + 3
     shared = f"{folder}-{next(_numbers)}"
     came = torch.from_file(shared, shared=True, size=int(os.environ["WORLD_SIZE"]), dtype=torch.float64)

@@ -5,6 +5,10 @@ import weakref
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 
 @dataclass
 class Held:
@@ -30,8 +34,8 @@ def held_bytes():
         known.discard(pointer)
         held.now -= size
 
-    def after(before, result):
-        for storage in _storages(result):
+    def after(before, made):
+        for storage in made:
             pointer = storage._cdata
             if pointer not in known and pointer not in before:
                 known.add(pointer)
@@ -70,14 +74,14 @@ def memory_by_kind(model, optimizer):
     moments, live = [], {}
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def after(_before, result):
-        for storage in _storages(result):
+    def after(_before, made):
+        for storage in made:
             live.setdefault(storage._cdata, weakref.ref(storage, lambda _, key=storage._cdata: live.pop(key, None)))
         state = [value for values in optimizer.state.values() for value in values.values() if getattr(value, "ndim", 0)]
         inside = list(model.parameters())
         kinds = own, inside, [one.grad for one in (*own, *inside)], state
         counted, sizes = set(), []
-        for storages in (*map(_storages_of, kinds), filter(None, (storage() for storage in list(live.values())))):
+        for storages in (*map(_storages, kinds), filter(None, (storage() for storage in list(live.values())))):
             fresh = {storage._cdata: storage.nbytes() for storage in storages if storage._cdata not in counted}
             counted |= fresh.keys()
             sizes.append(sum(fresh.values()))
@@ -85,34 +89,24 @@ def memory_by_kind(model, optimizer):
 
     with _after_each_operator(after):
         yield moments
-    after(None, None)
+    after(None, ())
 
 
 def _after_each_operator(after):
-    """A mode that calls `after(before, result)`: the keys of the storages that went in, and what came out."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    """A mode that calls `after(before, made)`: the keys of the storages that went in, and those that came out."""
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-            before = {storage._cdata for storage in _storages((args, kwargs))}
+            before = {storage._cdata for storage in _storages(tree_leaves((args, kwargs)))}
             result = operator(*args, **(kwargs or {}))
-            after(before, result)
+            after(before, _storages(tree_leaves(result)))
             return result
 
     return Watch()
 
 
-def _storages(tree):
-    """The memory behind all tensors in nested lists and dicts."""
-    import torch
-
-    return _storages_of(torch.utils._pytree.tree_leaves(tree))
-
-
-def _storages_of(things):
+def _storages(things):
     """The memory behind all tensors among these; of a sharded one, this rank's."""
-    import torch
-
     with torch.no_grad():  # `to_local` would prepare a backward each time
         return [(one.to_local() if hasattr(one, "to_local") else one).untyped_storage()
                 for one in things if isinstance(one, torch.Tensor)]

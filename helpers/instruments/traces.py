@@ -197,7 +197,7 @@ def read(path):
         raise TraceError(f"{path.name} is damaged: an event lacks {error}. Record it again") from None
     except (AttributeError, TypeError, ValueError) as error:
         raise TraceError(f"{path.name} is damaged: {error}. Record it again") from None
-    if not any(not event.mark for event in events):
+    if all(event.mark for event in events):
         raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the end of "
                          "every step, inside the loop, and is at least one active step reached?")
     return _shifted(Trace(events, rank, base, memory), -events[0].begin_us)
@@ -212,11 +212,7 @@ def _is_foreign(content):
 
 
 def _number(value):
-    """A number of the file; JSON as Python reads it may also hold NaN and Infinity.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A finite number of the file: JSON as Python reads it may also hold NaN and Infinity."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value} is no time")
@@ -414,16 +410,9 @@ def _both(first, second):
 
 
 def _without(first, second):
-    """The moments of one union that the other does not hold."""
-    left = []
-    for begin, end in first:
-        for from_, to in _both([(begin, end)], second):
-            if from_ > begin:
-                left.append((begin, from_))
-            begin = to
-        if end > begin:
-            left.append((begin, end))
-    return left
+    """The moments of one union that the other does not hold: those that lie in its gaps."""
+    begins, ends = [-math.inf, *(end for _, end in second)], [*(begin for begin, _ in second), math.inf]
+    return _both(first, list(zip(begins, ends, strict=True)))
 
 
 def _length(pieces):
