@@ -43,7 +43,10 @@ def names(code, inside):
 
 
 class Cell:
-    """What a code cell needs from others, binds, and gives a new value whatever the old one was."""
+    """What a code cell needs from others, binds, and gives a new value whatever the old one was.
+
+    That it writes into what another cell has made (`x[i] = …`, `x.y = …`) is not seen: it only uses `x`.
+    """
 
     def __init__(self, source):
         self.needs, self.binds, self.replaces, self.inside = set(), set(), set(), {}

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers import launch
+from helpers import RankError, launch
 from helpers.launcher import server, workarounds
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -189,4 +189,37 @@ def test_a_rank_that_is_done_does_not_stay_for_long(tmp_path):
     assert time.monotonic() - began < 60, "no group was formed"
     (tmp_path / "meeting-0").touch()
     workarounds.stay_for_late_ranks(tmp_path / "meeting", [[tmp_path / "result-1"]], seconds=0.2)
+    assert 0.2 < time.monotonic() - began < 60
+
+
+def test_a_rank_that_fails_stays_while_others_are_still_connecting():
+    def work():
+        import time
+
+        import torch.distributed as dist
+
+        c10d = dist.distributed_c10d
+        connect = c10d._new_process_group_helper
+
+        def slowly(*args, **kwargs):
+            formed = connect(*args, **kwargs)
+            time.sleep(0.5)
+            print("formed")
+            return formed
+
+        if os.environ["RANK"] == "1":
+            c10d._new_process_group_helper = slowly
+        dist.init_process_group("gloo")
+        raise ValueError(dist.get_rank())
+
+    with pytest.raises(RankError, match="rank 0 of 2 failed first") as failed:
+        launch(work, nprocs=2, show=False, timeout=60)
+    assert failed.value.logs == ["", "formed\n"]
+
+
+def test_a_rank_that_fails_does_not_stay_for_long(tmp_path, monkeypatch):
+    began = time.monotonic()
+    workarounds.stay_for_connecting_ranks(seconds=60)
+    monkeypatch.setattr(workarounds, "_formed", [[tmp_path / "meeting-0-0"]])
+    workarounds.stay_for_connecting_ranks(seconds=0.2)
     assert 0.2 < time.monotonic() - began < 60

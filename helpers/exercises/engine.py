@@ -98,7 +98,7 @@ class Feedback:
 
 
 def not_yet(observed, expected, where_to_look=""):
-    """What `judge`, or the probe of one rank, returns for a wrong answer. Text between backticks is shown as code."""
+    """What `judge`, or a probe, returns for a wrong answer. Text between backticks is shown as code."""
     return Feedback(NOT_YET, observed, expected, where_to_look)
 
 

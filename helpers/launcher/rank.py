@@ -174,7 +174,7 @@ def _packed(result):
 
 
 def _fail(files, message, error, code=1):
-    """Write down why this rank failed, and leave at once: an exit in good order could wait for the other ranks."""
+    """Write down why this rank failed, and leave soon: an exit in good order could wait for the other ranks."""
     trace = _learners_part(error.__traceback__)
     told = {
         "at": time.monotonic_ns(),  # the same clock in every rank: who failed first?
@@ -184,6 +184,7 @@ def _fail(files, message, error, code=1):
     }
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells that it failed
         write(files.failure, json.dumps(told).encode())
+    workarounds.stay_for_connecting_ranks()
     _flush()
     os._exit(code)
 

@@ -81,6 +81,16 @@ def test_gathers_without_autograd(x, weight, bias, loss_of):
     return output
 
 
+@wrong(ex.column_parallel, "A collective on tensors leaves no trace")
+def test_gathers_as_if_collectives_had_a_gradient(x, weight, bias, loss_of):
+    mine = torch.nn.functional.linear(x, weight, bias)
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine)
+    output = torch.cat(parts, 1)
+    loss_of(output).backward()
+    return output
+
+
 @wrong(ex.column_parallel, "numbers into collectives")
 def test_sums_the_gradient_of_the_whole_output(x, weight, bias, loss_of):
     n, rank = dist.get_world_size(), dist.get_rank()
