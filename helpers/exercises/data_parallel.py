@@ -435,13 +435,11 @@ class SmallCnn(InOneRank):
         try:
             model.train()(images[:1])
         except ValueError as error:
-            return (f"in training, on a replica's single image, the model raises: {error}",
-                    "a model that can be trained",
+            return (f"on a replica's single image, training raises: {error}", "a model that can be trained",
                     "a BatchNorm after the pooling has one value per channel where there is one image")
-        if unreached(alone[:, 0], [(None, one.weight) for one in convolutions]):
-            return ("no gradient reaches the convolutions", "a model that can be trained",
-                    "a `detach()`, a `torch.no_grad()` or a `requires_grad`")
-        return None
+        lost = unreached(alone[:, 0], [(layer, layer.weight) for layer in convolutions + linear])
+        return (f"no gradient reaches the weights of `{lost[0]}`", "a model that can be trained",
+                "a `detach()`, a `torch.no_grad()` or a `requires_grad`") if lost else None
 
 
 class Forward(InOneRank):
