@@ -192,24 +192,32 @@ def test_a_rank_that_is_done_does_not_stay_for_long(tmp_path):
     assert 0.2 < time.monotonic() - began < 60
 
 
-def test_a_rank_that_fails_stays_while_others_are_still_connecting():
+def test_a_rank_that_fails_stays_while_others_are_still_connecting(tmp_path):
+    failing = tmp_path / "failing"
+
     def work():
         import time
 
         import torch.distributed as dist
 
         c10d = dist.distributed_c10d
-        connect = c10d._new_process_group_helper
+        connect, sleep = c10d._new_process_group_helper, time.sleep
 
         def slowly(*args, **kwargs):
             formed = connect(*args, **kwargs)
-            time.sleep(0.5)
+            while not failing.exists():
+                sleep(0.01)
+            sleep(0.5)
             print("formed")
             return formed
 
         if os.environ["RANK"] == "1":
             c10d._new_process_group_helper = slowly
+        else:  # it looks so seldom that rank 1 has failed and ended before it goes
+            time.sleep = lambda seconds: sleep(1)
         dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            failing.touch()
         raise ValueError(dist.get_rank())
 
     with pytest.raises(RankError, match="rank 0 of 2 failed first") as failed:

@@ -85,11 +85,11 @@ class Failure:
 
 
 def failure_of(rank, files, exitcode):
-    """The Failure of a rank whose process has ended, or None if it finished its work."""
+    """The Failure of a rank, whose process may not have ended yet (`exitcode` None); None if it has not failed."""
     if files.failure.exists():
         told = json.loads(files.failure.read_text())
         return Failure(rank, exitcode or told["code"], told["message"], told["traceback"], told["at"] / 1e9)
-    if exitcode == 0 and files.result.exists():
+    if exitcode is None or (exitcode == 0 and files.result.exists()):
         return None
     if exitcode == 0:
         return Failure(rank, 0, "left before its work was done, with exit code 0 (os._exit?)")

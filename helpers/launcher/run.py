@@ -122,11 +122,10 @@ class _Watch:
             self.ranks.wait(PERIODS[time.monotonic() - began > 1])
             self.look()
             codes = self.ranks.exitcodes()
-            ended = [(rank, code) for rank, code in enumerate(codes) if code is not None]
-            found = [errors.failure_of(rank, self.ranks.files[rank], code) for rank, code in ended]
+            found = [errors.failure_of(rank, self.ranks.files[rank], code) for rank, code in enumerate(codes)]
             failures = errors.first_first(failure for failure in found if failure)
             now = time.monotonic()
-            if failures:
+            if any(codes[failure.rank] is not None for failure in failures):  # a rank that fails stays for the others
                 grace_ends, root_due = grace_ends or now + self.grace, root_due or now + ROOT_WAIT
                 if None not in codes or now >= (root_due if failures[0].is_consequence else grace_ends):
                     return failures
