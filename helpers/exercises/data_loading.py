@@ -127,7 +127,8 @@ class HideTheLoading(Exercise):
         if len(came) < len(VALUES):
             return not_yet(f"in the second epoch, {len(VALUES) - len(came)} of the {len(VALUES)} samples never arrived",
                            "each sample once per epoch",
-                           "what happens to the last, smaller batch?" if len(VALUES) - len(came) < BATCH else
+                           "what happens to the last, smaller batch?"
+                           if len(VALUES) - len(came) == len(VALUES) % BATCH else
                            "does the sampler give every sample, and begin anew? A loader's workers share out its "
                            "batches by themselves")
         if read != Counter(VALUES):
@@ -280,7 +281,8 @@ class SlowestTransform(Exercise):
     cases = {
         "one transform waits for a disk": (
             "rotate", "is each call timed from just before it to just after it, several times, by a clock that sees "
-            "waiting too (`process_time` counts computing only, `perf_counter` all)? And is it `max`, not `min`?",
+            "waiting too, and milliseconds (`process_time` counts computing only, `perf_counter` all)? And is it "
+            "`max`, not `min`?",
             {"crop": {}, "flip": {"computes": 2}, "rotate": {"computes": 0, "waits": 2 * SLOW_MS}, "blur": {},
              "pad": {}}),
         "one prepares itself in its first call": (
@@ -322,8 +324,9 @@ class SlowestTransform(Exercise):
                            "the `return`: not its number, its name or its time, but the function itself")
         if name != slow:
             never = len(transforms) - len(calls)
-            return not_yet("you found one that is quick", "the function that takes most of the time, by itself and not "
-                           "by its name: all have the same",
+            once = ", and each was called only once" * (max(calls.values(), default=0) == 1)
+            return not_yet(f"you found one that is quick{once}", "the function that takes most of the time, by itself "
+                           "and not by its name: all have the same",
                            f"{never} of the transforms were never called" if never else look)
         return None
 

@@ -99,7 +99,7 @@ class ScatterNested(InOneRank):
     why = ("only tensors are cut, and only along dimension 0: a tensor in which the batch stands elsewhere, or one "
            "that is not per sample at all, is cut as well, silently. And 9 samples on 4 devices leave one idle.")
     cases = {"4 samples on 2 devices": ("float32", 4, 2), "5 samples on 4 devices": ("float64", 5, 4),
-             "9 samples on 4 devices": ("int64", 9, 4), "2 samples on 4 devices": ("bfloat16", 2, 4),
+             "9 samples of whole numbers on 4 devices": ("int64", 9, 4), "2 samples on 4 devices": ("bfloat16", 2, 4),
              "a tuple of two tensors": (("float32", "int64"), 6, 3),
              "a dict with a number": ({"x": "float64", "scale": 0.5, "mask": None}, 5, 4),
              "things in things": (({"x": "float32", "y": ("float64",)}, ["bool", "train"]), 3, 2)}
@@ -198,7 +198,7 @@ class GatherNested(InOneRank):
         if shown(got) != shown(wanted):
             return (f"it returned `{shown(got)}`", f"`{shown(wanted)}`",
                     "along which dimension, and in which order, tensors are joined (a dict's by their names); "
-                    "the result's kind and dtype")
+                    "the result's kind, dtype and number of dimensions")
         lost = unreached(got, sources)
         return (f"`backward` does not reach device {lost[0]}", "gradients on every device",
                 "a `detach()`, `tolist()` or new tensor made from numbers") if lost else None
@@ -409,7 +409,7 @@ class SmallCnn(InOneRank):
         if output.shape != (n_images, 10):
             return (f"the output has the shape {list(output.shape)}", f"[{n_images}, 10]",
                     "what you do before the head: it flattens all dimensions but the first, which is the images, into "
-                    "one, and has ten outputs")
+                    "one, and has ten outputs; and after it: no class is chosen here")
         with counted_calls(nn.Conv2d, "forward") as calls, counted_calls(nn.Linear, "forward") as others:
             alone = model(images[:1])
         convolutions, linear = ([args[0] for args, _ in counted["forward"]] for counted in (calls, others))

@@ -93,12 +93,16 @@ class ExactAccuracy(InGroup):
                        (accuracy(reads[rank]), ", the accuracy of its own share only"),
                        (hits(reads[rank]) / size, ", its own right answers alone: `reduce` gives the sum to one rank"),
                        (sum(map(accuracy, reads)) / n, ", the mean of the ranks' own accuracies, of unequal shares")]
-            if 0.01 < got < 1 and abs(rights / got - round(rights / got)) < 1e-4:
+            if got > 0.01 and abs(rights / got - round(rights / got)) < 1e-4:
                 guesses.append((got, f", as {rights} of {round(rights / got)} would be"))
+            if 0 <= got <= 1:
+                guesses.append((round(got * size) / size, f", as {round(got * size)} of {size} would be"))
             guess = next((words for value, words in guesses if abs(got - value) < 1e-6), "")
             return not_yet(f"rank {rank} returned {got:.7g}{guess}", f"{rights / size:.7g}, {rights} of {size}",
                            "what is summed over the ranks, in which dtype, what is divided by what, and is it rounded?"
-                           + " And what is compared with the label? `max(1)` gives scores and classes" * (got == 0))
+                           " Are means averaged, of batches for example?"
+                           + " And what is compared with the label? `max(1)` gives scores and classes"
+                           * (got == 0 or guess.endswith(f" of {size} would be")))
         return None
 
 

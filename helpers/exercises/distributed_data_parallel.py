@@ -37,7 +37,8 @@ class RingAllReduce(InGroup):
            "everything to everybody would be (N − 1) times. This is how gradients are averaged on large clusters.")
     world_sizes = (2, 3, 4)
     cases = {"12 elements": (12, "float64"), "5 elements": (5, "float32")}  # 5 is divided by none of the world sizes
-    waiting = "who sends while you receive, and who receives while you send?"
+    waiting = ("who sends while you receive, and who receives while you send? And is each number that you give a "
+               "rank's, 0 to N − 1?")
     sizes = "the tensor that you receive into: is it as long as the chunk that is sent, and of its dtype?"
 
     def answer(tensor):
@@ -92,7 +93,8 @@ class RingAllReduce(InGroup):
                                    f"the value of each of the {n} ranks, once",
                                    "is it in any chunk? N need not divide the length" if left_out else
                                    "which chunk goes out in which step, and has what came in been waited for? There "
-                                   "are N − 1 steps that add, and N − 1 that overwrite")
+                                   "are N − 1 steps that add, and N − 1 that overwrite; the first of these sends "
+                                   "the chunk that is finished")
         for rank, one in enumerate(seen):
             told = f"the sums are right, but rank {rank} sent {one['sent']:g} elements"
             if one["sent"] > most:
@@ -291,6 +293,7 @@ class Accumulate(InGroup):
         moved, traffic = before - parameters_to_vector(model.parameters()).detach(), Accumulate.traffic
         ratio = (moved @ mean / (mean @ mean)).item()
         guesses = {"right": mean, "nothing": 0 * mean, "old": mean + old, "old, too": mean + old / number, "last": last,
+                   "first": gradients[:, 0].mean(0),
                    "last, too": last / number, "own": own, "scaled": ratio * mean}
         near = [name for name, one in guesses.items() if torch.allclose(moved, one, 1e-9, 1e-6)]
         asked = [sum(traffic.sent), *(traffic.bytes(one.name) for one in traffic.collectives)]
@@ -338,6 +341,7 @@ class Accumulate(InGroup):
                 "old": ("is wrong: the gradients from before were still there, and counted, too",
                         "`optimizer.zero_grad()`: once, and before the first backward"),
                 "last": ("is wrong: only the last micro-batch counted", "where `optimizer.zero_grad()` stands"),
+                "first": ("is wrong: only the first micro-batch counted", "which one does each pass take?"),
                 "own": ("is wrong: it follows this rank's gradient only", "what travels, and when: before the step?"),
                 "scaled": (f"is {one['ratio']:.3g} times as long as it should be",
                            scaled.get(round(one["ratio"], 6), "what scales it, or clips it")),
@@ -427,13 +431,14 @@ class FineTune(InGroup):
                                "the same weights in every rank",
                                "what does DDP know of this parameter, and since when? And do you call `model(x)`, not "
                                "`net(x)`?")
-        for name, (_, fits, still) in weights.items():
+        for name, (_, fits, still) in sorted(weights.items(), key=lambda one: not all(one[1][2])):  # the unmoved first
             if all(fits):
                 continue
             if all(still):
                 return not_yet(f"`{name}` is what it was at the beginning", "it is trained"
                                + (" from the fourth batch on" if name.startswith("0.") else ""),
-                               "what is frozen, and until when? Does the optimizer know of it? And is it `net` itself "
+                               "what is frozen, and until when (a module has `requires_grad_(…)`; `requires_grad` is a "
+                               "parameter's)? Does the optimizer know of it? And is it `net` itself "
                                "that is trained?")
             return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
                            "the weights of one process that has the batches of all ranks",

@@ -333,8 +333,8 @@ def _in_rank(exercise, answer, slowly):
         except SystemExit as error:  # which launch would take for a rank that has done its work
             raise RuntimeError("the code left with sys.exit()").with_traceback(error.__traceback__) from None
         except Exception as error:
-            if words and error.args:
-                error.args = (f"given {words}: {error}", *error.args[1:])
+            if words:  # also of an error without a word, such as StopIteration
+                error.args = (f"given {words}: {error}".rstrip(": "), *error.args[1:])
             raise
         if exercise.ends_after(observed[-1]):
             break

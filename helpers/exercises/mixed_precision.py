@@ -84,7 +84,7 @@ class TrainStep(Exercise):
              "the weights moved in another direction than that of the gradient", "one factor for all gradients",
              "clip neither each number, nor each parameter, but the norm of all of them together"),
             (unclipped > 1 and abs(times / unclipped - 1) < 0.02, "the gradients were not clipped", move,
-             "`torch.nn.utils.clip_grad_norm_`, and when"),
+             "`torch.nn.utils.clip_grad_norm_`: when, and to which norm? Is it `max_norm`, or a multiple of it?"),
             (not often < 1.02, f"the weights moved {scale if is_scale else often:.4g} times too {way}"
              f"{' (that is the scale)' * is_scale}", move,
              "by which scale are gradients multiplied (it changes), and how often divided? `step` does it, unless "
@@ -428,7 +428,8 @@ class FirstOverflow(Exercise):
             (found not in (None, *names), f"it returned {found}, which is not the name of a layer", "a layer's name",
              "what you note, and where it comes from"),
             (found is None and broken, "it found nothing", "the first layer whose output is not finite",
-             "does the forward run under autocast in fp16, and does the hook see inf as well as NaN?" if right else
+             "does the forward run under `autocast(\"cpu\", …)` in fp16, and does the hook see inf as well as NaN?"
+             if right else
              "the empty text is a name too, and not true"),
             (found != right and found not in broken, f"the output of {shown} is finite wherever it is called",
              "the first layer whose output is not" if broken else "`None`",

@@ -148,7 +148,8 @@ class ColumnParallel(InGroup):
                  for name, one, other in zip(("x", "weight", "bias"), mine, wanted, strict=True)}
         return {"output": near(returned, output), "shape": list(getattr(returned, "shape", ())), "grads": grads,
                 "type": "" if isinstance(returned, torch.Tensor) else type(returned).__name__,
-                "own": near(mine[0].grad, own), "times": near(mine[1].grad, n * wanted[1]),
+                "own": near(mine[0].grad, own), "times": [name for place, name in ((1, "weight"), (0, "x"))
+                                                          if near(mine[place].grad, n * wanted[place])],
                 "none": [name for name, one in zip(grads, mine, strict=True) if one.grad is None],
                 "sent": sent / x.element_size()}
 
@@ -174,8 +175,9 @@ class ColumnParallel(InGroup):
                                "the sum over ranks",
                                "all ranks used `x`: what must happen to its gradient in backward?")
             if one["times"]:
-                return not_yet(f"rank {rank}'s `weight.grad` is {n} times too large", "that of its rows",
-                               "all ranks have the same loss: is the gradient of the output added up over ranks?")
+                return not_yet(f"rank {rank}'s `{one['times'][0]}.grad` is {n} times too large", "the layer's, once",
+                               "all ranks have the same loss: is the gradient of the output added up over ranks, or "
+                               "that of `x` more than once?")
             for name, right in one["grads"].items():
                 if not right:
                     return not_yet(f"rank {rank}'s `{name}.grad` is not that of the whole layer", "the same numbers",
@@ -309,6 +311,7 @@ class MeanGradient(Alone):
         got = parameters_to_vector(grads)
         guesses = {"": wanted, "gradients add up: what makes a mean of them?": sum(parts),
                    "the micro-batches are not equally large": sum(parts) / len(parts),
+                   "each loss is a mean over its own samples already": sum(parts) / sum(map(len, xs)),
                    "how many samples are there? The micro-batches are not as large as the first":
                    wanted * sum(sizes) / (len(sizes) * sizes[0]),
                    "is a gradient overwritten?": parts[-1] * got.norm() / parts[-1].norm()}  # whatever multiplied it

@@ -180,7 +180,8 @@ class Aggregate(Alone):
                     "what you put into the dict: `tolist`, `item` and `numpy` return no tensors, and the tensors of a "
                     "state dict have no gradients: their `.grad` is None")
         if got[0] != kind:
-            return (f"came back as {got[0]}", kind,
+            summed = got[1] == [sum(column) for column in zip(*values, strict=True)]
+            return (f"came back as {got[0]}" + ", and is the sum" * summed, kind,
                     "the mean has to be converted back to the dtype; and along which dimension is it?")
         got, total = got[1], [sum(column) for column in zip(*values, strict=True)]
         mean = [value // len(values) if "int" in kind else value / len(values) for value in total]
@@ -250,7 +251,10 @@ class ChooseK(Alone):
                            f"{averagings[k]} averagings {averagings[k] * sync:g}: it does not fit",
                            f"at most {budget}",
                            "do you count both, and the last averaging? Of averagings that would fit, only whole ones "
-                           "count, and a k that is computed is rounded up")
+                           "count, and a k that is computed is rounded up"
+                           + ("; and are times cut to whole numbers?" if step % 1 else
+                              f"; {k} averagings would fit, and k counts steps"
+                              if k == (budget - steps * step) // sync else ""))
         if k != fitting[0]:
             return not_yet(f"k = {k} fits, but k = {fitting[0]} would fit as well: it averages "
                            f"{averagings[fitting[0]]} times and takes {cost[fitting[0]]:g} milliseconds",
@@ -329,7 +333,8 @@ class RunEpoch(Exercise):
         if events[-1][1]:
             return not_yet(f"it aggregated while worker {events[-1][1][0]} was still training",
                            "`aggregate()` after every worker has ended",
-                           "for which processes you call `join()`; a pause, or a `join` with a limit, is only a guess")
+                           "for which processes you call `join()`, and whether it has returned by then; a pause, or a "
+                           "`join` with a limit, is only a guess")
         if one["ended"]:
             return not_yet(f"worker {one['ended'][0]} was ended while it trained", "it ends by itself: wait for it",
                            "`terminate` and `kill`")
@@ -464,12 +469,16 @@ class PullDown(Alone):
             for name, its in wanted.items():
                 if mine[name] != its:
                     return not_yet(f"`{name}` of worker {worker} is {mine[name]}"
-                                   + ", as it was" * (mine[name] == before[worker + 1][name]),
+                                   + (", as it was" if mine[name] == before[worker + 1][name] else
+                                      f", and was {before[worker + 1][name]}"),
                                    f"{its}, as in the global model",
                                    "buffers: `parameters()` leaves them out; some are integers"
                                    if name in dict(models[0].named_buffers()) else
+                                   "worker 0 has its values: how often does the loop run, and what is used up then? An "
+                                   "iterator gives each thing once" if worker else
                                    "whether every tensor of every local model gets its values: `mine = …` only names "
-                                   "another tensor; and another model, put into the list, is not the worker's")
+                                   "another tensor; `strict=False` is silent about names that do not fit; and another "
+                                   "model, put into the list, is not the worker's")
                 if kept[name] != its:
                     return not_yet(f"who holds `{name}` of worker {worker} still reads {kept[name]}: the model has "
                                    "another tensor now", f"{its}, in the tensor that was there", copying)

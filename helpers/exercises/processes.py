@@ -135,6 +135,7 @@ def _what_is_wrong(queue, when):
         return (f"the parent read {when}, and got `{type(error).__name__}`", "the weights can still be fetched",
                 "who holds the memory of the tensors until the parent has it? That it has, `done` says, not the queue")
     kind, trained, model = type(received).__name__, _trained().state_dict(), _trained()
+    first = f" first, of {queue.qsize() + 1} things," if queue.qsize() else ""
     for tensor in model.state_dict().values():
         tensor.zero_()
     try:
@@ -143,7 +144,7 @@ def _what_is_wrong(queue, when):
         model.load_state_dict(received)
     except Exception as error:
         said = textwrap.shorten(f"{type(error).__name__}: {error}", 300)
-        return (f"what arrived (`{kind}`) could not be loaded: {said}",
+        return (f"what arrived{first} (`{kind}`) could not be loaded: {said}",
                 "a dict with every parameter and every buffer of the model by name, or what `torch.save` makes of it",
                 "what you put into the queue: which method of the model returns all of them? Are bytes those of "
                 "`torch.save`, from the beginning (`getvalue`)?")
@@ -154,6 +155,8 @@ def _what_is_wrong(queue, when):
             look = "what happens to the tensors after `put`: their memory is shared until they are read"
             if received[name].dtype != wanted.dtype:
                 look = f"it was {wanted.dtype}, and arrived as {received[name].dtype}"
+            elif torch.allclose(received[name], wanted, rtol=0.01):
+                look = "they are nearly those of the model: what rounds them before they are put?"
             elif torch.equal(received[name], wanted / 3):
                 look = "these are its gradients"
             return f"`{name}` arrived with other values than the model has", "the trained weights", look
@@ -200,7 +203,8 @@ class FillMySlice(Exercise):
         for rank, one in enumerate(seen):
             if not any(one["wrote"]):
                 also = f"; it returned a {one['returned']}" if one["returned"] != "NoneType" else ""
-                look = "does the line write into `shared`, or make another tensor?"
+                look = ("does the line write into `shared`, or make another tensor? Indexed with a tensor or a list, "
+                        "`shared[…]` is a copy, unless you assign to it")
                 if all(map(any, zip(*(other["wrote"] for other in seen), strict=True))):
                     also, look = "; the others wrote every element", ("a length that is rounded up leaves nothing for "
                                                                       "the last rank: is there a part for every rank?")
@@ -230,6 +234,8 @@ class FillMySlice(Exercise):
                 if UNWRITTEN in values.values():
                     writers += ", one of which wrote back what it had found there"
                     look = "what one rank finds, another one changes before it is written back"
+                each = " and ".join(str(sum(seen[rank]["wrote"])) for rank in values)
+                writers += f"; of {length} they wrote {each}" * bool(each)
                 return not_yet(f"element {index} was written by {writers}", "every element by exactly one rank", look)
         return None
 
@@ -323,6 +329,8 @@ class BringItHome(Exercise):
             what += f"; your function returned a {returned}, which stays in the child"
         elif any(written):
             what += "; values were written into its memory before `train` was called"
+        elif torch.equal(parents[name], old[name] + new[name]):
+            what += ", but their sum"
         elif len(on_device) > 1:
             what += f"; of {len(on_device)} copies that `to_device` made, one was trained"
         elif versions[name] != parents[name]._version and torch.equal(parents[name], old[name]):

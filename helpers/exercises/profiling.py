@@ -256,7 +256,8 @@ class MakeItFast(InGroup):
         ticks = "".join(ticks) if len(left) < len(FAULTS) else ""  # what the first one is, the trace has to tell
         for own in seen:
             if own["images"] != (wanted := IMAGES * EPOCHS):
-                return not_yet(f"{own['images']} images went through the network instead of {wanted}",
+                return not_yet(f"{own['images']} images went through the network instead of {wanted}, in "
+                               f"{own['forwards']} forwards",
                                f"{IMAGES} in each rank, {EPOCHS} times", "does it see every image in every epoch?")
             if broken := _broken(own, seen):
                 return not_yet(broken[0] + ticks, *broken[1:])

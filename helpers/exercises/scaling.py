@@ -245,6 +245,10 @@ class StepsBetweenSaves(Alone):
                  "an hour has 3600 seconds, not 60": (2 * save * 60 * hours / gpus) ** 0.5 / step,
                  "more GPUs fail more often, not more seldom": (2 * save * 3600 * hours * gpus) ** 0.5 / step,
                  "that is without the root": 2 * save * mtbf / step,
+                 "a square root, not a cube root": (2 * save * mtbf) ** (1 / 3) / step,
+                 "the root gives seconds: divide by a step's after it": (2 * save * mtbf / step) ** 0.5,
+                 "N GPUs fail N times as often as one":
+                 (2 * save * 3600 * hours / gpus ** 0.5) ** 0.5 / step,
                  "what a save takes stands under the root, not what a step takes": (2 * step * mtbf) ** 0.5 / step,
                  "that is half the time between failures; how long a save takes counts, too": mtbf / 2 / step,
                  "that is the time between failures itself: half of it would be lost at each": mtbf / step}

@@ -181,7 +181,7 @@ class MemoryPerRank(Alone):
                         if abs(got[kind] - right) < 16 else
                         f"is this kind cut at stage {case[2]}? A piece has {piece:,} parameters, of 4 bytes for each "
                         "number")
-                return not_yet(f"{kind}: {got[kind]:,.0f} bytes", f"{right:,}", look)
+                return not_yet(f"{kind}: {got[kind]:,.7g} bytes", f"{right:,}", look)
         return None
 
 

@@ -81,6 +81,7 @@ def mistakes(once, each, epochs, faster, price):
     old, new = before + epochs * each_before, start + epochs * epoch + price
     yield "how many times as fast: the old time over the new one", new / old
     yield "the price comes once, and not in each epoch", old / (new + (epochs - 1) * price)
+    yield "the price is paid in full, not shared out among the epochs", old / (new - price + price / epochs)
     for times in epochs - 1, epochs + 1:
         yield ("there are `epochs` epochs, with the first one",
                (before + times * each_before) / (start + times * epoch + price))
@@ -287,7 +288,7 @@ def broken(seen, images, epochs):
     if any(2 * len(one & other) > len(one) for one, other in combinations(neighbours, 2)):
         return ("two epochs had the same order, at least in parts", "another order in each epoch",
                 "where is the `randperm` drawn, and by which generator? One for each epoch, of all images, by `dice` "
-                "itself")
+                "itself, which is never seeded again")
     grid = [(up, left) for up in (-1, 0, 1) for left in (-1, 0, 1)]
     original = prepared[numbers.flatten(), 0]
     kinds = torch.full((len(given),), -1)
@@ -311,7 +312,7 @@ def broken(seen, images, epochs):
                 "how many moves are drawn? Two for each image")
     if len(set(kinds.tolist())) < 9:
         return (f"{len(set(kinds.tolist()))} of the 9 ways to move an image were seen", "all nine",
-                "up and left, each by -1, 0 or 1, and each drawn on its own")
+                "up and left, each by -1, 0 or 1 (`randint(-1, 2, …)` draws these), and each drawn on its own")
     if any((one == other).float().mean() > 0.5 for one, other in combinations(by_image, 2)):
         return ("in two epochs the images were moved in the same way", "another way each time",
                 "what is drawn once is frozen: the moves have to be drawn in each epoch")

@@ -128,6 +128,10 @@ class MeanOfRanks(InGroup):
         elif abs(got - mean) < (1 if got % 1 == 0 else 0.01 * abs(mean)):
             guess = ", which has lost its digits"
             look = "the dtype of the tensor: `float32` keeps seven digits; and `int`, `round` and `//`"
+        elif near(values[-1]):
+            look = "is it one rank's number alone? `max` finds one, and `[tensor] * n` is one tensor under n names"
+        elif lost := [one for one in values if near(mean - one / len(values))]:
+            guess, look = f", as if {lost[0]} were 0", "which ranks' numbers does this rank hear of?"
         return not_yet(f"{given}, rank {rank} returned {got:g}{guess}", f"{mean:g} in every rank", look)
 
 

@@ -43,6 +43,7 @@ test_hide_the_loading = edits(
     ("persistent_workers=True", "persistent_workers=True, sampler=[*range(48), 0, 1]", "came more than once"),
     ("persistent_workers=True", "persistent_workers=True, sampler=iter(range(50))",
      "in the second epoch, 50 of the 50 samples never arrived"),
+    ("num_workers=4", "sampler=range(len(dataset) - 1), num_workers=4", "does the sampler give every sample"),
 )
 
 

@@ -52,6 +52,9 @@ test_exact_accuracy = edits(
     ("    counts = torch", "    model.train()\n    counts = torch", "the model was called in train mode"),
     ((("DataLoader(mine, batch_size=64)", "DataLoader(dataset, sampler=torch.utils.data.DistributedSampler(dataset))"),
       ("counts[1]", "len(dataset)")), "`DistributedSampler` repeats"),
+    ("dist.all_reduce(counts)", "dist.all_reduce(counts)\n    counts[1] = len(mine)", "1.333333, as 8 of 6 would be"),
+    ("model(images).argmax(1) == labels", "(model(images).topk(2).indices == labels[:, None]).any(1)",
+     "as 9 of 11 would be"),
 )
 
 

@@ -540,6 +540,8 @@ test_fine_tune = edits(
     ("        optimizer.step()", "        pass", "`0.weight` is what it was at the beginning"),
     ("            model = DDP(net)", "            model = DDP(net) if torch.distributed.get_rank() else model",
      "waited in vain"),
+    ("            net[0].requires_grad_(True)", "            net[0].weight.requires_grad_(True)",
+     "`0.bias` is what it was"),
 )
 
 

@@ -292,6 +292,7 @@ test_first_overflow = edits(
      "        called = []\n        def hook(module, inputs, output):\n            called.append(1)\n"
      "            if len(called) == 1 and not output",
      "called twice overflows the second time: the output of the model itself is not finite, but"),
+    ('autocast("cpu"', 'autocast("cuda"', 'under `autocast("cpu", …)`'),
 )
 
 

@@ -55,6 +55,7 @@ test_column_parallel = edits(
      "gradient = gradient.clone(); dist.all_reduce(gradient); return gradient.chunk(n, 1)[rank]", "times too large"),
     ("    loss_of(output).backward()\n", "", "has no gradient"),
     ("    return output", "", "rank 0 returned None"),
+    ("    return output", "    dist.all_reduce(x.grad)\n    return output", "`x.grad` is 2 times too large"),
 )
 
 
@@ -194,6 +195,7 @@ test_mean_gradient = edits(
      "loss = loss_fn(model(x), y) * len(x) / samples\n        loss.backward(retain_graph=True)",
      "times the memory of the largest micro-batch was held"),
     ("strict=True):\n", "strict=True):\n        model.zero_grad()\n", "is a gradient overwritten?"),
+    ("len(x) / ", "1 / ", "each loss is a mean over its own samples already"),
 )
 
 

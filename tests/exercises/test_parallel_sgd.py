@@ -86,6 +86,8 @@ test_aggregate = edits(
      "memory with worker 0"),
     ("    return", "    states.clear()\n    return", "`states` has changed"),
     ("    return", "    for state in states:\n        state.clear()\n    return", "`states` has changed"),
+    ("tensor.double().mean(0).to(tensor.dtype)", "tensor.mean(0) if tensor.is_floating_point() else tensor.sum(0)",
+     "and is the sum"),
 )
 
 
@@ -168,6 +170,10 @@ test_choose_k = edits(
     ("for k in range(1, steps + 1):", "k = 1\n    while True:", "no answer after 5 s of computing"),
     ("range(1, steps + 1)", "range(1, steps)", "which takes 30 milliseconds"),
     ("range(1, steps + 1)", "range(1, min(steps, 100) + 1)", "k = 250, which takes 1040 milliseconds"),
+    ("    for k", "    step_ms, sync_ms, budget_ms = int(step_ms), int(sync_ms), int(budget_ms)\n    for k",
+     "are times cut to whole numbers?"),
+    ("            return k", "            return (budget_ms - steps * step_ms) // sync_ms",
+     "2 averagings would fit, and k counts steps"),
 )
 
 
@@ -353,6 +359,10 @@ test_pull_down = edits(
      "mine.requires_grad = False\n            mine.copy_(its)\n        "
      "for mine, its in zip(model.buffers(), global_model.buffers()):\n            mine.copy_(its)",
      "part of the graph"),
+    ((("    for model", "    its = iter(global_model.state_dict().items())\n    for model"),
+      ("global_model.state_dict())", "dict(its), strict=False)")), "An iterator gives each thing once"),
+    (LOAD, "mine = model.state_dict()\n        for name, its in global_model.state_dict().items():\n"
+     "            mine[name].copy_((mine[name] + its) / 2)", "and was [11001.0, "),
 )
 
 

@@ -41,6 +41,10 @@ test_send_weights = edits(
     (((PUT, f"torch.multiprocessing.set_sharing_strategy('file_system')\n    {PUT}"), (WAIT, ""),
       ("def answer(model, queue, done):\n", "def answer(model, queue, done):\n    import torch.multiprocessing\n")),
      "when your function had returned, and got `FileNotFoundError`"),
+    ("model.state_dict()", "{name: one.half().to(one.dtype) for name, one in model.state_dict().items()}",
+     "what rounds them before they are put"),
+    ("queue.put(model.state_dict())", "[queue.put({name: one}) for name, one in model.state_dict().items()]",
+     "first, of 7 things,"),
 )
 
 
@@ -111,6 +115,8 @@ test_fill_my_slice = edits(
     ("torch.arange(len(shared))", "torch.arange(len(shared), dtype=torch.uint8)", "into 57 instead of 89401"),
     ("** 2", "** 2 % 256", "into 57 instead of 89401"),
     (MINE, "shared[rank::world_size] += squares[rank::world_size]", "you add to what was there"),
+    (MINE, "mine = torch.arange(rank, len(shared), world_size)\n    shared[mine].copy_(mine**2)", "is a copy, unless"),
+    (MINE, "shared[rank:] = squares[rank:]", "of 300 they wrote 300 and 299"),
 )
 
 

@@ -209,6 +209,9 @@ test_steps_between_saves = edits(
     ("max(1, round((2 * save_seconds * mtbf) ** 0.5 / step_seconds))", "10**400", "a whole number"),
     ("(2 * save_seconds * mtbf) ** 0.5", "mtbf / 2", "that is half the time between failures"),
     ("3600 * hours_per_gpu", "60 * hours_per_gpu", "an hour has 3600 seconds"),
+    ("** 0.5", "** (1 / 3)", "a square root, not a cube root"),
+    (" * mtbf) ** 0.5 / step_seconds", " * mtbf / step_seconds) ** 0.5", "divide by a step's after it"),
+    ("/ gpus", "/ gpus**0.5", "N GPUs fail N times as often as one"),
 )
 
 

@@ -185,6 +185,9 @@ test_memory_per_rank = edits(
     ("8 * (piece", "4 * (piece", "optimizer: 4,000 bytes"),
     ("4 * (piece if stage >= 3 else parameters)", "2 * (piece if stage >= 3 else parameters)", "stage 0: parameters"),
     ('"optimizer": 8', '"state": 8', "a dict with these keys"),
+    ((("return {", "held = {"), ("parameters)}",
+      "parameters)}\n    return {name: size / 2**20 for name, size in held.items()}")),
+     "parameters: 0.003814697 bytes"),
 )
 
 

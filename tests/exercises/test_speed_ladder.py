@@ -41,6 +41,7 @@ test_predicted_gain = edits(
     ("seconds({}) / (seconds(faster) + price)", "(seconds({}) + price) / seconds(faster)", "not to the old one"),
     ("    def seconds(faster):", "    faster = {part: times for part, times in faster.items() if times < 1e9}\n\n"
      "    def seconds(faster):", "by infinity a part is gone"),
+    ("+ price)", "+ price / epochs)", "paid in full"),
 )
 
 

@@ -96,6 +96,9 @@ test_mean_of_ranks = edits(
     ((("dist.all_reduce(total)", "dist.all_reduce(total, op=dist.ReduceOp.MAX)"), (" / dist.get_world_size()", "")),
      "returned 12\n"),
     ("dist.all_reduce(total)", "dist.destroy_process_group()", "group"),
+    ("all_reduce(total)", "all_reduce(total, dist.ReduceOp.MAX)\n    total *= dist.get_world_size()",
+     "`[tensor] * n` is one tensor under n names"),
+    ("    dist.all_reduce(total)\n", "    dist.all_reduce(total)\n    total -= 12 * (total > 20)\n", "as if 12 were 0"),
 )
 
 
