@@ -324,7 +324,7 @@ class SlowestTransform(Exercise):
                            "the `return`: not its number, its name or its time, but the function itself")
         if name != slow:
             never = len(transforms) - len(calls)
-            once = ", and each was called only once" * (max(calls.values(), default=0) == 1)
+            once = ", and each was called only once" * (not never and max(calls.values()) == 1)
             return not_yet(f"you found one that is quick{once}", "the function that takes most of the time, by itself "
                            "and not by its name: all have the same",
                            f"{never} of the transforms were never called" if never else look)

@@ -93,7 +93,7 @@ class ExactAccuracy(InGroup):
                        (accuracy(reads[rank]), ", the accuracy of its own share only"),
                        (hits(reads[rank]) / size, ", its own right answers alone: `reduce` gives the sum to one rank"),
                        (sum(map(accuracy, reads)) / n, ", the mean of the ranks' own accuracies, of unequal shares")]
-            if got > 0.01 and abs(rights / got - round(rights / got)) < 1e-4:
+            if 0.01 < got <= rights and abs(rights / got - round(rights / got)) < 1e-4:
                 guesses.append((got, f", as {rights} of {round(rights / got)} would be"))
             if 0 <= got <= 1:
                 guesses.append((round(got * size) / size, f", as {round(got * size)} of {size} would be"))

@@ -156,7 +156,7 @@ def _what_is_wrong(queue, when):
             if received[name].dtype != wanted.dtype:
                 look = f"it was {wanted.dtype}, and arrived as {received[name].dtype}"
             elif torch.allclose(received[name], wanted, rtol=0.01):
-                look = "they are nearly those of the model: what rounds them before they are put?"
+                look = "nearly those of the model: what rounds them before they are put, or changes them later?"
             elif torch.equal(received[name], wanted / 3):
                 look = "these are its gradients"
             return f"`{name}` arrived with other values than the model has", "the trained weights", look

@@ -184,8 +184,10 @@ def _fail(files, message, error, code=1):
     }
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells that it failed
         write(files.failure, json.dumps(told).encode())
-    workarounds.stay_for_connecting_ranks()
-    _flush()
+    _flush()  # the launcher may end it while it stays
+    if not isinstance(error, KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
+            workarounds.stay_for_connecting_ranks()
     os._exit(code)
 
 

@@ -134,7 +134,7 @@ class _Watch:
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt("stopped")
             if now > began + timeout:
-                return self._hung(timeout)
+                return failures or self._hung(timeout)
 
     def look(self):
         """Pass on what the ranks have printed and reported since the last look; return whether there was anything."""
