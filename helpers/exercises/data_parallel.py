@@ -333,7 +333,7 @@ class DeviceMemory(InOneRank):
             return (f"you say {mine:,.0f} bytes for device {device}"
                     f"{explained(mine - right, kinds, counted[0], one['activations'] + one['output'])}",
                     f"{right:,}, of which {', '.join(f'{name} {size:,}' for name, size in kinds.items() if size)}",
-                    "which of these you forget or count twice; how many samples this device has")
+                    "which of these you forget, count twice or share out; each for this device's samples, or for all?")
         return None
 
 

@@ -347,8 +347,8 @@ class Accumulate(InGroup):
                            scaled.get(round(one["ratio"], 6), "what scales it, or clips it")),
                 "other": ("leads elsewhere",
                           "outside `no_sync` has to be the last micro-batch: what comes after it stays in its rank"
-                          if one["early"] else "what you divide by, clip, or leave out; each micro-batch counts the "
-                          "same, whatever its size"),
+                          if one["early"] else "what you divide by, clip, or leave out (does a `backward` come after "
+                          "`step`?); each micro-batch counts the same, whatever its size"),
             }[step]
             if problem:
                 return not_yet(f"rank {rank}'s step {problem}", "the mean of all micro-batches of all ranks", look)
@@ -443,7 +443,8 @@ class FineTune(InGroup):
             return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
                            "the weights of one process that has the batches of all ranks",
                            seen[0]["guess"] or "what is frozen when, and who clears its gradients meanwhile; what is "
-                           "averaged: the gradients, in each step, before `optimizer.step()`; plain SGD with `lr=0.1`")
+                           "averaged: the gradients, in each step, before `optimizer.step()`; plain SGD with `lr=0.1`; "
+                           "and is there a step for each batch?")
         return None
 
     def _of_error(self, error, answer):

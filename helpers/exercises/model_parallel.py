@@ -235,7 +235,8 @@ class ChooseMesh(Alone):
                            "what is compared with `limit`?" if found else "`None`, not an empty tuple")
         held, least = _costs(*best, seed)
         expected = f"{best}, which holds {held:.1f} GiB and sends {least:.1f}"
-        look = ("which of those that fit sends least? `limit` may be just met: `<=`" if best in asked else
+        look = ("which of those that fit sends least? What a mesh holds comes first in its pair, and `limit` may be "
+                "just met: `<=`" if best in asked else
                 "it was never asked for: which numbers may each of the three be?")
         if found is None:
             return not_yet("it returned `None`", expected, look)
@@ -248,7 +249,8 @@ class ChooseMesh(Alone):
         if held <= limit and sent <= least + 1e-6:  # as good as ours
             return None
         return not_yet(f"{found} holds {held:.1f} GiB and sends {sent:.1f}", expected,
-                       f"it does not fit in {limit} GiB" if held > limit else look)
+                       f"it does not fit in {limit} GiB: do you ask `costs{found}`, and compare its first number?"
+                       if held > limit else look)
 
 
 def _mesh(found):

@@ -472,6 +472,8 @@ class PullDown(Alone):
                                    + (", as it was" if mine[name] == before[worker + 1][name] else
                                       f", and was {before[worker + 1][name]}"),
                                    f"{its}, as in the global model",
+                                   "what is written there: its values as they are, or something made of them?"
+                                   if mine[name] != before[worker + 1][name] else
                                    "buffers: `parameters()` leaves them out; some are integers"
                                    if name in dict(models[0].named_buffers()) else
                                    "worker 0 has its values: how often does the loop run, and what is used up then? An "

@@ -226,6 +226,8 @@ class FillMySlice(Exercise):
                     look = "indices are counted from 0"
                 elif abs(value - square) < square / 100 or (value - square) % 256 == 0 or value == float("inf"):
                     look = "the dtype in which you compute: does it hold such numbers, with all their digits?"
+                elif value < 0 or value ** 0.5 % 1:
+                    look = "it is the square of no whole number: what do you make of the index?"
                 return not_yet(f"rank {wrong[0]} turned element {index} into {value:g} instead of {square}",
                                "the square of the index in the whole tensor; nothing in another rank's place", look)
             if len(values) != 1:

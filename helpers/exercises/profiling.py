@@ -88,7 +88,8 @@ class ProfileTheLoop(Exercise):
                            "who starts and stops the profiler? `with prof:` does both")
         has = " and ".join(f"batch {batch}" for batch in held.get(wrong[0], ())) or "no batch"
         return not_yet(f"step {wrong[0]} of the profiler holds {has}", f"batch {wrong[0]}",
-                       "`step()` says that a step is over: is it called between one batch's work and the next one's?")
+                       "`step()` says that a step is over: is it called between one batch's work and the next one's? "
+                       "And is every batch trained while the profiler runs, inside `with prof:`?")
 
 
 def _held(prof):

@@ -177,8 +177,8 @@ class MemoryPerRank(Alone):
                 piece = -(-case[0] // case[1])
                 look = ("stage 0 cuts nothing: 4 bytes for a number, and AdamW keeps two for each parameter"
                         if case[2] == 0 else
-                        "as many pieces as ranks, of whole parameters, and equal: round up"
-                        if abs(got[kind] - right) < 16 else
+                        "as many pieces as ranks, of whole parameters, the last one padded, and equal: round up"
+                        if abs(got[kind] - right) < 8 * case[1] else
                         f"is this kind cut at stage {case[2]}? A piece has {piece:,} parameters, of 4 bytes for each "
                         "number")
                 return not_yet(f"{kind}: {got[kind]:,.7g} bytes", f"{right:,}", look)

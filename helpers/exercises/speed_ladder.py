@@ -101,7 +101,9 @@ def mistakes(once, each, epochs, faster, price):
             ("by infinity a part is gone",
              lambda part, took: took / (faster[part] if faster.get(part, INF) < INF else 1)),
             ("below 1 a part becomes slower", lambda part, took: took / max(1, faster.get(part, 1))),
-            ("twice as fast is half of the time: divide", lambda part, took: took * min(faster.get(part, 1), 1e99))):
+            ("twice as fast is half of the time: divide", lambda part, took: took * min(faster.get(part, 1), 1e99)),
+            *((f"what becomes of `{one}`? It stands in `faster`, and counts as before",
+               lambda part, took, one=one: took / (faster | {one: 1}).get(part, 1)) for one in faster)):
         yield words, old / (seconds(once, change) + epochs * seconds(each, change) + price)
     yield "that is what is saved; asked is the old time over the new one", old - new
     yield "that is the part that is saved; asked is the old time over the new one", 1 - new / old

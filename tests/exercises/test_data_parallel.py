@@ -203,6 +203,9 @@ test_device_memory = edits(
     ("samples * (activations + output)", "each * (activations + output)", "5 samples on 4 devices"),
     ("batch * output", "(batch - each) * output", "below what was counted by exactly its own output"),
     ("states * weights", "(states + 1) * weights", "above what was counted by exactly its copy of the weights"),
+    ("samples * (activations + output)", "(batch * activations + samples * output)",
+     "for this device's samples, or for all?"),
+    ("states * weights", "states * weights / n_devices", "count twice or share out"),
 )
 
 

@@ -415,6 +415,8 @@ test_accumulate = edits(
     ("/ len(batches)", "/ len(batches) ** 2", "is divided once"),
     ("    optimizer.step()", "    for one in model.parameters():\n        torch.distributed.all_reduce(one.grad)\n"
      "    optimizer.step()", "outside `no_sync`, DDP has averaged already"),
+    (step, "        if number == len(batches) - 1:\n            optimizer.step()",
+     "does a `backward` come after `step`?"),
 )
 
 
@@ -542,6 +544,7 @@ test_fine_tune = edits(
      "waited in vain"),
     ("            net[0].requires_grad_(True)", "            net[0].weight.requires_grad_(True)",
      "`0.bias` is what it was"),
+    ("in enumerate(batches", "in enumerate(batches[:4]", "is there a step for each batch?"),
 )
 
 

@@ -166,6 +166,8 @@ test_choose_mesh = edits(
     ("min(fitting", "max(fitting", "GiB and sends"),
     ("min(fitting, key=fitting.get, default=None)", "min(fitting, key=fitting.get)", "ValueError"),
     ("default=None", "default=()", "`None`, not an empty tuple"),
+    ("held, sent = ", "sent, held = ", "What a mesh holds comes first in its pair"),
+    ("costs(*mesh)", "costs(*mesh[::-1])", "do you ask `costs("),
 )
 
 

@@ -363,6 +363,8 @@ test_pull_down = edits(
       ("global_model.state_dict())", "dict(its), strict=False)")), "An iterator gives each thing once"),
     (LOAD, "mine = model.state_dict()\n        for name, its in global_model.state_dict().items():\n"
      "            mine[name].copy_((mine[name] + its) / 2)", "and was [11001.0, "),
+    (LOAD, "model.load_state_dict({n: (t + global_model.state_dict()[n]) / 2 for n, t in model.state_dict().items()})",
+     "its values as they are, or something made of them?"),
 )
 
 

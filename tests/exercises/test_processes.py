@@ -117,6 +117,8 @@ test_fill_my_slice = edits(
     (MINE, "shared[rank::world_size] += squares[rank::world_size]", "you add to what was there"),
     (MINE, "mine = torch.arange(rank, len(shared), world_size)\n    shared[mine].copy_(mine**2)", "is a copy, unless"),
     (MINE, "shared[rank:] = squares[rank:]", "of 300 they wrote 300 and 299"),
+    (MINE, "shared[rank::world_size] = 2 * torch.arange(len(shared))[rank::world_size]",
+     "the square of no whole number"),
 )
 
 

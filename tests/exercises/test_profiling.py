@@ -42,6 +42,8 @@ test_profile_the_loop = edits(
      "step 2 of the profiler holds batch 2 and batch 3"),
     ("            train_step(batch)", "            if prof.step_num < 5:\n                train_step(batch)",
      "8 batches: trained on: batch 0, 1, 2, 3, 4"),
+    ("            prof.step()", "            prof.step()\n            if batch is batches[-2]:\n                break\n"
+     "    train_step(batches[-1])", "is every batch trained while the profiler runs"),
 )
 
 

@@ -188,6 +188,7 @@ test_memory_per_rank = edits(
     ((("return {", "held = {"), ("parameters)}",
       "parameters)}\n    return {name: size / 2**20 for name, size in held.items()}")),
      "parameters: 0.003814697 bytes"),
+    ("-(-parameters // ranks)", "parameters - (ranks - 1) * -(-parameters // ranks)", "the last one padded"),
 )
 
 

@@ -42,6 +42,9 @@ test_predicted_gain = edits(
     ("    def seconds(faster):", "    faster = {part: times for part, times in faster.items() if times < 1e9}\n\n"
      "    def seconds(faster):", "by infinity a part is gone"),
     ("+ price)", "+ price / epochs)", "paid in full"),
+    ("seconds({}) / (seconds(faster) + price)",
+     "seconds({}) / (seconds({part: 1 if part == \"compute\" else by for part, by in faster.items()}) + price)",
+     "what becomes of `compute`?"),
 )
 
 
