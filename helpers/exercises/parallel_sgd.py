@@ -3,6 +3,7 @@
 import contextlib
 import re
 import threading
+import time
 from collections import Counter
 from itertools import chain, islice
 
@@ -370,18 +371,25 @@ class TrainEpoch(InGroup):
         barrier()
 
     def probe(train_epoch, at_least):
-        rank, trained = dist.get_rank(), []
+        rank, trained, steps, one_by_one = dist.get_rank(), [], [], threading.Lock()
         batches = [f"batch {number} of {at_least}" for number in range(at_least + (rank == dist.get_world_size() - 1))]
         with counted_traffic() as whole, contextlib.ExitStack() as since_the_last_step:
             last = since_the_last_step.enter_context(counted_traffic())
 
             def step(batch):
                 nonlocal last
-                trained.append(str(batch))
-                since_the_last_step.close()
-                last = since_the_last_step.enter_context(counted_traffic())
+                steps.append(done := threading.Event())
+                with one_by_one:
+                    if threading.current_thread() is not threading.main_thread():
+                        time.sleep(0.1)  # who does not wait for its threads meets the others before the last is done
+                    trained.append(str(batch))
+                    since_the_last_step.close()
+                    last = since_the_last_step.enter_context(counted_traffic())
+                done.set()
 
             train_epoch(list(batches), step, dist.barrier)
+            for done in steps:
+                done.wait(2)
         return {"trained": trained, "batches": batches, "collectives": len(whole.collectives),
                 "met": bool(re.search(r"\b(barrier|all|reduce_scatter)|\b(reduce|gather)\b.*\b(broadcast|scatter)\b",
                                       " ".join(one.name for one in last.collectives))),
@@ -406,7 +414,7 @@ class TrainEpoch(InGroup):
                 return not_yet(f"after its last batch, rank {rank} {did}: another may return before rank {rank} has "
                                "trained on all of its batches", "nobody returns before all are done",
                                "where the ranks wait for each other. A pause (`sleep`) is no waiting: nobody knows how "
-                               "long the others take")
+                               "long the others take. A thread of your own is to be joined before")
         return None
 
 

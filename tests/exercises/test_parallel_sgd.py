@@ -292,6 +292,24 @@ def test_swallows_the_error(batches, step, barrier):
             pass
 
 
+@wrong(ex.train_epoch, "A thread of your own is to be joined")
+def test_threads_that_nobody_joins(batches, step, barrier):
+    import threading
+
+    for batch in batches:
+        threading.Thread(target=step, args=(batch,)).start()
+    barrier()
+
+
+@right(ex.train_epoch)
+def test_in_a_pool_that_is_waited_for(batches, step, barrier):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(step, batches))
+    barrier()
+
+
 @right(ex.train_epoch)
 def test_lockstep_as_long_as_it_goes(batches, step, barrier):
     import torch
