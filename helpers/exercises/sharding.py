@@ -18,6 +18,7 @@ from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet, scratch
 from helpers.exercises.group import InGroup
 from helpers.instruments.calls import counted_calls
+from helpers.instruments.collectives import recorded
 from helpers.instruments.memory import held_bytes, memory_by_kind
 from helpers.models import GPT
 
@@ -296,6 +297,10 @@ class ShardIt(InGroup):
                            "the last call is for the whole model, and for this one: no copy, no wrapper, and no "
                            "`unshard()`")
         own = sum(one.to_local().nbytes for one in model.parameters()) / total
+        gathers = []  # how many there have been when a block begins, its own among them
+        for one in model.blocks:
+            one.register_forward_pre_hook(lambda *_: gathers.append(
+                sum("all_gather" in entry["profiling_name"] for entry in recorded())))
         with memory_by_kind(model, torch.optim.SGD(model.parameters(), lr=0.1)) as forward:
             loss = model(tokens).square().mean()
         loss.backward()
@@ -315,6 +320,9 @@ class ShardIt(InGroup):
                            "given to a `fully_shard` before the model's", "one",
                            "what does one call of `fully_shard` gather together, and when is it dropped again? The "
                            "last one gathers all that has had no call of its own")
+        if units == layers > gathers[-1] - gathers[0] + 1:
+            return not_yet("while a block computed, the next one had been gathered already: two at a time", "one",
+                           "`set_modules_to_forward_prefetch` buys time with memory")
         if between > 0.1:
             return not_yet(f"after forward {between:.0f} blocks were still whole", "none", "`reshard_after_forward`")
         return None

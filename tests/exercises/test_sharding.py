@@ -256,6 +256,8 @@ test_shard_it = edits(
     ("    for block in model.blocks:\n        fully_shard(block)\n", "    fully_shard(model.blocks)\n",
      "each has a `forward`"),
     ("for block in model.blocks:", "for block in model.blocks[:2]:", "at the same time; 2 of 4 were given"),
+    ("    fully_shard(model)\n", "    fully_shard(model)\n    for one, after in zip(model.blocks, model.blocks[1:]):\n"
+     "        one.set_modules_to_forward_prefetch([after])\n", "the next one had been gathered already"),
 )
 
 
