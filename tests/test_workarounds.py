@@ -5,6 +5,7 @@ workaround can go.
 """
 
 import atexit
+import datetime
 import inspect
 import multiprocessing
 import os
@@ -15,11 +16,14 @@ import textwrap
 import time
 from multiprocessing import forkserver
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
+import torch.distributed as dist
 
 from helpers import RankError, launch
+from helpers.hardware import hardware
 from helpers.launcher import server, workarounds
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -135,7 +139,24 @@ def test_groups_meet_through_files_and_no_store_listens():
             inner = inner.underlying_store
         return type(inner).__name__
 
-    assert launch(store, nprocs=2, show=False).results == ["FileStore"] * 2
+    expected = "FileStore" if hardware.gpus else "QuickFileStore"
+    assert launch(store, nprocs=2, show=False).results == [expected] * 2
+
+
+def test_the_store_that_looks_oftener_does_what_torchs_own_does(tmp_path):
+    def asked(store):
+        within = dist.PrefixStore("group", store)
+        within.set("a", "1")
+        with pytest.raises(RuntimeError) as error:
+            within.wait(["never"], datetime.timedelta(milliseconds=100))
+        return [within.get("a"), within.add("n", 2), within.add("n", 3), within.compare_set("a", "1", "2"),
+                within.check(["a", "n"]), within.check(["b"]), within.num_keys(), within.delete_key("n"),
+                within.check(["n"]), within.wait(["a"]), within.clone().get("a"), str(error.value)]
+
+    ours, theirs = workarounds._store(str(tmp_path / "ours"), 1), dist.FileStore(str(tmp_path / "theirs"), 1)
+    assert asked(ours) == asked(theirs)
+    Thread(target=lambda: (time.sleep(0.2), theirs.set("late", "1"), ours.set("late", "2"))).start()
+    assert ours.get("late") == b"2", "it goes on looking when it no longer looks often"
 
 
 def test_destroyed_groups_are_kept():
