@@ -1,5 +1,6 @@
 """For the tests and for the lessons, which `pytest notebooks` runs without the rest."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -15,6 +16,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Some hundred processes import the course: where Python is told to keep no bytecode, each compiles it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What collection imports, torch and 3,400 tests, stays: nobody need look for garbage in it, now or later.
+gc.disable()
+
 _kernels = itertools.count()
 
 
@@ -23,6 +27,11 @@ def pytest_configure():
     os.environ["COURSE_PROGRESS"] = str(Path(tempfile.mkdtemp(prefix="course-tests-"), "progress.json"))
     if os.name == "posix":
         nbval.kernel.KernelManager = _without_ports
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def _without_ports(**kwargs):

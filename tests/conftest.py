@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import cloudpickle
 import psutil
 import pytest
 
@@ -28,6 +29,8 @@ def pytest_collection_modifyitems(items):
     long = ("test_browser.py", "test_gpu_branches.py", "test_profiling.py", "test_many_machines.py",
             "test_ddp_in_practice.py", "test_engine.py")
     items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name not in long)
+    for module in {item.module for item in items if hasattr(item, "module")}:
+        cloudpickle.register_pickle_by_value(module)  # as from a notebook; or each rank imports it, and pytest with it
 
 
 @pytest.fixture(autouse=True)
