@@ -17,10 +17,10 @@ from helpers import report
 
 
 class Photos:
-    """The JPEG files of a folder, or the first `images` of them. The folder of each bears its label."""
+    """The JPEG files of a folder. The folder of each bears its label."""
 
-    def __init__(self, folder, images=None):
-        self.files = sorted(Path(folder).glob("*/*.jpg"), key=lambda file: file.name)[:images]
+    def __init__(self, folder):
+        self.files = sorted(Path(folder).glob("*/*.jpg"))
 
     def __len__(self):
         return len(self.files)
@@ -71,7 +71,7 @@ def main(options):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
     began, losses = perf_counter(), []
-    train, test = Photos(f"{options.folder}/train", options.images), Photos(f"{options.folder}/test")
+    train, test = Photos(f"{options.folder}/train"), Photos(f"{options.folder}/test")
     for _ in range(options.epochs):
         order = torch.randperm(len(train), generator=dice)
         for step, (images, labels) in enumerate(batches(train, order)):
@@ -94,6 +94,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", help="of JPEG files: train/LABEL/*.jpg, test/LABEL/*.jpg")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--images", type=int, help="of the training, the first so many; all, if it is not given")
     parser.add_argument("--seed", type=int, default=0)
     main(parser.parse_args())
