@@ -56,7 +56,6 @@ if server.SESSION in os.environ:
     gc.disable()  # all that is imported stays: looking for garbage in it takes an eighth of the time
     failed = preload()
     workarounds.remember_entry_points()
-    gc.collect()
     gc.freeze()  # the collector of a rank then never touches, and so never copies, the pages it shares with the server
     gc.enable()
     workarounds.gather_in_huge_pages()
