@@ -10,7 +10,7 @@ from pathlib import Path
 import nbval.kernel
 from jupyter_client.manager import KernelManager
 
-# Four tests at a time share two cores: a thread of OpenMP that has nothing to do shall sleep, not spin. (libgomp reads
+# Three tests at a time share two cores: a thread of OpenMP that has nothing to do shall sleep, not spin. (libgomp reads
 # it when torch is imported, in whatever is started from here. It saves the whole run 75 s of CPU time.)
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Some hundred processes import the course: where Python is told to keep no bytecode, each compiles it anew.

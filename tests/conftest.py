@@ -21,14 +21,25 @@ exec(OWN_SEMAPHORES)
 _numbers = itertools.count()
 
 
-def pytest_collection_modifyitems(items):
-    """The lessons and the longest files begin, so that no core is idle at the end. (pyproject.toml: in this order.)
+#: Test files that mostly wait, for a limit to pass.
+WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py", "exercises/test_data_loading.py",
+           "tests/test_promises.py", "exercises/test_distributed_data_parallel.py", "exercises/test_parallel_sgd.py",
+           "exercises/test_sharding.py", "exercises/test_engine.py")
+#: Those that take long besides.
+LONG = ("exercises/test_profiling.py", "tests/test_browser.py", "tests/test_gpu_branches.py",
+        "tests/test_launch_faults.py")
 
-    So do two that mostly wait for a limit to pass: beside others that do, all cores would be idle.
+
+def pytest_collection_modifyitems(items):
+    """With every two lessons, which compute, a file that waits: then three workers keep two cores busy. All else fills
+    the gaps, what takes long first, so that no core is idle at the end. (pyproject.toml: in this order.)
     """
-    long = ("test_browser.py", "test_gpu_branches.py", "test_profiling.py", "test_many_machines.py",
-            "test_ddp_in_practice.py", "test_engine.py")
-    items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name not in long)
+    files = list(dict.fromkeys(item.path.as_posix() for item in items))
+    waiting, long = ([file for end in ends for file in files if file.endswith(end)] for ends in (WAITING, LONG))
+    lessons = [file for file in files if file.endswith(".ipynb")]
+    order = [file for turn in range(len(files)) for file in waiting[turn:turn + 1] + lessons[2 * turn:2 * turn + 2]]
+    order = list(dict.fromkeys([*order, *long, *files]))
+    items.sort(key=lambda item: order.index(item.path.as_posix()))
     for module in {item.module for item in items if hasattr(item, "module")}:
         cloudpickle.register_pickle_by_value(module)  # as from a notebook; or each rank imports it, and pytest with it
 
