@@ -32,9 +32,10 @@ class Results:
 
     def __init__(self):
         self.times, self.failures, self.absent, self.training = {}, Counter(), {}, []
+        self.failed_last = set()
 
     def usable(self, engines):
-        """Those of `engines`, a dict by name, that are installed and have not failed twice so far."""
+        """Those of `engines`, a dict by name, that are installed and have not failed twice in a row."""
         for name in engines:
             if find_spec(FIRSTS[name].package) is None:
                 self.absent[name] = "not installed"
@@ -45,14 +46,19 @@ class Results:
 
     @contextlib.contextmanager
     def noting_failure_of(self, name):
-        """Go on with the others, and take an engine that fails twice out of the race: torchrun aborts now and then."""
+        """Go on with the others, and take an engine that fails twice in a row out of the race.
+
+        Once is no reason: a rank of torchrun's or spawn's aborts now and then, when its work is done.
+        """
         try:
             yield
+            self.failed_last.discard(name)
         except LaunchFailed as error:
             print(f"{name}: {error}", file=sys.stderr)
             self.failures[name] += 1
-            if self.failures[name] > 1:
+            if name in self.failed_last:
                 self.absent[name] = "failed"
+            self.failed_last.add(name)
 
     def median(self, section, name):
         times = self.times.get(section, {}).get(name)
