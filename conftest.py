@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import nbval.kernel
+import pytest
 from jupyter_client.manager import KernelManager
 
 # Three tests at a time share two cores: a thread of OpenMP that has nothing to do shall sleep, not spin. (libgomp reads
@@ -15,9 +16,6 @@ from jupyter_client.manager import KernelManager
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Some hundred processes import the course: where Python is told to keep no bytecode, each compiles it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-# What collection imports, torch and 3,400 tests, stays: nobody need look for garbage in it, now or later.
-gc.disable()
 
 _kernels = itertools.count()
 
@@ -29,9 +27,15 @@ def pytest_configure():
         nbval.kernel.KernelManager = _without_ports
 
 
-def pytest_collection_finish():
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What collection imports, torch and 3,400 tests, stays: nobody need look for garbage in it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _without_ports(**kwargs):

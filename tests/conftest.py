@@ -40,8 +40,12 @@ def pytest_collection_modifyitems(items):
     order = [file for turn in range(len(files)) for file in waiting[turn:turn + 1] + lessons[2 * turn:2 * turn + 2]]
     order = list(dict.fromkeys([*order, *long, *files]))
     items.sort(key=lambda item: order.index(item.path.as_posix()))
-    for module in {item.module for item in items if hasattr(item, "module")}:
-        cloudpickle.register_pickle_by_value(module)  # as from a notebook; or each rank imports it, and pytest with it
+
+
+def pytest_collection_finish(session):
+    """Test functions go to ranks by value, as a notebook's do: no rank then imports their module, and pytest."""
+    for module in {item.module for item in session.items if hasattr(item, "module")}:
+        cloudpickle.register_pickle_by_value(module)
 
 
 @pytest.fixture(autouse=True)

@@ -232,7 +232,7 @@ def _store(path, world_size):
             self.wait([key])
             return file.get(key)
 
-    # What else C++ asks of it, by the names that it has there.
+    # What else C++ asks of it, by the names that it has there; pybind11 takes only Python functions for overrides.
     for there, here in {"set": "set", "add": "add", "check": "check", "compare_set": "compare_set", "clone": "clone",
                         "deleteKey": "delete_key", "getNumKeys": "num_keys"}.items():
         setattr(QuickFileStore, there, lambda _, *args, here=here: getattr(file, here)(*args))
