@@ -338,13 +338,13 @@ def _transform(name, spent, calls, computes=QUICK_MS, waits=0, first=0, grows=1,
         pixels = len(image) ** 2 / 16 if per_pixel else 1
         computing, waiting = computes / 1000, (waits * pixels + first * (name not in calls)) / 1000
         calls[name] += 1
-        spent.update(computing=computing, waiting=waiting)
+        spent["computing"] += computing
         if spent.total() > PATIENCE:
             raise TooLong
         end = _TRUE.cpu_seconds() + computing
         while _TRUE.cpu_seconds() < end:
             pass
-        _TRUE.sleep(waiting)
+        time.sleep(waiting)
         return [0] * (len(image) * grows)
 
     return transform
@@ -354,6 +354,7 @@ def _transform(name, spent, calls, computes=QUICK_MS, waits=0, first=0, grows=1,
 def _clocks_of(spent, names):
     """Patch all clocks of `time`: they show what the transforms have spent, whatever else runs on this machine.
 
+    And its `sleep`: to wait counts only where it is done.
     `names` are the globals of the learner's function, which may have clocks by names of their own.
     """
 
@@ -364,12 +365,16 @@ def _clocks_of(spent, names):
 
         return now
 
+    def sleep(seconds):
+        spent["waiting"] += seconds
+        _TRUE.sleep(seconds)
+
     kinds = dict.fromkeys(("perf_counter", "monotonic", "time"), ("computing", "waiting", "looking"))
     kinds |= dict.fromkeys(("process_time", "thread_time"), ("computing",))
     clocks = {name + ns: clock(kinds[name], unit) for name in kinds for ns, unit in (("", 1.0), ("_ns", 10**9))}
     true = {getattr(time, name): patched for name, patched in clocks.items()}
     own = {name: true[value] for name, value in names.items() if type(value) is BuiltinFunctionType and value in true}
-    with mock.patch.multiple(time, **clocks), mock.patch.dict(names, own):
+    with mock.patch.multiple(time, sleep=sleep, **clocks), mock.patch.dict(names, own):
         yield
 
 

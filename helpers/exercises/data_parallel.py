@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import re
+from collections import OrderedDict
 from pprint import pformat
 
 import torch
@@ -16,10 +17,7 @@ from helpers.instruments.memory import held_bytes
 
 
 class InOneRank(Exercise):
-    """One rank, whose devices are stand-ins. What its probe finds wrong, it returns: observed, expected, where to look.
-
-    Cases go from the simple ones to the others, and end with the first that is wrong.
-    """
+    """One rank, whose devices are stand-ins. What its probe finds wrong, it returns, as `not_yet` takes it."""
 
     timeout = 15
 
@@ -126,7 +124,7 @@ class ScatterNested(InOneRank):
         if shown(inputs) != before:
             return "`inputs` itself has changed", *STAYS
         if not isinstance(got, list | tuple):
-            return f"it returned {shown(got)}", "a list, with one item per device", "the line with `return`"
+            return f"it returned {shown(got)}", "a list, with one item per device"
         if len(got) != len(wanted):
             mine, right = ([sum(tensor.shape[:1]) for part in parts for tensor in tensors(part)[:1]]
                            for parts in (got, wanted))
@@ -138,11 +136,11 @@ class ScatterNested(InOneRank):
             if shown(mine) != shown(right):
                 return (f"device {device} got `{shown(mine)}`", f"`{shown(right)}`",
                         "neighbouring samples stay together; each device gets the same kind of thing, of one dtype; "
-                        "what has no parts goes to each as it is")
+                        "what has no parts goes to each as it is; and `[{}] * 2` is one dict, twice")
             if unreached(mine, [(None, one) for one in tensors(inputs) if one.requires_grad]):
                 return (f"no gradient comes back through device {device}'s part",
                         "parts that lead back to `inputs`, as `chunk` makes them",
-                        "a `detach()`, `.data`, `no_grad()` or new tensor made from numbers")
+                        "a `detach()`, `.data`, `no_grad()`, `copy`, or new tensor made from numbers")
         return None
 
 
@@ -232,13 +230,16 @@ class WithoutPrefix(InOneRank):
         return {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
     def probe(without_prefix, names):
-        state = {name: made(dtype, 2).detach() for name, dtype in zip(names, SAMPLE, strict=False)}
-        before, text = dict(state), shown(state)
+        state = OrderedDict((name, made(dtype, 2).detach()) for name, dtype in zip(names, SAMPLE, strict=False))
+        state._metadata = {"": {"version": 1}, "module": {"version": 2}}  # as `state_dict()` gives it
+        before, text, versions = dict(state), shown(state), copy.deepcopy(state._metadata)
         got, became = without_prefix(state), {}
         if not isinstance(got, dict):
             return f"it returned {shown(got)}", "a dict of tensors by name", "the line with `return`"
         if got is state or shown(state) != text:
             return f"`state` itself {'was returned' if shown(state) == text else 'has changed'}", *STAYS
+        if state._metadata != versions:
+            return "`state._metadata`, the versions of its layers, has changed", *STAYS
         for new, value in got.items():
             old = [name for name in names for one in tensors(value) if before[name].data_ptr() == one.data_ptr()]
             if not old or shown(value) != shown(before[old[0]]):
@@ -341,6 +342,7 @@ def explained(difference, own, first, of_a_sample):
     """What the difference is exactly, if it is one of the kinds of this device, or of device 0; or so many samples."""
     for kinds, whose in ((own, ""), (first, " of device 0")):
         fits = [KINDS[name] for name, size in kinds.items() if size and size == abs(difference)]
+        fits += ["one of the optimizer's two tensors per weight"] * (kinds["optimizer"] == 2 * abs(difference))
         if fits:
             twice = " counted twice, or what the loss keeps, which is left out here"
             more = twice if difference > 0 and fits == [KINDS["gathered"]] and own is first else whose
@@ -448,10 +450,8 @@ class Forward(InOneRank):
             "batch `x` goes through all layers, one after another, and `forward` returns what comes out of the last "
             "one. It also prints one line, whose first number is the number of samples that it got. It is run on four "
             "stand-in devices, with networks of three layers and of five, and every weight has to get a gradient.")
-    hints = (
-        "A `ModuleList` is a list that a model knows about: it has no `forward`. Lists are for loops.",
-        "`for layer in self.layers:` and give each layer what the one before it has returned.",
-    )
+    hints = ("A `ModuleList` is a list that a model knows about: it has no `forward`. Lists are for loops.",
+             "`for layer in self.layers:` and give each layer what the one before it has returned.")
     explanation = ("A loop over the layers; or make `self.layers` an `nn.Sequential`, which is a list with just this "
                    "`forward`. The number of samples is `len(x)`, or `x.shape[0]`.")
     why = ("`NotImplementedError: Module [ModuleList] is missing the required \"forward\" function` means that a "

@@ -287,13 +287,15 @@ class Resume(InGroup):
             returned = resume(path, model, optimizer)
         except FileNotFoundError as error:
             raise FileNotFoundError("torch.load found no file") from error  # whose name differs every time
+        dist.barrier()
+        made = epoch is None and os.path.exists(path)
         has = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
         other = [(part, name) for part in wanted for name in wanted[part]
                  if not _same(wanted[part][name], has[part].get(name))]
         _step(model, optimizer)
         _step(plain, its)
         return {"returned": returned if isinstance(returned, int | None) else f"a {type(returned).__name__}",
-                "other": other, "goes on": _same(model.module.state_dict(), plain.state_dict())}
+                "other": other, "made": made, "goes on": _same(model.module.state_dict(), plain.state_dict())}
 
     def judge(self, seen, epoch):
         wanted = 0 if epoch is None else epoch + 1
@@ -304,6 +306,9 @@ class Resume(InGroup):
                 return not_yet(f"rank {rank}'s {part} has what it had before, `{name}` for example", "what the "
                                "snapshot holds: weights, buffers, momentum, lr", "which ranks load, into what, and all "
                                "of it? `strict=False`, or an `except` for every error, hides names that do not fit")
+            if one["made"]:
+                return not_yet("there was no snapshot, and now there is one", "nothing is changed, on the disk neither",
+                               "who writes? The next start would take an untrained model for one that has been trained")
             if one["returned"] != wanted:
                 again = f": it would train epoch {epoch} again" if one["returned"] == epoch else ""
                 return not_yet(f"rank {rank} returned {one['returned']}{again}", f"{wanted}", "the line with `return`")
@@ -403,11 +408,12 @@ class TrainUntil(InGroup):
             when = ("before any loss was known" if not made else
                     f"when the mean loss was {means[made - 1]:.4g}" if made < wanted else
                     f"when the mean loss had been {means[wanted - 1]:.4g} after {wanted}")
-            return not_yet(f"rank {rank} stopped after {made} steps, {when}", f"{wanted} steps",
+            return not_yet(f"rank {rank} stopped after {made} step{'s' * (made != 1)}, {when}", f"{wanted}",
                            "a sum of losses is no mean yet; and only the losses of this step count"
                            if made == stop(limit / n) else
                            "whose losses are averaged (those of all ranks, in this step), after which steps; and "
-                           "how the mean is compared: below the limit, not equal")
+                           "how the mean is compared: below the limit, not equal; what is asynchronous is waited for "
+                           "before it is read")
         if batches != "abcdef"[:made]:
             return not_yet(f"rank {rank} trained on the batches {batches} of abcdef", "one after the other")
         if returned != wanted:
@@ -437,7 +443,7 @@ class WhoHangs(Exercise):
            "that NCCL's watchdog leaves.")
     world_sizes = (4,)
     #: The culprit, and the collectives to which it and all others come, by their initials.
-    cases = {"program 1": (2, "rrr", "rrrr"), "program 2": (1, "rgb", "rgrrr"), "program 3": (3, "", "rgr"),
+    cases = {"program 1": (2, "rrr", "rrrr"), "program 2": (1, "rgb", "rgrrr"), "program 3": (1, "", "rgr"),
              "program 4": (0, "rrg", "rrgrrr"), "program 5": (2, "rrgr" * 3, "rrgr" * 2 + "rrrb"),
              "program 6": (0, "bgrgb", "bgrrgb"), "program 7": (3, "r" * 11, "r" * 14)}
 

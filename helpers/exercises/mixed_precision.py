@@ -79,7 +79,8 @@ class TrainStep(Exercise):
              "the order of `scaler.step(optimizer)` and `scaler.update()`"),
             (right and lost, "the gradients were rounded to 0", move,
              "what makes gradients large enough for fp16, before they are computed?"),
-            (right and not moved, "the weights did not move", move, "is there a `backward`, a step, a gradient?"),
+            (right and not moved, "the weights did not move", move, "is there a `backward`, a step, a "
+             "gradient? With a scale of your own, it may have been infinite, and the step was left out"),
             (math.dist(mine["moved"], [times * one for one in wanted["moved"]]) > 0.05 * moved,
              "the weights moved in another direction than that of the gradient", "one factor for all gradients",
              "clip neither each number, nor each parameter, but the norm of all of them together"),
@@ -184,7 +185,7 @@ class ChooseDtype(Exercise):
         "gradients in fp8 with a scale": (5e4, 1e-4, 2e-1, "bfloat16 float8_e4m3fn float8_e5m2"),
         "numbers that either fp8 format holds": (1e2, 1e-1, 2e-1, "float8_e5m2 float8_e4m3fn"),
         "exactly what fp16 can": (65504.0, 2**-14, 2**-11, "float16"),
-        "a little more than fp16's largest": (65530.0, 1e-3, 1e-3, "float16"),
+        "a little more than fp16's largest": (65510.0, 1e-3, 1e-3, "float16"),
         "numbers that fp16 holds as subnormal ones": (1e2, 1e-6, 1e-3, "float16 bfloat16"),
         "exactly what bf16 can": (255 * 2.0**120, 2.0**-126, 2**-8, "bfloat16"),
         "a little finer than bf16": (1e6, 1e-4, 3.8e-3, "bfloat16"),
@@ -229,7 +230,7 @@ class ChooseDtype(Exercise):
              f"to {smallest:.2g}", "numbers below `smallest_normal` lose bits; `min` is another thing"),
             (info.eps / 2 > error, f"; it is too coarse, wrong by {info.eps / 2:.2g}, not {error:.2g}", "`eps`"),
             (info.bits > best.bits, f"; {right} takes fewer bytes, and will do", "a limit just met is met: `<=`, not "
-             "`<`, of `eps / 2` as it is" if just else
+             "`<`, of `finfo`'s own numbers, not of rounded ones" if just else
              "rounding is wrong by `eps / 2` at most; and the order of the formats"),
             (True, f"; {right} is more precise, and takes as many bytes", "which one comes first? A set has no order"))
         problem, look = next(said for is_wrong, *said in rows if is_wrong)
@@ -354,7 +355,7 @@ class Block(nn.Module):
 #: The networks of the hunt. The largest weights do no harm: the images are small, and 1000.3 is called first.
 NETWORKS = {
     "one layer overflows": lambda: Block(1, 1, 800, 600.3, 1, 1000.3),
-    "one layer overflows and a later one hides it": lambda: Block(1, nn.Hardtanh(), 1, 800, 600.3, 1000.3),
+    "one layer overflows and a later one hides it": lambda: Block(1, nn.Hardtanh(inplace=True), 800, 600.3, 1000.3),
     "a weight is too large for fp16": lambda: Block(1, 1e6),
     "nothing overflows": lambda: Block(1, 60000, 1, 1000.3),
     "the last layer overflows": lambda: Block(800, 600.3, 1000.3),

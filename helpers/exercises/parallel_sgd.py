@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections import Counter
+from functools import partial
 from itertools import chain, islice
 
 import torch
@@ -42,15 +43,12 @@ class Split(Alone):
     task = ("Return a list of `n_workers` ranges that share out the samples `0 … n_samples - 1`, in order and without "
             "gaps: all of the same length, but for the last, which also takes what is left over. Raise `ValueError` "
             "where `n_workers` is less than 1, or greater than `n_samples`, for then a shard would be empty.")
-    hints = (
-        "`n_samples // n_workers` is the length of all ranges but the last. Where does range number `rank` begin?",
-        "The last range ends at `n_samples`, whatever its length. Check the two bad cases first, and `raise`.",
-    )
+    hints = ("`n_samples // n_workers` is the length of all ranges but the last. Where does range number `rank` begin?",
+             "The last range ends at `n_samples`, whatever its length. Check the two bad cases first, and `raise`.")
     explanation = ("All ranges but the last end where the next one begins; the last one ends at `n_samples`. The "
                    "remainder is always smaller than the number of workers.")
-    why = ("an empty shard trains nothing, and its untrained model counts in the average as much as any other. A "
-           "worker with a longer shard keeps the others waiting: spreading the remainder is fairer; S4 "
-           "gives it to the last worker.")
+    why = ("an empty shard trains nothing, and its untrained model counts in the average as much as any other. Who "
+           "has a longer shard keeps the others waiting: spreading the remainder is fairer; S4 gives it to the last.")
     cases = {f"{samples} samples among {workers} worker{'s' * (workers != 1)}": (samples, workers)
              for samples, workers in ((10, 3), (11, 3), (1437, 4), (8, 4), (5, 1), (4, 4),
                                       (5, 0), (5, -1), (3, 4), (0, 2), (0, 0))}
@@ -124,6 +122,7 @@ class Aggregate(Alone):
         for worker in range(workers):
             model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
             model.register_buffer("levels", torch.zeros(3, dtype=torch.uint8))
+            model.register_buffer("scale", torch.zeros(2, dtype=torch.float64))
             for number, tensor in enumerate(model.state_dict().values()):
                 # Of three integers, the mean is whole; a sum of their thirds can be a little less.
                 values = 90 + (0, 17, -11)[worker] + 13 * torch.arange(tensor.numel()).view(tensor.shape) + number
@@ -159,7 +158,7 @@ class Aggregate(Alone):
                            "`states` keeps its entries: who called may need them again",
                            "`pop`, `del`, `clear`, and assignments to a dict that you were given")
         if isinstance(got, str):
-            return not_yet(f"it returned {got}", "a dict of tensors by name", "the line with `return`")
+            return not_yet(f"it returned {got}", "a dict of tensors by name")
         for name in before[0] | got:
             if name not in got or name not in before[0]:
                 return not_yet(f"`{name}` is {'a name that no worker has' if name in got else 'missing'}",
@@ -187,7 +186,7 @@ class Aggregate(Alone):
         got, total = got[1], [sum(column) for column in zip(*values, strict=True)]
         mean = [value // len(values) if "int" in kind else value / len(values) for value in total]
 
-        def close(wanted, by=1e-4):
+        def close(wanted, by=1e-9 if "float64" in kind else 1e-4):
             return all(abs(a - b) <= by for a, b in zip(got, wanted, strict=True))  # False for nan as well
 
         if close(mean):
@@ -215,10 +214,8 @@ class ChooseK(Alone):
             "average after every `k` steps and once more at the end, unless they have just done so. Return the "
             "**smallest** `k` whose training fits into `budget_ms`, as an `int`. Raise `ValueError` if not even "
             "`k = steps` fits.")
-    hints = (
-        "With 10 steps and k = 4 the ranks average after steps 4, 8 and 10. How do you get from 10 and 4 to 3?",
-        "The number of averagings is `steps / k`, rounded up: `-(-steps // k)`. Try every k from 1 on.",
-    )
+    hints = ("With 10 steps and k = 4 the ranks average after steps 4, 8 and 10. How do you get from 10 and 4 to 3?",
+             "The number of averagings is `steps / k`, rounded up: `-(-steps // k)`. Try every k from 1 on.")
     explanation = ("Trying every k is simple and right; the steps alone set the limit that no k gets below, and the "
                    "rounding up makes the last, shorter round count in full.")
     why = ("the smallest k that you can pay for is the one that stays closest to averaging at every step. On a fast "
@@ -268,12 +265,9 @@ class RunEpoch(Exercise):
     title = "Hunt: an epoch that is trained n times over"
     task = ("The cell below holds the loop of S4's program. Repair it, so that one epoch is one epoch: pull "
             "down once, then start every worker, so that they all run side by side, wait until all have ended, and "
-            "aggregate once. "
-            "`start(rank)` starts a worker and returns its process, which has `join()`.")
-    hints = (
-        "Both loops call their variable `rank`. How often does the inner one run?",
-        "Start all workers before you wait for the first, or they run one after the other.",
-    )
+            "aggregate once. `start(rank)` starts a worker and returns its process, which has `join()`.")
+    hints = ("Both loops call their variable `rank`. How often does the inner one run?",
+             "Start all workers before you wait for the first, or they run one after the other.")
     explanation = ("The outer `for rank` did nothing but repeat: with n workers, every worker was started n times. One "
                    "loop starts them, a second one waits.")
     why = ("the log showed every epoch n times and the run took n times as long, and nothing else was amiss. Count "
@@ -336,13 +330,11 @@ class RunEpoch(Exercise):
                            "`aggregate()` after every worker has ended",
                            "for which processes you call `join()`, and whether it has returned by then; a pause, or a "
                            "`join` with a limit, is only a guess")
-        if one["ended"]:
-            return not_yet(f"worker {one['ended'][0]} was ended while it trained", "it ends by itself: wait for it",
-                           "`terminate` and `kill`")
+        for rank in one["ended"]:
+            return not_yet(f"worker {rank} was ended while it trained", "it ends by itself: wait for it", "`kill`")
         if at_once < n_workers:
-            words = ("the workers ran one after the other: none was started while another was running" if at_once == 1
-                     else f"there were never more than {at_once} workers running side by side")
-            return not_yet(words, f"all {n_workers} run side by side",
+            way = "one after the other" if at_once == 1 else f"never more than {at_once} workers at a time"
+            return not_yet(f"they ran {way}", f"all {n_workers} run side by side",
                            "when you call `join()`: it waits until the process has ended; and a generator starts a "
                            "worker only when it is asked for it")
         return None
@@ -353,10 +345,8 @@ class TrainEpoch(InGroup):
     task = ("Every rank calls your function with its own list of `batches`; the last rank has one more than the "
             "others. `step(batch)` trains on a batch, and `barrier()` waits until **all** ranks are waiting. Train on "
             "every batch once, and return only when every rank has trained on all of its own, however long it takes.")
-    hints = (
-        "How often does rank 0 come to the barrier, and how often the last rank? Who is missing, and when?",
-        "What has to be common is the end of the epoch, not every step.",
-    )
+    hints = ("How often does rank 0 come to the barrier, and how often the last rank? Who is missing, and when?",
+             "What has to be common is the end of the epoch, not every step.")
     explanation = ("A barrier counts who arrives. Called once per batch, it is called more often where there are more "
                    "batches; called once per epoch, everybody calls it equally often.")
     why = ("a barrier, like every collective, must be called equally often by all. Remainders, uneven shards, an early "
@@ -371,26 +361,32 @@ class TrainEpoch(InGroup):
         barrier()
 
     def probe(train_epoch, at_least):
-        rank, trained, steps, one_by_one = dist.get_rank(), [], [], threading.Lock()
+        rank, trained, calls, one_by_one = dist.get_rank(), [], [], threading.Lock()
         batches = [f"batch {number} of {at_least}" for number in range(at_least + (rank == dist.get_world_size() - 1))]
         with counted_traffic() as whole, contextlib.ExitStack() as since_the_last_step:
             last = since_the_last_step.enter_context(counted_traffic())
 
             def step(batch):
                 nonlocal last
-                steps.append(done := threading.Event())
                 with one_by_one:
-                    if threading.current_thread() is not threading.main_thread():
-                        time.sleep(0.1)  # who does not wait for its threads meets the others before the last is done
                     trained.append(str(batch))
                     since_the_last_step.close()
                     last = since_the_last_step.enter_context(counted_traffic())
-                done.set()
 
-            train_epoch(list(batches), step, dist.barrier)
-            for done in steps:
+            def called(function, *args, **kwargs):
+                calls.append(done := threading.Event())
+                try:
+                    if threading.current_thread() is not threading.main_thread():
+                        time.sleep(0.3)  # who does not wait for its threads goes on before they are done
+                    return function(*args, **kwargs)
+                finally:
+                    done.set()
+
+            train_epoch(list(batches), partial(called, step), partial(called, dist.barrier))
+            left = not all(done.is_set() for done in calls)
+            for done in calls:
                 done.wait(2)
-        return {"trained": trained, "batches": batches, "collectives": len(whole.collectives),
+        return {"trained": trained, "batches": batches, "collectives": len(whole.collectives), "left": left,
                 "met": bool(re.search(r"\b(barrier|all|reduce_scatter)|\b(reduce|gather)\b.*\b(broadcast|scatter)\b",
                                       " ".join(one.name for one in last.collectives))),
                 "unwaited": last.unwaited}
@@ -409,8 +405,9 @@ class TrainEpoch(InGroup):
             return not_yet(f"by rank, `barrier()` was called {', '.join(map(str, counts))} times", "equally often",
                            "an error of `barrier()` that is caught is a rank that waited in vain")
         for rank, one in reversed(list(enumerate(seen))):
-            if not one["met"] or one["unwaited"]:
-                did = "did not wait for its asynchronous barrier" if one["met"] else "waited for nobody"
+            if not one["met"] or one["unwaited"] or one["left"]:
+                did = ("returned while a thread of its own was still at work" if one["left"] else
+                       "did not wait for its asynchronous barrier" if one["met"] else "waited for nobody")
                 return not_yet(f"after its last batch, rank {rank} {did}: another may return before rank {rank} has "
                                "trained on all of its batches", "nobody returns before all are done",
                                "where the ranks wait for each other. A pause (`sleep`) is no waiting: nobody knows how "
@@ -445,6 +442,7 @@ class PullDown(Alone):
         for number, model in enumerate(models):
             for place, tensor in enumerate(model.state_dict().values()):
                 tensor.copy_(10_001 + 1000 * number + 10 * place + torch.arange(tensor.numel()).view(tensor.shape))
+            model[0].bias.requires_grad = False  # frozen, as in a fine-tuning
         held = [model.state_dict() for model in models]  # by a worker's optimizer, say: the tensors themselves
 
         def values(states):
@@ -466,13 +464,11 @@ class PullDown(Alone):
         if now[0] != wanted or held[0] != wanted:
             return not_yet("the global model has changed", "it stays as it is", "which side you write to")
         parameters = [item for model in models for item in model.named_parameters()]
-        if not all(one.requires_grad for _, one in parameters):
-            return not_yet("parameters are frozen now: their `requires_grad` is False", "models that can be trained",
-                           "`torch.no_grad()` lets you write into parameters without that")
-        for name in (name for name, one in parameters if not one.is_leaf):
-            return not_yet(f"the copying of `{name}` is part of the graph: its gradients would go to another model",
-                           "models that can be trained", "`torch.no_grad()`: what is copied under it, or from "
-                           "`.data`, has no history")
+        for name, one in parameters:
+            if not one.is_leaf or one.requires_grad == (name == "0.bias"):
+                became = "is frozen now" if one.is_leaf else "is part of the graph now: its gradients go elsewhere"
+                return not_yet(f"`{name}` {became}", "models that can be trained", "`torch.no_grad()`: what is copied "
+                               "under it, or from `.data`, has no history, and needs no `requires_grad = False`")
         for worker, (mine, kept) in enumerate(zip(now[1:], held[1:], strict=True)):
             for name, its in wanted.items():
                 if mine[name] != its:
@@ -486,9 +482,9 @@ class PullDown(Alone):
                                    if name in dict(models[0].named_buffers()) else
                                    "worker 0 has its values: how often does the loop run, and what is used up then? An "
                                    "iterator gives each thing once" if worker else
-                                   "whether every tensor of every local model gets its values: `mine = …` only names "
-                                   "another tensor; `strict=False` is silent about names that do not fit; and another "
-                                   "model, put into the list, is not the worker's")
+                                   "whether every tensor, frozen or not, of every local model gets its values: `mine = "
+                                   "…` only names another tensor; `strict=False` is silent about names that do not "
+                                   "fit; and another model, put into the list, is not the worker's")
                 if kept[name] != its:
                     return not_yet(f"who holds `{name}` of worker {worker} still reads {kept[name]}: the model has "
                                    "another tensor now", f"{its}, in the tensor that was there", copying)

@@ -46,7 +46,7 @@ class PredictCurve(Alone):
     cases = {
         "8 to 64 GPUs": ((8, 16, 32, 64), (128, 256, 512), 26.0, 2e-5, 9e10, 5.4e9, 1_048_576),
         "no latency to speak of": ((2, 4, 8), (16, 64), 3.0, 0.0, 2e10, 1.2e9, 65_536),
-        "a tiny tensor, much latency": ((4, 8, 16, 32), (2, 128, 1024), 8.0, 1e-3, 5e10, 1e6, 262_144),
+        "a tiny tensor, much latency": ((4, 8, 16, 32), (2, 128, 1024), 0.02, 1e-3, 5e10, 1e6, 262_144),
         "one GPU among them": ((1, 2, 6), (3, 24, 1), 0.9, 3e-4, 1e9, 4e7, 10_000),
     }
 
@@ -89,9 +89,10 @@ class PredictCurve(Alone):
                  (not_so, measured[0] * n / gpus[0]), (not_so, measured[-1] * n / gpus[-1]))
         if look := next((why for why, wrong in known if abs(one / wrong - 1) < 0.01), None):
             return look
-        return ("a step has three terms: computing, and an all-reduce's rounds and bytes. Are all in each measurement "
-                "of several GPUs, and does each grow with n as it should: 2(n - 1) rounds in a ring, 2(n - 1)/n times "
-                "`size` bytes? Fit seconds, which add up; tokens per second do not. And is it the order of `wanted`?")
+        return ("a step has three terms, none of them known: computing, and an all-reduce's rounds and bytes. Are all "
+                "in each measurement of several GPUs, and does each grow with n as it should: 2(n - 1) rounds in a "
+                "ring, 2(n - 1)/n times `size` bytes? Fit seconds, which add up, in float64; tokens per second do not. "
+                "And is it the order of `wanted`?")
 
 
 def _cluster(kind):
@@ -161,8 +162,12 @@ class ChooseLayout(Alone):
 
     def probe(choose_layout, case):
         gpus, batch, limit, node, kind = case
-        seconds, held = _cluster(kind)
-        found = choose_layout(gpus, batch, seconds, held, limit, node)
+        (seconds, held), asked = _cluster(kind), set()
+
+        def looked_up(cost):
+            return lambda *layout: asked.add(layout) or cost(*layout)
+
+        found = choose_layout(gpus, batch, looked_up(seconds), looked_up(held), limit, node)
         found = found.tolist() if hasattr(found, "tolist") else found  # an array, a tensor
         found = _numbers(found) if isinstance(found, (tuple, list)) else repr(found)
         if isinstance(found, list):
@@ -185,8 +190,10 @@ class ChooseLayout(Alone):
             return not_yet(f"{found} holds {held(*found):.1f} GiB", expected, f"it does not fit in {limit} GiB")
         if seconds(*found) > seconds(*best) * (1 + 1e-9):
             return not_yet(f"{found} takes {seconds(*found):.2f} s", expected,
-                           "is every allowed layout tried (who holds just `limit` fits; a copy's part of the batch is "
-                           "`micro_batches * micro_batch`), and are they compared by `seconds`?")
+                           "who holds just `limit` fits; and are those that fit compared by `seconds`?"
+                           if best in asked else
+                           "it was never tried: a copy's part of the batch is `micro_batches * micro_batch`; each "
+                           "number divides itself, and 1 divides all")
         return None
 
 
@@ -214,7 +221,8 @@ class StepsBetweenSaves(Alone):
     why = ("with ten times the GPUs you save about three times as often, not ten times. And where a step takes longer "
            "than the best interval, there is no choice: save after each.")
     # GPUs, hours of one GPU between failures, seconds of a step, seconds of a save
-    cases = {f"{gpus:,} GPUs": (gpus, hours, step, save) for gpus, hours, step, save in
+    cases = {f"{gpus:,} GPUs, {hours:,} hours, a step of {step:g} s, a save of {save:g} s": (gpus, hours, step, save)
+             for gpus, hours, step, save in
              ((16384, 50_000, 5.0, 60.0), (256, 50_000, 1.5, 20.0), (1024, 12_000, 12.0, 5.0), (8, 90_000, 0.25, 30.0),
               (200_000, 20_000, 60.0, 1.0), (100_000, 20_000, 28.0, 2.0), (120_000, 20_000, 44.0, 2.0))}
 
@@ -236,7 +244,8 @@ class StepsBetweenSaves(Alone):
         mtbf, lost = 3600 * hours / gpus, _lost(steps, case)
         if lost <= 1.01 * min(_lost(near, case) for near in {max(1, best - 1), best, best + 1}):
             return None
-        known = {"one GPU's time between failures; all of them fail that many times as often":
+        known = {"not a whole number of hours: `/`, not `//`": (2 * save * 3600 * (hours // gpus)) ** 0.5 / step,
+                 "one GPU's time between failures; all of them fail that many times as often":
                  (2 * save * 3600 * hours) ** 0.5 / step,
                  "hours and seconds are mixed": (2 * save * hours / gpus) ** 0.5 / step,
                  "that is in seconds; steps are asked for": (2 * save * mtbf) ** 0.5,
@@ -253,7 +262,8 @@ class StepsBetweenSaves(Alone):
                  "that is half the time between failures; how long a save takes counts, too": mtbf / 2 / step,
                  "that is the time between failures itself: half of it would be lost at each": mtbf / step}
         look = next((why for why, wrong in known.items() if abs(steps - wrong) <= max(1, 0.005 * wrong)),
-                    "what does saving cost, for each second of training, and what does a failure?")
+                    "what does saving cost, for each second of training, and what does a failure? And are all four "
+                    "numbers used?")
         costs = (f"on top of each hour of training {60 * lost:.2f} minutes are lost" if steps < best or lost < 1 else
                  "it would hardly ever come to the next save")
         return not_yet(f"every {steps:,.0f} step{'s' * (steps != 1)}: {costs}",

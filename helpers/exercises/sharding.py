@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -17,7 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import not_yet, scratch
 from helpers.exercises.group import InGroup
-from helpers.instruments.calls import counted_calls
 from helpers.instruments.collectives import recorded
 from helpers.instruments.memory import held_bytes, memory_by_kind
 from helpers.models import GPT
@@ -132,7 +132,7 @@ class ShardedAdamw(InGroup):
                     look = "the rate is `lr`, the optimizer is AdamW; and an owner's values are handed out as they are"
                 else:  # or nan
                     look = ("AdamW's own step: its weight decay and its eps, on the gradients as they are, averaged "
-                            "already")
+                            "already; and its state in the parameters' dtype")
                 return not_yet(f"after step {step}, {what}", "the same weights in every rank, after each step", look)
         together, plain = sum(one["kept"] for one in seen), seen[0]["plain"]
         if together < 0.9 * plain:
@@ -229,11 +229,9 @@ class MyPiece(InGroup):
             files = [str(Path(folder, f"rank{rank}.pt")) for rank in range(4)]
             for file, piece in zip(files, flat.chunk(4), strict=True):
                 torch.save(piece.clone(), file)
-            with counted_calls(torch, "load") as calls:
-                returned = my_piece(files, total)
-        given = [args[0] if args else kwargs.get("f") for args, kwargs in calls["load"]]
-        # A path, or a file that is open. (A Path has a `name`, too: its last part.)
-        opened = {str(one if isinstance(one, Path) else getattr(one, "name", one)) for one in given}
+            opened = set()
+            sys.addaudithook(lambda event, args: event == "open" and opened.add(str(args[0])))  # it stays
+            returned = my_piece(files, total)
         loaded = [index for index, file in enumerate(files) if file in opened]
         rank, size, saved = dist.get_rank(), -(-total // dist.get_world_size()), -(-total // 4)
         numbers = range(rank * size, (rank + 1) * size)
@@ -294,8 +292,8 @@ class ShardIt(InGroup):
         shard_it(model)
         if not all(isinstance(one, DTensor) for one in model.parameters()):
             return not_yet(f"some of rank {rank}'s parameters in `model` are not sharded", "every one is a DTensor",
-                           "the last call is for the whole model, and for this one: no copy, no wrapper, and no "
-                           "`unshard()`")
+                           "the last call is for the whole model, and for this one: no copy, no wrapper, no "
+                           "`ignored_params` and no `unshard()`")
         own = sum(one.to_local().nbytes for one in model.parameters()) / total
         gathers = []  # how many there have been when a block begins, its own among them
         for one in model.blocks:

@@ -3,9 +3,11 @@
 import copy
 import inspect
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from itertools import combinations, pairwise
+from threading import Thread
 from time import perf_counter
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -102,7 +104,7 @@ def mistakes(once, each, epochs, faster, price):
              lambda part, took: took / (faster[part] if faster.get(part, INF) < INF else 1)),
             ("below 1 a part becomes slower", lambda part, took: took / max(1, faster.get(part, 1))),
             ("twice as fast is half of the time: divide", lambda part, took: took * min(faster.get(part, 1), 1e99)),
-            *((f"what becomes of `{one}`? It stands in `faster`, and counts as before",
+            *((f"what becomes of `{one}`? It stands in `faster`, and counts as before (is an error hidden?)",
                lambda part, took, one=one: took / (faster | {one: 1}).get(part, 1)) for one in faster)):
         yield words, old / (seconds(once, change) + epochs * seconds(each, change) + price)
     yield "that is what is saved; asked is the old time over the new one", old - new
@@ -243,13 +245,19 @@ def trained(loop, images, labels, test, epochs=EPOCHS, count=True, seed=0, dice=
         if output.requires_grad:
             output.register_hook(lambda grad: learned.append(len(grad)))
 
-    hooks = [net.register_forward_pre_hook(enter), net.register_forward_hook(leave)] if count else []
-    with Operators() if count else nullcontext():
+    def run(thread, runs=Thread.run):
+        with Operators():  # a mode is that of one thread
+            runs(thread)
+
+    with ExitStack() as watched:
+        if count:
+            for one in Operators(), mock.patch.object(Thread, "run", run):
+                watched.enter_context(one)
+            for hook in net.register_forward_pre_hook(enter), net.register_forward_hook(leave):
+                watched.callback(hook.remove)
         loop(net, images.clone(), labels.clone(), epochs, torch.Generator().manual_seed(dice))
     if not count:
         return None
-    for hook in hooks:
-        hook.remove()
     with torch.no_grad():
         right = (net(test[0]).argmax(1) == test[1]).float().mean().item()
     wrong = broken(seen, images, epochs) if seen else (
@@ -272,8 +280,9 @@ def broken(seen, images, epochs):
         return (f"a batch is {str(bad.dtype).removeprefix('torch.')}, {list(bad.shape)}",
                 "float32, [batch, 1, 16, 16]", "how a batch is prepared: `unsqueeze(1) / 128 - 0.5`")
     if count != epochs * len(images):
-        return (f"{count:,} images went through the network", f"{epochs * len(images):,}: {len(images)} in each of "
-                f"{epochs} epochs", "is there a loop over `epochs`?" if count == len(images)
+        return (f"{count:,} images went through the network, with gradients",
+                f"{epochs * len(images):,}: {len(images)} in each of {epochs} epochs",
+                "is there a loop over `epochs`?" if count == len(images)
                 else "does every image have its turn in every epoch, in the last batch, too?")
     prepared = images.unsqueeze(1) / 128 - 0.5
     keys = {name: number for number, name in enumerate(names(prepared))}  # no two have the same pixels

@@ -60,8 +60,8 @@ class MyShare(Exercise):
             problem = (f"the shares hold `{item}` {dealt[item]}×, the items {there[item]}×" if dealt[item] else
                        f"`{item}` went to no rank")
             look = ("how `rank` and `world_size` decide on an item" if dealt[item] > there[item] else
-                    "the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0; and do "
-                    "all ranks deal out the same order?")
+                    "the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0"
+                    ) + "; and do all ranks deal out the same order?"
         elif max(sizes) - min(sizes) > 1:
             problem = f"rank {most} got {sizes[most]} items, rank {least} only {sizes[least]}"
             look = "which ranks the remainder goes to"
@@ -182,7 +182,8 @@ class SayItOnce(Exercise):
                            "variables")
         if times > 1:
             who = ", ".join(str(rank) for rank in sorted(by_rank) if message in by_rank[rank])
-            return not_yet(f"it was printed {times} times, by rank {who}", "once", "which ranks come to the `print`?"
+            return not_yet(f"it was printed {times} times, by rank {who}", "once",
+                           "which ranks come to the `print`? (`'0'` is a text, and true.)"
                            + " Without a process group, `dist.is_initialized()` is false in each" * asked
                            + " `LOCAL_RANK` counts anew on each machine" * (times < len(seen)))
         if printed.strip("\n") != message:

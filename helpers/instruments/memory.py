@@ -107,6 +107,5 @@ def _after_each_operator(after):
 
 def _storages(things):
     """The memory behind all tensors among these; of a sharded one, this rank's."""
-    with torch.no_grad():  # `to_local` would prepare a backward each time
-        return [(one.to_local() if hasattr(one, "to_local") else one).untyped_storage()
-                for one in things if isinstance(one, torch.Tensor)]
+    # Not `to_local()`: that makes a view, each time, and prepares a backward.
+    return [getattr(one, "_local_tensor", one).untyped_storage() for one in things if isinstance(one, torch.Tensor)]

@@ -346,3 +346,19 @@ def test_totals_that_are_kept_between_pipelines(transforms, image):
             if sample:
                 totals[transform] = totals.get(transform, 0) + time.perf_counter() - began
     return max(totals, key=totals.get)
+
+
+@wrong(ex.slowest_transform, "a clock that sees waiting")
+def test_waits_no_more(transforms, image):
+    import time
+    from unittest import mock
+
+    seconds = [0] * len(transforms)
+    with mock.patch("time.sleep"):
+        for _ in range(6):
+            passed = image
+            for number, transform in enumerate(transforms):
+                began = time.perf_counter()
+                passed = transform(passed)
+                seconds[number] += time.perf_counter() - began
+    return transforms[seconds.index(max(seconds))]

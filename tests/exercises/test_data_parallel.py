@@ -371,3 +371,14 @@ def test_layers_in_attributes_and_called_from_a_list():
             return self.head(images.mean((2, 3)))
 
     return Net()
+
+
+@wrong(ex.without_prefix, "`state._metadata`, the versions of its layers, has changed")
+def test_a_copy_that_shares_its_versions(state):
+    import copy
+
+    from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+
+    result = copy.copy(state)
+    consume_prefix_in_state_dict_if_present(result, "module.")
+    return result

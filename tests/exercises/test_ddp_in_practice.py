@@ -257,6 +257,8 @@ loads = "    optimizer.load_state_dict(snapshot[\"optimizer\"])\n"
 
 test_resume = edits(
     ex.resume,
+    ("        return 0", "        torch.distributed.barrier()\n        open(path, 'w').close()\n        return 0",
+     "and now there is one"),
     ("model.module.load", "model.load", "Missing key(s)"),
     ((("model.module.load", "model.load"), ("snapshot[\"model\"])", "snapshot[\"model\"], strict=False)")),
      "epoch 2 is finished: rank 0's model has what it had before, `0.weight` for example"),
@@ -379,6 +381,7 @@ unique = "next(rank for rank, names in enumerate(asked) if asked.count(names) ==
 
 test_who_hangs = edits(
     ex.who_hangs,
+    ("    waiting", "    dumps = [dump for dump in dumps if dump]\n    waiting", "program 3"),
     ("return culprit, min(waiting)", "return culprit, max(waiting)", "three ranks wait in number 3 already"),
     (unique, "min(range(4), key=lambda rank: len(dumps[rank]))", "program 5: it returned rank 0 and number 11"),
     (unique, "next(rank for rank, names in enumerate(asked) if not names)", "StopIteration"),

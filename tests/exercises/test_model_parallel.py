@@ -238,3 +238,14 @@ def test_by_the_function_grad(model, loss_fn, xs, ys):
                 parameter.grad = gradient * (len(x) / samples)
             else:
                 parameter.grad.add_(gradient, alpha=len(x) / samples)
+
+
+@wrong(ex.choose_mesh, "(8, 1, 1), which holds 39.0 GiB and sends 0")
+def test_nothing_sent_is_taken_for_nothing_found(gpus, costs, limit):
+    best = least = None
+    for tensor in range(1, 9):
+        for shards in (shards for shards in range(1, gpus + 1) if gpus % (tensor * shards) == 0):
+            held, sent = costs(gpus // (tensor * shards), shards, tensor)
+            if held <= limit and (not least or sent < least):
+                best, least = (gpus // (tensor * shards), shards, tensor), sent
+    return best

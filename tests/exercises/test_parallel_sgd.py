@@ -69,9 +69,10 @@ test_aggregate = edits(
     (MEAN, "sum(one.double() / len(states) for one in tensor).to(tensor.dtype)", "when all are added: thirds"),
     (MEAN, f"{MEAN} if tensor.is_floating_point() else tensor[0].clone()", "worker 0's own"),
     ("stacked.items()", "stacked.items() if tensor.is_floating_point()", "is missing"),
+    (".double()", ".float()", "which has lost its digits"),
     (MEAN, "tensor.bfloat16().mean(0).to(tensor.dtype)", "lost its digits"),
     (MEAN, "tensor.long().double().mean(0).to(tensor.dtype)", "lost its digits"),
-    (MEAN, "tensor.byte().double().mean(0).to(tensor.dtype)", "`0.weight` is ["),
+    (MEAN, "tensor.byte().double().mean(0).to(tensor.dtype)", "`scale` is ["),
     (MEAN, "tensor.double().mean(0).to(torch.uint8)", "came back as uint8"),
     (MEAN, "tensor.double().mean(0).long()", "came back as int64"),
     (MEAN, "(sum(tensor) / len(states)).to(tensor.dtype)", "`uint8` ends at 255"),
@@ -368,7 +369,7 @@ test_pull_down = edits(
      "who holds `0.weight` of worker 0 still reads"),
     (LOAD, "half = {n: t.half() for n, t in global_model.state_dict().items()}; model.load_state_dict(half)",
      "`0.weight` of worker 0 is [10000.0, "),
-    (LOAD, f"model.requires_grad_(False); {LOAD}", "parameters are frozen now"),
+    (LOAD, f"model.requires_grad_(False); {LOAD}", "is frozen now"),
     (LOAD, "global_model.load_state_dict(model.state_dict())", "the global model has changed"),
     ("in local_models:", "in local_models[:1]:", "of worker 1"),
     (LOAD, "model = global_model", "`0.weight` of worker 0 is"),
@@ -413,3 +414,36 @@ def test_parameters_and_buffers(global_model, local_models):
         for mine, its in zip(chain(model.parameters(), model.buffers()),
                              chain(global_model.parameters(), global_model.buffers()), strict=True):
             mine.data[...] = its.data
+
+
+@wrong(ex.pull_down, "every tensor, frozen or not")
+def test_frozen_parameters_left_out(global_model, local_models):
+    import torch
+
+    with torch.no_grad():
+        for model in local_models:
+            for mine, its in zip(model.parameters(), global_model.parameters(), strict=True):
+                if mine.requires_grad:
+                    mine.copy_(its)
+            for mine, its in zip(model.buffers(), global_model.buffers(), strict=True):
+                mine.copy_(its)
+
+
+@wrong(ex.train_epoch, "returned while a thread of its own was still at work")
+def test_a_barrier_in_a_thread_that_nobody_joins(batches, step, barrier):
+    import threading
+
+    for batch in batches:
+        step(batch)
+    threading.Thread(target=barrier).start()
+
+
+@right(ex.train_epoch)
+def test_a_barrier_in_a_thread_that_is_joined(batches, step, barrier):
+    import threading
+
+    for batch in batches:
+        step(batch)
+    waiting = threading.Thread(target=barrier)
+    waiting.start()
+    waiting.join()

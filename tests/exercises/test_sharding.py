@@ -298,3 +298,18 @@ def test_a_mesh_that_copies(model):
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+
+
+@wrong(ex.my_piece, "loaded the files [0, 1, 2, 3]")
+def test_reads_all_files_by_itself(files, total):
+    import io
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+
+    whole = torch.cat([torch.load(io.BytesIO(Path(file).read_bytes())) for file in files])[:total]
+    size, rank = -(-total // dist.get_world_size()), dist.get_rank()
+    piece, part = whole.new_zeros(size), whole[rank * size:(rank + 1) * size]
+    piece[:len(part)] = part
+    return piece

@@ -310,3 +310,14 @@ def test_divides_in_place(once, each, epochs, faster, price):
         for part in parts:
             parts[part] /= faster.get(part, 1)
     return before / (price + sum(once.values()) + epochs * sum(each.values()))
+
+
+@wrong(ex.beat_the_course, "as good a network, with 11,550 operators")
+def test_hides_in_a_thread(net, images, labels, epochs, dice):
+    import threading
+
+    from helpers.exercises.speed_ladder import course_loop
+
+    thread = threading.Thread(target=course_loop, args=(net, images, labels, epochs, dice))
+    thread.start()
+    thread.join()
