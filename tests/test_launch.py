@@ -194,6 +194,25 @@ def work():
     assert launch(cell["work"], nprocs=2, show=False).results == [(55, 3, True)] * 2
 
 
+def test_a_function_for_each_type_goes_along():
+    cell = {"__name__": "__main__"}
+    exec("""from functools import singledispatch
+@singledispatch
+def shown(thing):
+    return "?"
+
+@shown.register
+def _(number: int):
+    return "int"
+
+@shown.register
+def _(things: list):
+    return list(map(shown, things))
+""", cell)
+    assert cell["shown"]([1, ["a"]]) == ["int", ["?"]]  # it keeps what it has found in weak references
+    assert launch(lambda: cell["shown"]([1, [2.0]]), nprocs=1, show=False).results == [["int", ["?"]]]
+
+
 def test_a_terminal_shows_tagged_lines_as_they_come(capsys):
     launch(lambda: print("hello\nworld"), nprocs=2)
     assert sorted(capsys.readouterr().out.splitlines()) == ["[0] hello", "[0] world", "[1] hello", "[1] world"]

@@ -10,6 +10,7 @@ import math
 import operator
 import os
 import types
+import weakref
 from pathlib import Path
 
 from helpers.reporting import RUN_FOLDER
@@ -169,6 +170,8 @@ def _pickled(thing):
     class Pickler(cloudpickle.Pickler):
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
             type(functools.cache(_cached)): _reduced,
+            # In which `functools.singledispatch` keeps what it has found.
+            weakref.WeakKeyDictionary: lambda kept: (weakref.WeakKeyDictionary, (dict(kept),)),
             # By its name: a rank has an environment of its own.
             type(os.environ): lambda environ: "environ" if environ is os.environ else "environb"})
 
