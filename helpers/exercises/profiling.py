@@ -238,16 +238,16 @@ class MakeItFast(InGroup):
 
     def probe(make_it_fast, case):
         right, own, best = _trained(MakeItFast.answer), _trained(make_it_fast, count=True), {}
-        is_left = any(own[name] > most for name, (_, _, most) in FAULTS.items())
+        weights, wanted = own.pop("weights"), right["weights"]
+        own |= {"apart": float((weights - wanted).norm() / wanted.norm()), "wanted": right["loss"],
+                "digest": float(weights.double().norm())}
+        is_wrong = any(own[name] > most for name, (_, _, most) in FAULTS.items()) or _broken(own, [own])
         for rounds in (1, 4):  # once more, and longer, before it is called too slow
             is_slow = not best or best[train] < FASTER * best[make_it_fast]
-            for _ in range(rounds if any(meet("time it" if is_slow and not is_left else "")) else 0):
+            for _ in range(rounds if any(meet("time it" if is_slow and not is_wrong else "")) else 0):
                 for training in (train, make_it_fast):  # in turn: what disturbs one, disturbs the other
                     best[training] = min(best.get(training, 60), _trained(training)["seconds"])
-        weights, wanted = own.pop("weights"), right["weights"]
-        return own | {"apart": float((weights - wanted).norm() / wanted.norm()),
-                      "digest": float(weights.double().norm()), "wanted": right["loss"],
-                      "faster": best[train] / best[make_it_fast] if best else None}
+        return own | {"faster": best[train] / best[make_it_fast] if best else None}
 
     def judge(self, seen, case):
         counted = {name: max(one[name] for one in seen) for name in FAULTS}
@@ -256,12 +256,12 @@ class MakeItFast(InGroup):
                  for name, (fault, shown, _) in FAULTS.items()]
         ticks = "".join(ticks) if len(left) < len(FAULTS) else ""  # what the first one is, the trace has to tell
         for own in seen:
-            if own["images"] != (wanted := IMAGES * EPOCHS):
-                return not_yet(f"{own['images']} images went through the network instead of {wanted}, in "
-                               f"{own['forwards']} forwards",
-                               f"{IMAGES} in each rank, {EPOCHS} times", "does it see every image in every epoch?")
             if broken := _broken(own, seen):
                 return not_yet(broken[0] + ticks, *broken[1:])
+        for epoch in range(EPOCHS):
+            if not any(f"\nepoch {epoch}" in one["log"] for one in seen):  # one rank may speak for all
+                return not_yet(f"the log holds no line of epoch {epoch}{ticks}",
+                               f"one that begins with `epoch {epoch}`, flushed", "`log.write(…)` and `log.flush()`")
         if left:
             return not_yet(f"the result is right; faults left: {len(left)} of {len(FAULTS)}{ticks}",
                            "none of the five is left, and the result stays as it is",
@@ -275,6 +275,9 @@ class MakeItFast(InGroup):
 
 def _broken(own, seen):
     """What is wrong with the result of a rank's training, as `not_yet` takes it; None if it is right."""
+    if own["images"] != IMAGES * EPOCHS:
+        return (f"{own['images']} images went through the network instead of {IMAGES * EPOCHS}, in {own['forwards']} "
+                "forwards", f"{IMAGES} in each rank, {EPOCHS} times", "does it see every image in every epoch?")
     if not abs(own["squares"] - 1) < 0.001:
         return ("other pixels went through the network than in the slow training",
                 "the same images, and from each row its own mean is taken",
@@ -293,10 +296,6 @@ def _broken(own, seen):
                 f"{own['wanted']:.5f}, and the same weights as before",
                 f"in each step: the gradient of the mean loss of {BATCH} images (`/ 8` made it from eight parts), of "
                 "this step alone (`zero_grad`), the same optimizer, precision and order of images")
-    for epoch in range(EPOCHS):
-        if not any(f"\nepoch {epoch}" in one["log"] for one in seen):  # one rank may speak for all
-            return (f"the log holds no line of epoch {epoch}", f"one that begins with `epoch {epoch}`, flushed",
-                    "`log.write(…)` and `log.flush()`")
 
 
 def _trained(train, count=False):
