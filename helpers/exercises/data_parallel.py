@@ -99,7 +99,7 @@ class ScatterNested(InOneRank):
     cases = {"4 samples on 2 devices": ("float32", 4, 2), "5 samples on 4 devices": ("float64", 5, 4),
              "9 samples of whole numbers on 4 devices": ("int64", 9, 4), "2 samples on 4 devices": ("bfloat16", 2, 4),
              "a tuple of two tensors": (("float32", "int64"), 6, 3),
-             "a dict with a number": ({"x": "float64", "scale": 0.5, "mask": None}, 5, 4),
+             "a dict with a number": ({"scale": 0.5, "x": "float64", "mask": None}, 5, 4),
              "things in things": (({"x": "float32", "y": ("float64",)}, ["bool", "train"]), 3, 2)}
 
     def answer(inputs, n_devices):

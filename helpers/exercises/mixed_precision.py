@@ -429,7 +429,8 @@ class FirstOverflow(Exercise):
             (found not in (None, *names), f"it returned {found}, which is not the name of a layer", "a layer's name",
              "what you note, and where it comes from"),
             (found is None and broken, "it found nothing", "the first layer whose output is not finite",
-             "does the forward run under `autocast(\"cpu\", …)` in fp16, and does the hook see inf as well as NaN?"
+             "does the forward run under `autocast(\"cpu\", …)` in fp16, and does the hook see inf as well as NaN, "
+             "one among many (`all`, not `any`)?"
              if right else
              "the empty text is a name too, and not true"),
             (found != right and found not in broken, f"the output of {shown} is finite wherever it is called",

@@ -320,7 +320,7 @@ class MeanGradient(Alone):
                    wanted * sum(sizes) / (len(sizes) * sizes[0]),
                    "is a gradient overwritten?": parts[-1] * got.norm() / parts[-1].norm()}  # whatever multiplied it
         look = next((look for look, guess in guesses.items() if torch.allclose(got, guess, rtol=1e-6, atol=1e-9)),
-                    "what each micro-batch's loss counts; and is what was there before changed again?")
+                    "does each micro-batch go through, and what does its loss count? Is what was there before changed?")
         if look:
             return not_yet(f"{wrong} its norm is {(got.norm() / wanted.norm()).item():.3g} times that", expected, look)
         if (times := held.peak / max(1, one.peak)) > 1.4 and len(sizes) > 1:

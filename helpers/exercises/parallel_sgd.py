@@ -205,7 +205,7 @@ class Aggregate(Alone):
             guess, look = ", which has lost its digits", "the dtype in which you compute: float32 keeps seven digits"
         elif "uint8" in kind and close([value % 256 / len(values) for value in total], 1):
             look = "the dtype in which you add: `uint8` ends at 255 and begins again; convert first"
-        return f"is {[round(value, 4) for value in got]}{guess}", f"{[round(value, 4) for value in mean]}", look
+        return f"is {[round(value, 6) for value in got]}{guess}", f"{[round(value, 6) for value in mean]}", look
 
 
 class ChooseK(Alone):

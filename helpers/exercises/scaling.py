@@ -244,7 +244,8 @@ class StepsBetweenSaves(Alone):
         mtbf, lost = 3600 * hours / gpus, _lost(steps, case)
         if lost <= 1.01 * min(_lost(near, case) for near in {max(1, best - 1), best, best + 1}):
             return None
-        known = {"not a whole number of hours: `/`, not `//`": (2 * save * 3600 * (hours // gpus)) ** 0.5 / step,
+        known = {"`//` and `int` always go down: divide by `/`, and `round` at the end":
+                 (2 * save * 3600 * (hours // gpus)) ** 0.5 / step,
                  "one GPU's time between failures; all of them fail that many times as often":
                  (2 * save * 3600 * hours) ** 0.5 / step,
                  "hours and seconds are mixed": (2 * save * hours / gpus) ** 0.5 / step,

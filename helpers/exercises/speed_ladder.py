@@ -191,8 +191,8 @@ class BeatTheCourse(Alone):
         if own["right"] < course["right"] - LESS:
             return not_yet(f"{own['right']:.1%} of the test digits are right",
                            f"about {course['right']:.1%}, as with the course's loop",
-                           "is it `net` that is trained? A larger batch needs a larger rate; each label has to stay "
-                           "with its image; each step uses its own gradient")
+                           "is it `net` that is trained, in steps enough? A larger batch needs a larger rate; each "
+                           "label has to stay with its image; each step uses its own gradient")
         first, same, other = (
             torch.cat(trained(beat_the_course, images, labels, test, 1, seed=seed, dice=dice)["given"])
             for seed, dice in ((1, 0), (2, 0), (1, 1)))

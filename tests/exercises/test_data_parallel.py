@@ -382,3 +382,19 @@ def test_a_copy_that_shares_its_versions(state):
     result = copy.copy(state)
     consume_prefix_in_state_dict_if_present(result, "module.")
     return result
+
+
+@wrong(ex.scatter_nested, "a dict with a number: 4 parts for 4 devices")
+def test_as_many_parts_as_the_first_thing_has(inputs, n_devices):
+    import torch
+
+    def parts(value):
+        if isinstance(value, torch.Tensor):
+            return list(value.chunk(n_devices))
+        if not isinstance(value, (tuple, list, dict)):
+            return [value] * n_devices
+        inner = list(map(parts, value.values() if isinstance(value, dict) else value))
+        rows = [[part[device] if device < len(part) else part[-1] for part in inner] for device in range(len(inner[0]))]
+        return [dict(zip(value, row, strict=True)) if isinstance(value, dict) else type(value)(row) for row in rows]
+
+    return parts(inputs)
