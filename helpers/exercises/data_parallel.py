@@ -124,7 +124,7 @@ class ScatterNested(InOneRank):
         if shown(inputs) != before:
             return "`inputs` itself has changed", *STAYS
         if not isinstance(got, list | tuple):
-            return f"it returned {shown(got)}", "a list, with one item per device"
+            return f"it returned {shown(got)}", "a list, with one item per device", "the line with `return`"
         if len(got) != len(wanted):
             mine, right = ([sum(tensor.shape[:1]) for part in parts for tensor in tensors(part)[:1]]
                            for parts in (got, wanted))

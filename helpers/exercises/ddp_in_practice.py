@@ -307,7 +307,7 @@ class Resume(InGroup):
                                "snapshot holds: weights, buffers, momentum, lr", "which ranks load, into what, and all "
                                "of it? `strict=False`, or an `except` for every error, hides names that do not fit")
             if one["made"]:
-                return not_yet("there was no snapshot, and now there is one", "nothing is changed, on the disk neither",
+                return not_yet("there was no snapshot, and now there is one", "nothing is changed, on the disk either",
                                "who writes? The next start would take an untrained model for one that has been trained")
             if one["returned"] != wanted:
                 again = f": it would train epoch {epoch} again" if one["returned"] == epoch else ""

@@ -158,7 +158,7 @@ class Aggregate(Alone):
                            "`states` keeps its entries: who called may need them again",
                            "`pop`, `del`, `clear`, and assignments to a dict that you were given")
         if isinstance(got, str):
-            return not_yet(f"it returned {got}", "a dict of tensors by name")
+            return not_yet(f"it returned {got}", "a dict of tensors by name", "the line with `return`")
         for name in before[0] | got:
             if name not in got or name not in before[0]:
                 return not_yet(f"`{name}` is {'a name that no worker has' if name in got else 'missing'}",
@@ -331,10 +331,12 @@ class RunEpoch(Exercise):
                            "for which processes you call `join()`, and whether it has returned by then; a pause, or a "
                            "`join` with a limit, is only a guess")
         for rank in one["ended"]:
-            return not_yet(f"worker {rank} was ended while it trained", "it ends by itself: wait for it", "`kill`")
+            return not_yet(f"worker {rank} was ended while it trained", "it ends by itself: wait for it",
+                           "`terminate` and `kill`")
         if at_once < n_workers:
-            way = "one after the other" if at_once == 1 else f"never more than {at_once} workers at a time"
-            return not_yet(f"they ran {way}", f"all {n_workers} run side by side",
+            words = ("the workers ran one after the other: none was started while another was running" if at_once == 1
+                     else f"there were never more than {at_once} workers running side by side")
+            return not_yet(words, f"all {n_workers} run side by side",
                            "when you call `join()`: it waits until the process has ended; and a generator starts a "
                            "worker only when it is asked for it")
         return None
@@ -465,7 +467,7 @@ class PullDown(Alone):
             return not_yet("the global model has changed", "it stays as it is", "which side you write to")
         parameters = [item for model in models for item in model.named_parameters()]
         for name, one in parameters:
-            if not one.is_leaf or one.requires_grad == (name == "0.bias"):
+            if not one.is_leaf or (not one.requires_grad and name != "0.bias"):
                 became = "is frozen now" if one.is_leaf else "is part of the graph now: its gradients go elsewhere"
                 return not_yet(f"`{name}` {became}", "models that can be trained", "`torch.no_grad()`: what is copied "
                                "under it, or from `.data`, has no history, and needs no `requires_grad = False`")

@@ -1,5 +1,6 @@
 """The exercises of scaling: a curve from a few points, the quickest layout that fits, how often to save."""
 
+import functools
 import math
 import numbers
 
@@ -162,12 +163,17 @@ class ChooseLayout(Alone):
 
     def probe(choose_layout, case):
         gpus, batch, limit, node, kind = case
-        (seconds, held), asked = _cluster(kind), set()
+        (seconds, held), asked = _cluster(kind), []
 
-        def looked_up(cost):
-            return lambda *layout: asked.add(layout) or cost(*layout)
+        def noted(cost):
+            @functools.wraps(cost)
+            def costs(data, tensor, pipeline, micro_batches, micro_batch):  # by name, too
+                asked.append((data, tensor, pipeline, micro_batches, micro_batch))
+                return cost(*asked[-1])
 
-        found = choose_layout(gpus, batch, looked_up(seconds), looked_up(held), limit, node)
+            return costs
+
+        found = choose_layout(gpus, batch, noted(seconds), noted(held), limit, node)
         found = found.tolist() if hasattr(found, "tolist") else found  # an array, a tensor
         found = _numbers(found) if isinstance(found, (tuple, list)) else repr(found)
         if isinstance(found, list):

@@ -447,3 +447,12 @@ def test_a_barrier_in_a_thread_that_is_joined(batches, step, barrier):
     waiting = threading.Thread(target=barrier)
     waiting.start()
     waiting.join()
+
+
+@right(ex.pull_down)
+def test_frozen_while_it_copies(global_model, local_models):
+    for model in local_models:
+        for mine, its in zip(model.parameters(), global_model.parameters(), strict=True):
+            mine.requires_grad_(False).copy_(its.detach()).requires_grad_()
+        for mine, its in zip(model.buffers(), global_model.buffers(), strict=True):
+            mine.copy_(its)

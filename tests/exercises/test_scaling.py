@@ -153,6 +153,14 @@ def test_a_tensor(*given):
     return None if _best(*given) is None else torch.tensor(_best(*given))
 
 
+@right(ex.choose_layout)
+def test_costs_asked_by_name(gpus, batch, seconds, held, limit, node):
+    from helpers.instruments.costs import Layout
+
+    seconds, held = (lambda *layout, cost=cost: cost(**Layout(*layout)._asdict()) for cost in (seconds, held))
+    return _best(gpus, batch, seconds, held, limit, node)
+
+
 @wrong(ex.choose_layout, "6 GPUs of 80 GiB")
 def test_only_the_lessons_layouts(gpus, batch, seconds, held, limit, node):
     from helpers.instruments.costs import layouts
