@@ -4,6 +4,7 @@ import io
 import itertools
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def children():
     for process in psutil.Process().children(recursive=True):
         try:
             line = " ".join(process.cmdline())
-            is_server = "multiprocessing.forkserver" in line and process.ppid() == os.getpid()
+            is_server = "fork_server.main" in line and process.ppid() == os.getpid()
             if not is_server and "resource_tracker" not in line and process.status() != psutil.STATUS_ZOMBIE:
                 left.append(f"{process.pid} {line[:150]}")
         except psutil.Error:
@@ -128,11 +129,9 @@ def orphaned_memory(before):
 @pytest.fixture
 def nothing_left():
     """Fails the test if it leaves a process or a run's folder behind."""
-    from helpers.launcher import server
-
     yield
     assert eventually(lambda: not children()), children()
-    folders = list(server._session_folder().glob("run-*"))
+    folders = list(Path(tempfile.gettempdir()).glob(f"helpers-ranks-{os.getpid()}-*"))
     assert not folders, folders
 
 

@@ -1,25 +1,22 @@
 """launch under faults: each ends within its time with an error that a learner can act on, and leaves nothing behind."""
 
-import fcntl
 import os
 import pickle
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import termios
+import tempfile
 import textwrap
 import threading
 import time
-from multiprocessing.connection import Connection
 
 import psutil
 import pytest
 import torch
 
 from helpers import RankError, launch, report
-from helpers.launcher import server, workarounds
+from helpers.launcher import server
 from tests.conftest import eventually, orphaned_memory, running
 from tests.test_launch import group
 
@@ -127,20 +124,6 @@ def test_a_rank_that_goes_away_is_named(how, exitcode, message):
     assert (error.rank, error.exitcode) == (1, exitcode)
     assert says(error, message)
     assert seconds < 20
-
-
-def test_a_rank_that_fails_is_named_where_poll_raises(monkeypatch):
-    """On Windows, a pipe whose other end is closed raises where others say that there is something to read."""
-    poll = Connection.poll
-
-    def as_on_windows(pipe):
-        if poll(pipe) and fcntl.ioctl(pipe.fileno(), termios.FIONREAD, b"0000") == bytes(4):
-            raise BrokenPipeError("[WinError 109] The pipe has been ended")
-        return poll(pipe)
-
-    monkeypatch.setattr(Connection, "poll", as_on_windows)
-    error, _ = failing(before)
-    assert (error.rank, error.exitcode) == (1, 1) and says(error, "boom before")
 
 
 def test_a_rank_that_leaves_in_good_order_too_early_is_named():
@@ -303,7 +286,8 @@ def test_interrupt_during_compute_and_during_a_collective(interruptible):
 @pytest.mark.parametrize("process_groups", [True, False])
 def test_an_interrupted_rank_may_tidy_up(tmp_path, interruptible, monkeypatch, process_groups):
     if not process_groups:
-        monkeypatch.delattr("os.killpg")  # as on Windows
+        monkeypatch.delattr("os.killpg")  # as on Windows, where ranks are spawned
+        monkeypatch.setattr(server, "START_METHOD", "spawn")
 
     def tidy():
         try:
@@ -338,34 +322,33 @@ def test_torch_used_with_all_threads_before():
 def test_the_fork_server_killed_between_launches():
     for number in (signal.SIGKILL, signal.SIGTERM):
         launch(print, nprocs=1, show=False)
-        os.kill(workarounds.server_pid(), number)
+        os.kill(server.start().process.pid, number)
         assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
 
 
 def test_the_fork_server_killed_between_the_look_at_it_and_the_first_rank(monkeypatch):
-    run_folder = server.run_folder
+    make_folder = tempfile.mkdtemp
 
-    def kills_the_server():
+    def kills_the_server(**options):
         monkeypatch.undo()
-        os.kill(workarounds.server_pid(), signal.SIGKILL)
-        assert eventually(lambda: psutil.Process(workarounds.server_pid()).status() == psutil.STATUS_ZOMBIE)
-        return run_folder()
+        os.kill(server.start().process.pid, signal.SIGKILL)
+        return make_folder(**options)
 
     launch(print, nprocs=1, show=False)
-    monkeypatch.setattr(server, "run_folder", kills_the_server)
+    monkeypatch.setattr(tempfile, "mkdtemp", kills_the_server)
     assert launch(lambda: 5, nprocs=2, show=False, timeout=60).results == [5, 5]
 
 
-def test_a_server_whose_kernel_ended_while_it_imported_goes_without_a_word(tmp_path):
-    gone = {**os.environ, server.SESSION: str(tmp_path / "removed by the kernel")}
-    done = subprocess.run([sys.executable, "-c", "import helpers.launcher.preload"], env=gone, capture_output=True,
-                          text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_server_whose_kernel_ends_while_it_imports_leaves_nothing(tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "COURSE_TEST_MARK": f"mark-{tmp_path.name}-{os.getpid()}"}
+    subprocess.run([sys.executable, "-c", "import helpers.launcher"], env=environment, timeout=60, check=True)
+    assert eventually(lambda: not running(environment["COURSE_TEST_MARK"]))
+    assert eventually(lambda: not list(tmp_path.iterdir())), list(tmp_path.rglob("*"))
 
 
 def test_the_fork_server_killed_during_a_run():
     launch(print, nprocs=1, show=False)
-    threading.Timer(1.0, lambda: os.kill(workarounds.server_pid(), signal.SIGKILL)).start()
+    threading.Timer(1.0, lambda: os.kill(server.start().process.pid, signal.SIGKILL)).start()
     error, seconds = failing(lambda: time.sleep(1000))
     assert says(error, "fork server") and seconds < 20
 
@@ -498,14 +481,6 @@ def test_two_notebooks_at_once():
 
 
 # ------------------------------------------------------------------------- found by somebody who tried to break it
-
-
-def test_a_fork_server_that_ended_or_lost_its_files_is_replaced():
-    launch(print, nprocs=1, show=False)
-    shutil.rmtree(server._session_folder())
-    assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
-    shutil.rmtree(workarounds.server_socket_folder())
-    assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
 
 
 def test_a_writer_that_left_the_ranks_group_does_not_hold_the_launch():

@@ -63,7 +63,7 @@ def meet(word=""):
     Raises:
         RuntimeError: a rank has failed, and will not come.
     """
-    from helpers.launcher.rank import Files, write  # here, because it starts the fork server
+    from helpers.launcher.files import Files, write  # here, because it starts the fork server
 
     number, folder = next(_meetings), Path(os.environ[RUN_FOLDER])
     ranks = range(int(os.environ["WORLD_SIZE"]))

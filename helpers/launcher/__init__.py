@@ -1,13 +1,23 @@
 """launch: run a worker script, or a function, in N ranks from a notebook.
 
-    arguments   what `launch` is given is refused with advice, or made into work that can be sent
-    server      the fork server that has torch imported (`preload` is what it imports)
-    processes   the ranks' processes: start, watch, ask, end
-    rank        what happens inside a rank
-    output      what ranks print: read while they run, shown live, ordered by rank in the end
-    errors      RankError
-    workarounds every private name that all this needs, each with its finding
-    run         `launch` itself, which puts them together
+In the notebook:
+    run           `launch` itself, which puts all of this together
+    arguments     what `launch` is given is refused with advice, or made into work that can be sent
+    server        the fork server, seen from the notebook: start it, replace it, ask it for ranks
+    processes     the ranks' processes: start, watch, ask, end
+    output        what ranks print: read while they run, shown live, ordered by rank in the end
+    errors        RankError
+On the way:
+    files         the files of a run, by which ranks and notebook tell each other things
+    sending       how functions, arguments, results and exceptions travel
+    asking        what a rank asks the notebook: a line from the person, a name of a cell
+In the fork server, and in the ranks:
+    fork_server   imports torch once, then forks
+    rank          become a rank, run the learner's code, leave a result
+    meeting       how ranks meet without a port
+    ending        the end of a rank is the end of a Python program
+
+What a script finds other than under torchrun stands in docs/launch.md.
 
 Where there is no fork server (macOS, Windows, or COURSE_START_METHOD=spawn in the kernel's environment) all of it
 holds, but each rank imports torch itself, so a launch takes seconds. Windows has no signals between processes, and no
@@ -16,8 +26,6 @@ line, and what a rank has started may outlive it.
 """
 
 import contextlib
-import multiprocessing
-import os
 
 from helpers.launcher import server
 from helpers.launcher.errors import RankError
@@ -25,6 +33,6 @@ from helpers.launcher.run import launch
 
 __all__ = ["RankError", "launch"]
 
-if multiprocessing.parent_process() is None and server.SESSION not in os.environ:  # neither a rank nor the server
+if server.START_METHOD == "forkserver" and server.is_a_kernel():
     with contextlib.suppress(OSError):  # the first launch will say what is wrong
         server.start()  # its imports take seconds; they go on while the reader reads

@@ -1,40 +1,39 @@
 """What `launch` is given: refused with advice before anything starts, or made into work that can be sent."""
 
 import difflib
-import functools
 import inspect
-import io
 import itertools
 import linecache
 import math
 import operator
 import os
 import types
-import weakref
+import zipfile
 from pathlib import Path
 
+from helpers.launcher import sending
 from helpers.reporting import RUN_FOLDER
 
 WORKERS = Path(__file__).parents[1] / "workers"
 _OWNER = os.getpid()
+
+#: First parameters by which a function shows that it was written for `mp.spawn`.
+_RANK_NAMES = {"rank", "local_rank", "global_rank", "proc_id", "process_index"}
+NO_RANK = ("launch passes no rank, as `mp.spawn` does: every rank gets the same arguments; read the rank inside, "
+           'int(os.environ["RANK"]), or from dist.get_rank()')
 
 
 def refuse_inside_a_rank():
     """Refuse a launch from inside a rank, or from a process forked from the notebook's.
 
     Raises:
-        RuntimeError: always in such a process; and where the current folder has been deleted.
+        RuntimeError: always in such a process.
     """
     if RUN_FOLDER in os.environ:
         raise RuntimeError("launch() was called inside a rank. A worker script or function is what launch() starts; "
                            "call launch() in the notebook only, not in the script.")
     if os.getpid() != _OWNER:
         raise RuntimeError("launch() was called in a process forked from the notebook; call it in the notebook")
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise RuntimeError("the folder in which this notebook works has been deleted; os.chdir() to another one, or "
-                           "restart the kernel") from None
 
 
 def checked_nprocs(nprocs, gpus):
@@ -82,8 +81,21 @@ def checked_timeout(timeout):
     return timeout
 
 
-def packed_work(what, args):
-    """A script's path or a function, and its arguments, as the picklable dict that `rank.py` runs.
+def checked_environment(env):
+    """The environment of a run: the notebook's of this moment, changed by `env`.
+
+    Raises:
+        TypeError: `env` is not a dict of texts; None takes a variable away.
+    """
+    changes = env or {}
+    if not isinstance(changes, dict) or not all(isinstance(name, str) and isinstance(value, str | None)
+                                                for name, value in changes.items()):
+        raise TypeError(f'env must be a dict of texts, for example env={{"OMP_NUM_THREADS": "2"}}, not {env!r:.100}')
+    return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+
+
+def packed_work(what, args, kwargs, module):
+    """What the ranks are to do, as a picklable dict that `rank.py` runs.
 
     Raises:
         FileNotFoundError, IsADirectoryError: there is no such script.
@@ -91,33 +103,45 @@ def packed_work(what, args):
         TypeError: the arguments do not fit, or something cannot be sent to another process.
         ValueError: the script is a notebook.
     """
+    is_name = isinstance(what, str | os.PathLike)
     if isinstance(args, str | bytes) or not isinstance(args, list | tuple):
-        example = 'args=["--epochs", "3"]' if isinstance(what, str | os.PathLike) else "args=(0.1,)"
+        example = 'args=["--epochs", "3"]' if is_name else "args=(0.1,)"
         raise TypeError(f"args must be a list or tuple, for example {example}, not {args!r:.60}")
-    if isinstance(what, str | os.PathLike):
-        return {"cells": _cells(), "script": _script(what), "args": [_word(arg) for arg in args]}
-    if callable(what):
-        return {"cells": _cells(), "call": _call(what, args)}
-    raise TypeError(f"launch() runs a script (its file name) or a function, not {what!r:.60}")
+    if is_name:
+        if kwargs:
+            raise TypeError('a script takes words, for example args=["--lr", "0.1"]; kwargs are for functions')
+        name, how = (os.fspath(what), "module") if module else _script(what)
+        return {"script": {"name": name, "how": how, "args": [_word(arg) for arg in args]}}
+    if module or not callable(what):
+        raise TypeError("launch() runs a script (its file name), a module (its name, and module=True), or a function, "
+                        f"not {what!r:.60}")
+    return {"call": _call(what, args, kwargs or {})}
 
 
 def _script(name):
-    """Absolute path of a script: as a path from here first (a learner's own), else among the course's workers."""
+    """The name of a script, and how Python runs it: as a path from here first, else among the course's workers."""
     path = Path(name).expanduser()
     for found in itertools.chain((path, WORKERS / path), (lesson / path for lesson in WORKERS.iterdir())):
-        if found.is_dir():
-            raise IsADirectoryError(f"{os.fspath(name)!r} is a folder; name the script in it")
-        if found.is_file():
-            if found.suffix == ".ipynb":
-                raise ValueError(f"{os.fspath(name)!r} is a notebook; ranks run scripts (.py) and functions")
-            compile(found.read_bytes(), os.fspath(found), "exec")
-            return os.path.abspath(found)
-    workers = {worker.name for worker in WORKERS.glob("*/*.py")}
+        if found.is_dir() and not (found / "__main__.py").is_file():
+            raise IsADirectoryError(f"{os.fspath(name)!r} is a folder without a `__main__.py`; name the script in it")
+        if found.exists():
+            return os.fspath(found), _how_to_run(found)
+    workers = sorted({worker.name for worker in WORKERS.glob("*/*.py")})
     close = difflib.get_close_matches(path.name, workers, n=1)
+    advice = f"Did you mean {close[0]!r}?" if close else f"The course's workers: {', '.join(workers)}"
     raise FileNotFoundError(f"there is no script {os.fspath(name)!r}, neither in {Path.cwd().name}/ nor in "
-                            f"helpers/workers/. "
-                            + (f"Did you mean {close[0]!r}?" if close else
-                               f"The course's workers: {', '.join(sorted(workers))}"))
+                            f"helpers/workers/. {advice}")
+
+
+def _how_to_run(found):
+    if found.is_dir() or zipfile.is_zipfile(found):
+        return "program"
+    if found.suffix == ".pyc":
+        return "bytecode"
+    if found.suffix == ".ipynb":
+        raise ValueError(f"{os.fspath(found)!r} is a notebook; ranks run scripts (.py) and functions")
+    compile(found.read_bytes(), os.fspath(found), "exec", dont_inherit=True)
+    return "source"
 
 
 def _word(arg):
@@ -127,71 +151,56 @@ def _word(arg):
                     "To send objects, launch a function.")
 
 
-def _call(function, args):
+def _call(function, args, kwargs):
     name = getattr(function, "__name__", repr(function))
+    if not isinstance(kwargs, dict):
+        raise TypeError(f'kwargs must be a dict, for example kwargs={{"lr": 0.1}}, not {kwargs!r:.60}')
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name}() is async or a generator: calling it runs nothing; launch an ordinary function")
     try:
-        inspect.signature(function, follow_wrapped=False).bind(*args)
+        inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     except TypeError as error:
         signature = f"{name}{inspect.signature(function, follow_wrapped=False)}"
-        raise TypeError(f"{signature} cannot be called with args={args!r:.200}: {error}") from None
+        given = f"args={args!r:.200}" + (f" and kwargs={kwargs!r:.200}" if kwargs else "")
+        note = f". ({NO_RANK}.)" if wants_a_rank(function) else ""
+        raise TypeError(f"{signature} cannot be called with {given}: {error}{note}") from None
     except ValueError:
         pass  # a builtin without a signature
     try:
-        return _pickled((function, args))
+        return sending.packed_call(function, args, kwargs)
     except Exception as error:
-        culprit = unsendable(function, args)
-        raise TypeError(f"{culprit or name} cannot be sent to another process: {error}. Make it inside the function "
-                        "instead, or send what it is made from.") from None
+        culprit = unsendable(function, args, kwargs)
+        advice = "" if "shared memory" in str(error) else (
+            ". Make it inside the function instead, or send what it is made from.")
+        raise TypeError(f"{culprit or name} cannot be sent to another process: {error}{advice}") from None
 
 
-def unsendable(function, args):
+def wants_a_rank(function):
+    """Whether the function's first parameter is called as that which `mp.spawn` passes."""
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(_RANK_NAMES & set(code.co_varnames[:min(1, code.co_argcount)]))
+
+
+def unsendable(function, args, kwargs=None):
     """Names the argument or the global variable that pickling fails on."""
-    candidates = [(f"argument {number}, a {type(arg).__name__},", arg) for number, arg in enumerate(args)]
-    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    if code is not None:
-        candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", names[name])
-                       for name in code.co_names if name in names]
-        candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", cell.cell_contents)
-                       for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
-                       if cell != types.CellType()]  # one that nothing has been assigned to yet
+    given = {**dict(enumerate(args)), **(kwargs or {})}
+    candidates = [(f"argument {name}, a {type(value).__name__},", value) for name, value in given.items()]
+    if code := getattr(function, "__code__", None):
+        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        unassigned = types.CellType()
+        used |= {name: cell.cell_contents for name, cell in cells if cell != unassigned}
+        candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", value)
+                       for name, value in used.items()]
     for description, value in candidates:
         try:
-            _pickled(value)
+            sending.packed(value)
         except Exception:
             return description
     return None
 
 
-def _pickled(thing):
-    import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):
-        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
-            type(functools.cache(_cached)): _reduced,
-            # In which `functools.singledispatch` keeps what it has found.
-            weakref.WeakKeyDictionary: lambda kept: (weakref.WeakKeyDictionary, (dict(kept),)),
-            # By its name: a rank has an environment of its own.
-            type(os.environ): lambda environ: "environ" if environ is os.environ else "environb"})
-
-    with io.BytesIO() as file:
-        Pickler(file).dump(thing)
-        return file.getvalue()
-
-
-def _reduced(cached):
-    """A cached function of a cell goes by value, as it would without the cache: a rank does not have its `__main__`."""
-    if cached.__module__ != "__main__":
-        return cached.__qualname__
-    return _cached, (cached.__wrapped__, cached.cache_parameters())
-
-
-def _cached(function, how):
-    return functools.lru_cache(**how)(function)
-
-
-def _cells():
+def sources_of_cells():
     """The source of notebook cells: what linecache holds that is not read from a file."""
     return {name: (entry[0], None, entry[2], name) for name, entry in linecache.cache.items()
             if len(entry) == 4 and entry[1] is None}

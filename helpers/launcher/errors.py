@@ -1,13 +1,14 @@
 """RankError: which rank failed first, why, and what the others were doing."""
 
+import itertools
 import json
 import linecache
 import os
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from helpers.launcher import rank as rank_module
+from helpers.launcher import sending
 
 #: What a rank says when another one has left it alone in a collective: never the root of a failure.
 _CONSEQUENCE = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Connection refused|Timed out waiting|"
@@ -16,7 +17,8 @@ _CONSEQUENCE = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Connec
 
 _HINTS = {
     "SIGBUS": "often: /dev/shm is full; use fewer DataLoader workers, or give the container more (docker: --shm-size)",
-    "SIGKILL": "often: the machine ran out of memory; try fewer ranks or smaller batches",
+    "SIGKILL": "often: the machine ran out of memory, and killed the rank, or the fork server and so all ranks; "
+               "try fewer ranks or smaller batches",
     "SIGSEGV": "a crash in compiled code",
     "SIGABRT": "compiled code gave up; in a collective: are the tensors' dtypes the same in all ranks?",
 }
@@ -36,15 +38,22 @@ class RankError(RuntimeError):
     """Every rank's failure, the first one first."""
     logs: list[str]
     """What each rank printed, by rank."""
+    results: dict
+    """What the ranks have returned that succeeded, {rank: result}; for a script, the rows that it reported."""
+    __cause__: BaseException
+    """The exception of that rank, where it can be made anew here, else a `RankTraceback`."""
 
-    def __init__(self, message, failures, logs=()):
+    def __init__(self, message, failures, logs=(), results=None):
         super().__init__(message)
-        self.failures, self.logs = list(failures), list(logs)
-        self.rank, self.exitcode = self.failures[0].rank, self.failures[0].exitcode
-        self.__cause__ = RankTraceback(self.failures[0].traceback.rstrip())  # what a terminal shows above the message
+        self.failures, self.logs, self.results = list(failures), list(logs), results or {}
+        first = self.failures[0]
+        self.rank, self.exitcode = first.rank, first.exitcode
+        self.__cause__ = RankTraceback(first.traceback.rstrip())  # what a terminal shows above the message
+        if error := sending.unpacked_exception(first.exception):
+            error.__cause__, self.__cause__ = self.__cause__, error
 
     def __reduce__(self):
-        return type(self), (str(self), self.failures, self.logs)
+        return type(self), (str(self), self.failures, self.logs, self.results)
 
     def _render_traceback_(self):
         """What IPython shows instead of the frames of `launch`: the rank's own traceback."""
@@ -74,6 +83,8 @@ class Failure:
     """The rank's traceback from the learner's first line on; empty if it left none."""
     at: float = 0
     """When, in seconds of the machine's monotonic clock; 0 for a rank that could no longer say."""
+    exception: bytes = field(default=b"", repr=False)
+    """The exception itself, packed by `sending`."""
 
     @property
     def is_consequence(self):
@@ -84,18 +95,16 @@ class Failure:
         return self.message
 
 
-def failure_of(rank, files, exitcode):
+def failure_of(rank, files, exitcode, is_script):
     """The Failure of a rank, whose process may not have ended yet (`exitcode` None); None if it has not failed."""
     if files.failure.exists():
         told = json.loads(files.failure.read_text())
-        return Failure(rank, exitcode or told["code"], told["message"], told["traceback"], told["at"] / 1e9)
-    if exitcode is None or (exitcode == 0 and files.result.exists()):
+        return Failure(rank, exitcode or told["code"], told["message"], told["traceback"], told["at"] / 1e9,
+                       bytes.fromhex(told["exception"]))
+    if exitcode is None or (exitcode == 0 and (is_script or files.result.exists())):
         return None
     if exitcode == 0:
         return Failure(rank, 0, "left before its work was done, with exit code 0 (os._exit?)")
-    if exitcode == 255:  # what multiprocessing says when nobody is left to tell it the real one
-        return Failure(rank, exitcode, "was lost: the fork server, from which ranks start, was killed "
-                                       "(or the rank called os._exit(255)); launch again")
     if exitcode > 0:
         return Failure(rank, exitcode, f"left without an exception, with exit code {exitcode} (os._exit?)")
     name = _signal_name(-exitcode)
@@ -122,14 +131,15 @@ def doing(stack_file):
         text = stack_file.read_text(errors="replace")
     except OSError:
         return ""
-    frames = re.findall(r'File "(.*)", line (\d+) in (.*)', text.rpartition("(most recent call first):")[2])
-    for file, line, function in frames:
+    threads = [re.findall(r'File "(.*)", line (\d+) in (.*)', part)
+               for part in text.split("(most recent call first):")[1:]]
+    for file, line, function in itertools.chain(*reversed(threads)):  # the main thread comes last
         if not _is_library(file):
             linecache.checkcache(file)
             code = linecache.getline(file, int(line)).partition("  #")[0].strip()
             inside = "" if function == "<module>" else f", in {function}"
             return f"at `{code or '?'}` ({_place(file)}line {line}{inside})"
-    return f"in {frames[0][2]}" if frames else ""
+    return f"in {threads[-1][0][2]}" if threads and threads[-1] else ""
 
 
 def _with_cells_named(text):
@@ -152,7 +162,7 @@ def _place(file):
 
 def _is_library(file):
     return (file.startswith("<frozen") or "site-packages" in file or "dist-packages" in file
-            or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(rank_module.__file__)))
+            or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(__file__)))
 
 
 def _signal_name(number):

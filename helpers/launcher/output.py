@@ -39,22 +39,19 @@ def clip(line, width=SHOWN_WIDTH):
 
 def read_log(path):
     """All that one rank printed, as text: at most KEPT_BYTES of it, its middle left out if there is more."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            if size <= KEPT_BYTES:
-                raw = file.read(KEPT_BYTES)  # no more, though somebody may still write
-            else:
-                half = KEPT_BYTES // 2
-                head = file.read(half)
-                file.seek(size - half)
-                raw = head + f"\n… ({size - 2 * half:,} bytes left out) …\n".encode() + file.read(half)
-    except FileNotFoundError:
+    if not path.exists():
         return ""
-    text = raw.decode(errors="replace")
-    ends = "\n" if text.endswith("\n") else ""
-    return "\n".join(clean_lines(text.removesuffix("\n"))) + ends
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        if size <= KEPT_BYTES:
+            raw = file.read(KEPT_BYTES)  # no more, though somebody may still write
+        else:
+            half = KEPT_BYTES // 2
+            head = file.read(half)
+            file.seek(size - half)
+            raw = head + f"\n… ({size - 2 * half:,} bytes left out) …\n".encode() + file.read(half)
+    return "\n".join(clean_lines(raw.decode(errors="replace")))
 
 
 def by_rank(logs):
@@ -66,24 +63,24 @@ def by_rank(logs):
         if more > 0:
             half = SHOWN_LINES // 2
             lines = [*lines[:half], f"… ({more:,} more lines; run.logs[{rank}] has them) …", *lines[-half:]]
-        shown += [f"[{rank}] {clip(line)}" for line in lines]
-    return "".join(f"{line}\n" for line in shown)
+        shown += [f"[{rank}] {clip(line)}\n" for line in lines]
+    return "".join(shown)
 
 
 class Tail:
-    """Reads what was added to a growing log file since the last look."""
+    """Reads what was added to a growing file since the last look. A line longer than `longest_line` loses its start."""
 
     def __init__(self, path, longest_line=_READ_BYTES):
-        self.path, self.file, self.rest, self.longest_line = path, None, b"", longest_line
+        self.path, self.longest_line = path, longest_line
+        self.file, self.rest = None, b""
         self.position, self.end = 0, None
 
     def new_lines(self):
         """Whole lines that have appeared; the unfinished last one waits in `unfinished`."""
         if self.file is None:
-            try:
-                self.file = open(self.path, "rb")
-            except FileNotFoundError:
+            if not self.path.exists():
                 return []
+            self.file = open(self.path, "rb")
         more = self.file.read(_READ_BYTES if self.end is None else max(0, min(_READ_BYTES, self.end - self.position)))
         self.position += len(more)
         whole, newline, rest = (self.rest + more).rpartition(b"\n")
@@ -95,11 +92,10 @@ class Tail:
 
         A rank that floods its log is read more slowly than it writes, and nobody wants to wait for all of it.
         """
-        if self.file is None:
-            return
-        self.end = os.fstat(self.file.fileno()).st_size
-        if keep is not None and self.end - self.position > keep:
-            self.rest, self.position = b"", self.file.seek(self.end - keep)
+        if self.file is not None:
+            self.end = os.fstat(self.file.fileno()).st_size
+            if keep is not None and self.end - self.position > keep:
+                self.rest, self.position = b"", self.file.seek(self.end - keep)
 
     @property
     def unfinished(self):
@@ -179,8 +175,12 @@ class Notebook(Quiet):
             sys.stdout.flush()
 
 
+def in_a_notebook():
+    """Whether this process is a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
+
+
 def suitable_display():
     """A Notebook display inside a Jupyter kernel, else a Terminal."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return Notebook() if getattr(shell, "kernel", None) is not None else Terminal()
+    return Notebook() if in_a_notebook() else Terminal()

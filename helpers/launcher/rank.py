@@ -2,198 +2,207 @@
 
 import contextlib
 import faulthandler
-import inspect
-import io
+import importlib
+import importlib.machinery
 import json
 import linecache
+import logging
 import os
 import pickle
+import runpy
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
 import types
-from multiprocessing import parent_process
 from pathlib import Path
 
-from helpers.launcher import workarounds
+from helpers.launcher import asking, ending, meeting, sending
+from helpers.launcher.files import Files, write
+from helpers.reporting import REPORT_FILE
 
-#: The signal at which a rank writes down what it is doing (SIGUSR1 is left to the learner: Slurm sends it).
-SAY_WHAT_YOU_DO = getattr(signal, "SIGUSR2", None)
+#: The signal at which a rank writes down what it is doing: one that nobody else uses. macOS has only two to spare.
+SAY_WHAT_YOU_DO = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGUSR2", None)
 
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
 
 
-class Files:
-    """The files of one rank in its run's folder. A result or failure that is there is whole: it was renamed."""
-
-    def __init__(self, folder, rank):
-        folder = Path(folder)
-        self.log = folder / f"log-{rank}"  # stdout and stderr together, in the order in which they were written
-        self.reports = folder / f"reports-{rank}"
-        self.stack = folder / f"stack-{rank}"
-        self.failure = folder / f"failure-{rank}"
-        self.result = folder / f"result-{rank}"
-        self.meeting = folder / "meeting"  # of all ranks: where they meet to form their groups
-
-
-def main(folder, rank, environment, parent, goodbye):
-    """Run this rank's share of the work that lies in `folder`; the target of the process that `launch` starts.
-
-    It never raises: a failure is written to the rank's failure file and the process ends with exit code 1, or that
-    of its `sys.exit`. `goodbye` is a connection into which a rank that has nothing left to do says so.
-    """
+def main(folder, rank):
+    """Run this rank's share of the work that lies in `folder`; then end this process as Python ends a program."""
     files, me = Files(folder, rank), os.getpid()
-    try:
-        _become_a_rank(files, folder, environment, parent)
-        with open(Path(folder, "work"), "rb") as file:
-            work = pickle.load(file)
-        result = _run(work)
-        _only_in(me)
-        _end_in_good_order(files, result, folder, int(environment["WORLD_SIZE"]), goodbye)
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-        _only_in(me, code)
-        if code:
-            said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({code})"
-            _fail(files, f"SystemExit: {said}", leaving, code)
-        _end_in_good_order(files, None, folder, int(environment["WORLD_SIZE"]), goodbye)
-    except BaseException as error:
-        if os.getpid() != me:
-            traceback.print_exc()
-        _only_in(me, 1)
-        _fail(files, "".join(traceback.format_exception_only(type(error), error)).strip(), error)
-    finally:
-        _flush()
+    with open(Path(folder, "work"), "rb") as file:
+        work = pickle.load(file)
+    _become_a_rank(files, folder, rank, work)
+    ending.end(_exit_code(files, me, work))
 
 
-def _end_in_good_order(files, result, folder, world_size, goodbye):
-    write(files.result, _packed(result))
-    ends = [(other.result, other.failure) for other in (Files(folder, rank) for rank in range(world_size))]
-    workarounds.stay_for_late_ranks(files.meeting, ends)
-    workarounds.run_exit_functions()
-    _flush()
-    if "torch.cuda" not in sys.modules or not sys.modules["torch.cuda"].is_initialized():
-        # The system takes 10 ms to free the memory of a process that has imported torch. Nobody has to wait for that,
-        # unless it is a GPU's, which the next cell may want.
-        goodbye.send_bytes(b"bye")
-        os._exit(0)
+def spawned(folder, rank):
+    """`main` in a process that no fork server has started: it ends with the kernel, which holds its stdin."""
+    lifeline = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    threading.Thread(target=_end_with_kernel, args=(lifeline, folder), daemon=True).start()
+    main(folder, rank)
 
 
-def _only_in(rank_process, code=0):
-    """End a process that the learner's code has forked from the rank: it leaves no result and no failure."""
-    if os.getpid() != rank_process:
-        _flush()
-        os._exit(code)
-
-
-def _become_a_rank(files, folder, environment, parent):
-    if hasattr(os, "setsid"):
-        os.setsid()  # a process group of its own, which can be ended together with whatever the rank starts
-        Path(folder, f"group-{os.getpid()}").touch()  # the fork server ends these groups when the kernel dies
-    if parent is not None:
-        workarounds.die_with(parent)
-    else:  # spawned: no server to do it
-        threading.Thread(target=_end_with_kernel, args=(folder,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the kernel was started to ignore it (nohup)
-    workarounds.forget_start_method()
-    workarounds.forget_server_exit_functions()
-    _write_to(files.log)
-    os.environ.clear()
-    os.environ.update(environment)
-    global _stack_file
-    _stack_file = open(files.stack, "wb")
-    faulthandler.enable(_stack_file, all_threads=False)
-    if SAY_WHAT_YOU_DO:
-        faulthandler.register(SAY_WHAT_YOU_DO, _stack_file, all_threads=False)
-
-    import torch
-
-    # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
-    torch.set_num_threads(_threads(environment.get("OMP_NUM_THREADS", "")))
-    if torch.distributed.is_available():
-        workarounds.rendezvous_by_file(files.meeting)
-        workarounds.keep_destroyed_groups()
-
-
-def _end_with_kernel(folder):
+def _end_with_kernel(lifeline, folder):
     """End this rank and all that it started when the kernel is gone, and leave no file."""
-    parent_process().join()
+    os.read(lifeline, 1)
     shutil.rmtree(folder, ignore_errors=True)
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
+def _become_a_rank(files, folder, rank, work):
+    if hasattr(os, "setsid"):
+        os.setsid()  # a process group of its own, which can be ended together with whatever the rank starts
+        Path(folder, f"group-{os.getpid()}").touch()  # the fork server ends these groups when the kernel dies
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the kernel was started to ignore it (nohup)
+    _write_to(files.log)
+    os.chdir(work["folder"])
+    os.environ.clear()
+    os.environ.update(work["environment"])
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), ROLE_RANK=str(rank))
+    os.environ.update({"TORCHELASTIC_ERROR_FILE": str(files.torchs_failure), REPORT_FILE: str(files.reports)})
+    tempfile.tempdir = None  # TMPDIR and TZ may have changed since the server read them
+    if hasattr(time, "tzset"):
+        time.tzset()
+    global _stack_file
+    _stack_file = open(files.stack, "wb")
+    faulthandler.enable(_stack_file, all_threads=False)
+    if SAY_WHAT_YOU_DO:
+        faulthandler.register(SAY_WHAT_YOU_DO, _stack_file, all_threads=True)
+    sys.excepthook = lambda *_: None  # the kernel shows the traceback
+    asking.answer_input_with(files)
+    sending.trust_no_older_bytecode()
+
+    import numpy
+    import torch
+
+    logging._startTime = time.time() if sys.version_info < (3, 13) else time.time_ns()
+    # The server has drawn the seeds of its generators when it imported them, and every rank would draw the same.
+    torch.default_generator.seed()
+    numpy.random.seed()
+    # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
+    torch.set_num_threads(_threads(os.environ.get("OMP_NUM_THREADS", "")))
+    if torch.distributed.is_available():
+        meeting.meet_by_file(Path(folder, "meeting"))
+        meeting.keep_destroyed_groups()
+
+
 def _write_to(log):
-    """Send all that this process prints, from C++ too, to `log`, line by line: a killed rank leaves its last lines."""
-    _flush()
+    """Send all that this process prints, from C++ too, to `log`, at once: a killed rank leaves its last words."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, io.TextIOWrapper(os.fdopen(number, "wb", buffering=0)))
-        getattr(sys, name).reconfigure(line_buffering=True, encoding="utf-8", errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _exit_code(files, me, work):
+    """Do the work, and leave its result or the reason for none; return the exit code that Python would."""
+    try:
+        result = _run(work)
+        if os.getpid() == me:  # not what the learner's code has forked from the rank
+            write(files.result, _packed(result) if "call" in work else b"")
+        return 0
+    except SystemExit as leaving:
+        code = ending.exit_code(leaving)
+        if os.getpid() == me and code:
+            said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({leaving.code})"
+            _leave_failure(files, f"SystemExit: {said}", leaving, code)
+        elif os.getpid() == me:
+            write(files.result, _packed(None) if "call" in work else b"")
+        return code
+    except BaseException as error:
+        if os.getpid() != me:
+            traceback.print_exc()
+            return 1
+        said = "".join(traceback.format_exception_only(type(error), error)).strip()
+        code = ending.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        _leave_failure(files, said, error, code)
+        ending.call_hook(error.with_traceback(_learners_part(error.__traceback__)))
+        return code
 
 
 def _run(work):
     linecache.cache.update(work["cells"])  # tracebacks, inspect and torch.compile find the source of notebook cells
+    del sys.modules["__main__"]  # so that the new one comes last: what is after it is the learner's (`ending`)
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    main.__annotations__, main.__builtins__ = {}, sys.modules["builtins"]
     if "call" in work:
-        import cloudpickle
+        main.__getattr__ = asking.in_the_notebook
+        return sending.unpacked_call(work["call"])()
+    return _run_script(main, **work["script"])
 
-        function, args = cloudpickle.loads(work["call"])
-        # What the cell knew: an object of a class from a cell can then be pickled here, too (all_gather_object).
-        if getattr(function, "__module__", None) == "__main__":
-            sys.modules["__main__"] = main = types.ModuleType("__main__")
-            main.__dict__.update(getattr(inspect.unwrap(function), "__globals__", {}))
-        return function(*args)
-    # What `python script.py` does. (runpy.run_path would put the old __main__ back at the end, under the feet of exit
-    # functions and threads that are still running.)
-    path = work["script"]
-    sys.argv = [path, *work["args"]]
-    sys.path.insert(0, os.path.dirname(path))
-    sys.modules["__main__"] = module = types.ModuleType("__main__")
-    module.__file__ = path
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec")
-    exec(code, module.__dict__)
+
+def _run_script(main, name, how, args):
+    """What `python -u NAME ARGS` does, or with -m."""
+    sys.argv = ["-m" if how == "module" else name, *args]
+    sys.orig_argv = [sys.executable, "-u", *(["-m"] if how == "module" else []), name, *args]
+    folder = {"module": os.getcwd(), "program": name}.get(how, os.path.dirname(os.path.realpath(name)))
+    sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]
+    _prefer_modules_in(folder)
+    if how == "module":
+        runpy._run_module_as_main(name)
+    elif how == "program":  # a folder or a zip file with a `__main__.py`
+        runpy._run_module_as_main("__main__", alter_argv=False)
+    else:
+        main.__file__, main.__cached__ = os.path.abspath(name), None
+        if how == "bytecode":
+            main.__loader__ = importlib.machinery.SourcelessFileLoader("__main__", main.__file__)
+            code = main.__loader__.get_code("__main__")
+        else:
+            main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
+            code = compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True)
+        try:
+            exec(code, main.__dict__)
+        finally:  # Python does so, too: an exit function finds no `__file__`
+            del main.__file__, main.__cached__
+
+
+def _prefer_modules_in(folder):
+    """Forget imported modules that the script has of its own beside it, such as a `helpers.py`."""
+    if not os.path.isdir(folder):
+        return
+    for name in {entry.partition(".")[0] for entry in os.listdir(folder)} & set(sys.modules) - {"__main__"}:
+        own = importlib.machinery.PathFinder.find_spec(name, [folder])
+        if own and own.origin and own.origin != getattr(sys.modules[name], "__file__", None):
+            for other in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+                del sys.modules[other]
 
 
 def _packed(result):
-    import cloudpickle
-
     try:
-        return cloudpickle.dumps(result)
+        return sending.packed(result)
     except Exception as error:
         raise TypeError(f"what this rank returned, a {type(result).__name__}, cannot be sent to the notebook "
                         f"({error}); return numbers, text, tensors, or lists and dicts of them") from None
 
 
-def _fail(files, message, error, code=1):
-    """Write down why this rank failed, and leave soon: an exit in good order could wait for the other ranks."""
+def _leave_failure(files, message, error, code):
+    """Write down why this rank failed; the launcher reads it when the rank has ended."""
     trace = _learners_part(error.__traceback__)
     told = {
         "at": time.monotonic_ns(),  # the same clock in every rank: who failed first?
         "code": code,
         "message": _short(message),
         "traceback": _short("".join(traceback.format_exception(type(error), error, trace)), 20_000),
+        "exception": sending.packed_exception(error).hex(),
     }
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells that it failed
         write(files.failure, json.dumps(told).encode())
-    _flush()  # the launcher may end it while it stays
-    if not isinstance(error, KeyboardInterrupt):
-        with contextlib.suppress(KeyboardInterrupt):
-            workarounds.stay_for_connecting_ranks()
-    os._exit(code)
 
 
 def _learners_part(trace):
     """The traceback without the frames above the learner's first line: they are ours, and no business of theirs."""
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    own = (__file__, sending.__file__, runpy.__file__, "<frozen runpy>")
+    while trace is not None and trace.tb_frame.f_code.co_filename in own:
         trace = trace.tb_next
     return trace
 
@@ -202,23 +211,6 @@ def _short(text, limit=2000):
     if len(text) <= limit:
         return text
     return f"{text[:limit // 2]}… ({len(text) - limit:,} more characters) …{text[-limit // 2:]}"
-
-
-def write(path, content):
-    """Write a file of the run, whole or not at all."""
-    unfinished = path.with_name(f"unfinished-{path.name}")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)  # the disk is full: leave room for the failure that says so
-        raise
-
-
-def _flush():
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
 
 
 def _threads(omp_num_threads):

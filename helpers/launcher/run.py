@@ -3,13 +3,17 @@
 import contextlib
 import errno
 import json
+import os
 import pickle
 import shutil
+import sys
 import time
 from dataclasses import dataclass, field
 
-from helpers.launcher import arguments, errors, output, server
+from helpers.hardware import free_port
+from helpers.launcher import arguments, asking, errors, output, sending, server
 from helpers.launcher.processes import Processes, interrupts_held
+from helpers.reporting import RUN_FOLDER
 
 #: Seconds after which a run that has not ended is taken for a hang.
 TIMEOUT = 600
@@ -17,8 +21,10 @@ TIMEOUT = 600
 LEAVE = 1.0
 #: Seconds to wait for the root of a failure, once a rank has told only that another one is gone.
 ROOT_WAIT = 1.0
-#: Seconds between two looks at the ranks' logs: often at first, then more rarely, for looking takes time from training.
-PERIODS = (0.02, 0.1)
+#: Seconds that a rank that has failed is given for its exit functions and threads.
+END_WAIT = 5.0
+#: Seconds between two looks at the ranks' logs: often at first, then rarely, for looking takes time from training.
+OFTEN, RARELY = 0.02, 0.1
 
 
 @dataclass
@@ -38,18 +44,22 @@ class Run:
         return f"<Run of {len(self.results)} rank{'s' * (len(self.results) != 1)}>"  # the same in every execution
 
 
-def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_report=None, stop=None,
-           grace=0):
+def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, timeout=TIMEOUT, gpus=0, show=True,
+           on_report=None, stop=None, grace=0):
     """Run `work` in `nprocs` new processes, one per rank, on this machine, and wait for them.
 
     Each rank finds RANK, LOCAL_RANK, WORLD_SIZE and the rest of torchrun's variables in its environment, and
-    `torch.distributed.init_process_group()` without arguments forms the group.
+    `torch.distributed.init_process_group()` without arguments forms the group. Where a script finds anything else than
+    under torchrun, docs/launch.md says so.
 
     Args:
         work: A script, anything that `torchrun SCRIPT` runs: a path, or the name of one of helpers/workers/. Or a
-            function, one defined in the notebook included; it is called as `work(*args)` in every rank.
+            function, one defined in the notebook included; it is called as `work(*args, **kwargs)` in every rank.
         nprocs: The number of ranks.
         args: A script's command line, as a list; a function's arguments, the same for every rank.
+        kwargs: A function's keyword arguments, as a dict.
+        module: Whether `work` is the name of a module, which is run as `python -m` would (`torchrun -m`).
+        env: Environment variables for this run alone, {name: text}; None takes a variable away.
         timeout: Seconds after which a run that has not ended is ended.
         gpus: The GPUs that the ranks need together; more than this machine has is refused.
         show: Whether to show what the ranks print. A notebook shows the last lines while they run and all of them,
@@ -72,17 +82,16 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
     arguments.refuse_inside_a_rank()
     nprocs = arguments.checked_nprocs(nprocs, gpus)
     timeout = arguments.checked_timeout(timeout)
-    is_function = callable(work)
-    work = arguments.packed_work(work, args)
+    environment = arguments.checked_environment(env)
+    packed = arguments.packed_work(work, args, kwargs, module)
     with _advice_on_disk():
-        server.wait_until_ready()
+        server.wait_until_ready(environment)
         folder = server.run_folder()
-    ranks = Processes(nprocs, folder)
+    ranks = Processes(nprocs, folder, environment)
     try:
-        with _advice_on_disk(), open(folder / "work", "wb") as file:
-            pickle.dump(work, file)
+        _lay_down(packed, folder, rank_environment(environment, nprocs, folder))
         display = show if hasattr(show, "finish") else output.suitable_display() if show else output.Quiet()
-        watch = _Watch(ranks, display, on_report, grace)
+        watch = _Watch(ranks, display, on_report, grace, is_script="script" in packed)
         try:
             with interrupts_held():
                 ranks.start()
@@ -95,46 +104,90 @@ def launch(work, nprocs=2, args=(), *, timeout=TIMEOUT, gpus=0, show=True, on_re
             with interrupts_held():
                 ranks.end()
                 logs = watch.finish()
+        results = watch.results(failures, logs)
         if failures:
-            raise errors.RankError(_message(failures, nprocs, ranks.files), failures, logs)
-        results = [_unpacked(rank, files, logs) for rank, files in enumerate(ranks.files)]
-        return Run(results if is_function else watch.reports, logs, watch.reports, time.monotonic() - began)
+            message = _message(failures, nprocs, results)
+            if arguments.wants_a_rank(work):
+                message += f"\n({arguments.NO_RANK}.)"
+            raise errors.RankError(message, failures, logs, results)
+        return Run([results[rank] for rank in range(nprocs)], logs, watch.reports, time.monotonic() - began)
     finally:
         with interrupts_held():
             ranks.end()
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Watch:
-    """Looks after running ranks: what they print, report, and whether one has failed."""
+def rank_environment(environment, nprocs, folder):
+    """The environment of all ranks: the notebook's, and what torchrun would set; each adds its own number to it."""
+    everything = {
+        "GROUP_RANK": 0, "ROLE_NAME": "default", "WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs,
+        "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": nprocs,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),  # for scripts that open a store of their own there
+        "TORCHELASTIC_RUN_ID": folder.name, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": False, "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        RUN_FOLDER: folder,
+    }
+    # One thread per rank, as torchrun sets it, unless the learner has; a single rank may use all cores. And traffic
+    # stays on this machine: without these, gloo and NCCL would listen on the address of the host's name.
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 1}
+    if nprocs > 1:
+        defaults["OMP_NUM_THREADS"] = 1
+    if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
+        defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
+    return {name: str(value) for name, value in {**defaults, **environment, **everything}.items()}
 
-    def __init__(self, ranks, display, on_report, grace):
+
+def _lay_down(packed, folder, environment):
+    """Write what the ranks are to do into their folder."""
+    work = {**packed, "cells": arguments.sources_of_cells(), "folder": os.getcwd(), "environment": environment}
+    with _advice_on_disk(), open(folder / "work", "wb") as file:
+        pickle.dump(work, file)
+
+
+class _Watch:
+    """Looks after running ranks: what they print, report and ask, and whether one has failed."""
+
+    def __init__(self, ranks, display, on_report, grace, is_script):
         self.ranks, self.display, self.on_report, self.grace = ranks, display, on_report, grace
+        self.is_script = is_script
         self.tails = [output.Tail(files.log) for files in ranks.files]
         self.report_tails = [output.Tail(files.reports, longest_line=None) for files in ranks.files]
         self.reports = [[] for _ in ranks.files]
+        self.asked = 0.0  # seconds that a person has thought about answers
 
     def until_done(self, timeout, stop):
         """Wait for all ranks; return the failures, the first one first, as soon as there is one."""
         began = time.monotonic()
-        grace_ends = root_due = None
+        failed_since = None
         while True:
-            self.ranks.wait(PERIODS[time.monotonic() - began > 1])
+            self.ranks.wait(OFTEN if time.monotonic() < began + 1 else RARELY)
             self.look()
+            self.answer()
             codes = self.ranks.exitcodes()
-            found = [errors.failure_of(rank, self.ranks.files[rank], code) for rank, code in enumerate(codes)]
-            failures = errors.first_first(failure for failure in found if failure)
+            failures = self.failures(codes)
             now = time.monotonic()
-            if any(codes[failure.rank] is not None for failure in failures):  # a rank that fails stays for the others
-                grace_ends, root_due = grace_ends or now + self.grace, root_due or now + ROOT_WAIT
-                if None not in codes or now >= (root_due if failures[0].is_consequence else grace_ends):
+            if failures:
+                failed_since = failed_since or now
+                if None not in codes or now >= failed_since + self._patience(failures, codes):
                     return failures
             elif None not in codes:
                 return []
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt("stopped")
-            if now > began + timeout:
+            if now > began + self.asked + timeout:
                 return failures or self._hung(timeout)
+
+    def failures(self, codes):
+        """The failures so far, the first one first."""
+        found = [errors.failure_of(rank, self.ranks.files[rank], code, self.is_script)
+                 for rank, code in enumerate(codes)]
+        return errors.first_first(failure for failure in found if failure)
+
+    def _patience(self, failures, codes):
+        """Seconds to go on waiting once a rank has failed."""
+        if all(codes[failure.rank] is None for failure in failures):
+            return END_WAIT  # its threads and exit functions may have something to do
+        return ROOT_WAIT if failures[0].is_consequence else self.grace
 
     def look(self):
         """Pass on what the ranks have printed and reported since the last look; return whether there was anything."""
@@ -152,6 +205,13 @@ class _Watch:
                 self.on_report(rank, row)
         return sum(tail.position for tail in (*self.tails, *self.report_tails)) > before
 
+    def answer(self):
+        """Answer what the ranks ask; a person who thinks about it uses up no time."""
+        began = time.monotonic()
+        for rank, files in enumerate(self.ranks.files):
+            asking.answer(rank, files)
+        self.asked += time.monotonic() - began
+
     def finish(self):
         """Read the rest of the logs, leave them on display, and return them by rank."""
         for tail in self.tails:
@@ -168,6 +228,14 @@ class _Watch:
             self.display.finish(logs)
         return logs
 
+    def results(self, failures, logs):
+        """What the ranks have returned that did not fail, {rank: result}; for a script, what they reported."""
+        failed = {failure.rank for failure in failures if failure.exitcode is not None}
+        if self.is_script:
+            return {rank: rows for rank, rows in enumerate(self.reports) if rank not in failed}
+        return {rank: _unpacked(rank, files, logs) for rank, files in enumerate(self.ranks.files)
+                if rank not in failed and files.result.exists()}
+
     def _hung(self, timeout):
         codes = self.ranks.exitcodes()
         self.ranks.ask()  # which ends a rank that has become another program
@@ -181,26 +249,26 @@ class _Watch:
         return failures
 
 
-def _message(failures, nprocs, files):
+def _message(failures, nprocs, results):
     first = failures[0]
     if first.exitcode is None:
         waits = [f.message.partition(": ")[2] for f in failures]
         message = "\n".join([first.message, *(f"and {wait}" for wait in waits[1:])])
-        if len(failures) == nprocs > 1 and len({wait.partition(" at ")[2] for wait in waits}) == 1:
+        places = {wait.partition(" at ")[2] for wait in waits}
+        if len(failures) == nprocs > 1 and len(places) == 1 and "`?`" not in message:
             message += ("\nAll ranks are at the same line: if it is a collective, have their tensors the same shape "
                         "and dtype?")
         return message
     message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
-    gone = [rank for rank in range(nprocs) if files[rank].result.exists()]
-    if first.is_consequence and gone:
-        message += (f"\nRank {gone[0]} had finished by then: does every rank call the same collectives, "
+    if first.is_consequence and results:
+        message += (f"\nRank {min(results)} had finished by then: does every rank call the same collectives, "
                     "equally often?")
     return message
 
 
 def _unpacked(rank, files, logs):
     try:
-        return pickle.loads(files.result.read_bytes())
+        return sending.unpacked(files.result.read_bytes())
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         failure = errors.Failure(rank, 0, f"what rank {rank} returned cannot be read here: {why}")

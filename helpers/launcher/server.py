@@ -1,154 +1,164 @@
-"""The fork server: a process that imports torch once and then only forks, so that ranks start in milliseconds."""
+"""The kernel's side of the fork server: start it, replace it when it must be another one, ask it for ranks."""
 
-import atexit
-import contextlib
-import functools
 import json
 import multiprocessing
 import os
-import shutil
-import signal
+import select
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
-import time
-from multiprocessing import forkserver
 from pathlib import Path
 
-from helpers.launcher import workarounds
+from helpers.reporting import RUN_FOLDER
 
-#: How ranks start: COURSE_START_METHOD, or a fork server where that is safe. macOS has one too, but forking a process
-#: that holds Apple's frameworks can crash it; there, and on Windows, every rank imports torch itself.
+#: How ranks start: COURSE_START_METHOD, or a fork server where that is safe. On macOS, forking a process that holds
+#: Apple's frameworks can crash it; there, and on Windows, every rank is a new process that imports torch itself.
 START_METHOD = os.environ.get("COURSE_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
 
-#: Names the session's folder to the server, which removes it when the kernel can no longer do so itself.
-SESSION = "HELPERS_SESSION"
+#: What Python, torch and their libraries read once, at their start, begins with one of these. Where such a variable
+#: has changed, ranks come from a new server, which costs a second or two.
+READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "ATEN_", "LD_", "MALLOC_")
 
-# The server must import and nothing else: one multithreaded product in it, and every rank forked from it hangs in its
-# own first one. So no library may start threads while it is imported. And it must never initialise CUDA.
-_QUIET = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    # Half of a fork, and of a rank's end, goes into the page tables of what torch's import has allocated. Huge pages
-    # have few entries: 2.3 ms in the place of 4.1 (glibc 2.35 and later; others do not know the name).
-    "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-}
+# No library may start threads while the server imports it, and nothing may initialise CUDA (see `fork_server.py`).
+_SERVERS_OWN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+                "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "HELPERS_FORK_SERVER": "1"}
 
-_started = set()  # process ids of the servers that we have started
-_ready = set()  # process ids of servers that have been seen ready
+_ROOT = str(Path(__file__).parents[2])
+#: What a new Python runs before it can import this package. The other entries of `sys.path` stay as they are.
+BEGINNING = f"import sys; sys.path[:not getattr(sys.flags, 'safe_path', False)] = [{_ROOT!r}]; "
 
-#: Held while a server or a rank is started: both depend on os.environ and __main__, which threads share.
-lock = threading.RLock()
+_current = None  # the Server
+_lock = threading.RLock()  # held while a server is replaced, and while one is asked
 
 
-def start():
-    """Start the fork server unless it runs; do not wait for its imports.
+class Server:
+    """One fork server, which has been started in `environment`."""
 
-    Returns:
-        The server's process id; None where ranks are spawned, and where somebody else's fork server runs already.
+    def __init__(self, environment):
+        self.variables, self.ready = _read_at_start(environment), False
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        main = f"from helpers.launcher import fork_server; fork_server.main({theirs.fileno()}, {_folders()!r})"
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-c", BEGINNING + main], env={**environment, **_SERVERS_OWN},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def becomes_ready(self, seconds):
+        """Wait until the server has imported torch; return False if it dies.
+
+        Raises:
+            RuntimeError: it could not import something, or is not ready after `seconds`.
+        """
+        if not self.ready:
+            if not select.select([self.socket], [], [], seconds)[0]:
+                raise RuntimeError(f"the fork server has not imported torch after {seconds:g} s; is the disk very "
+                                   "busy? Restart the kernel, and try `python -c 'import torch'` in a terminal.")
+            message = self.socket.recv(65536)
+            failed = json.loads(message or "{}")
+            if failed:
+                raise RuntimeError("ranks cannot start, because this fails in a fresh Python process: "
+                                   + "; ".join(f"import {name}: {why}" for name, why in failed.items()))
+            self.ready = bool(message)
+        return self.ready
+
+    def fork(self, folder, rank):
+        """Start a rank; return its process id, and the socket on which its exit code will come.
+
+        Raises:
+            ConnectionError: the server has died.
+        """
+        connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            asked = json.dumps({"folder": str(folder), "rank": rank})
+            socket.send_fds(self.socket, [asked.encode()], [theirs.fileno()])
+        pid = connection.recv(64)
+        if not pid:
+            raise ConnectionResetError("the fork server has died")
+        return int(pid), connection
+
+    def kill(self):
+        """End it at once, and its ranks with it."""
+        self.process.kill()
+        self.process.wait()
+        self.socket.close()
+
+
+def start(environment=None):
+    """Return the fork server for this environment (default: the kernel's of now); start it unless it runs.
+
+    It does not wait for the server's imports.
 
     Raises:
-        OSError: there is no folder to write to, or no process could be started.
+        OSError: no process could be started.
     """
-    if START_METHOD != "forkserver":
-        return None
-    with lock:
-        before = workarounds.server_pid()
-        if before is not None and before not in _started:
-            forkserver.ensure_running()
-            return None  # theirs: ranks start there as well, but each has to import torch again
-        with ours():
-            forkserver.ensure_running()
-        return workarounds.server_pid()
+    global _current
+    environment = os.environ if environment is None else environment
+    with _lock:
+        runs = _current is not None and _current.process.poll() is None
+        if not runs or _current.variables != _read_at_start(environment):
+            if _current is not None:
+                _current.kill()
+            _current = Server(environment)
+        return _current
 
 
-@contextlib.contextmanager
-def ours():
-    """See to it that a fork server that is started within the block is ours: it imports torch, and cleans up.
-
-    Whoever starts a process starts a server, too, if the last one has died by then.
-    """
-    if START_METHOD != "forkserver":
-        yield
-        return
-    before = workarounds.server_pid()
-    folder = _session_folder()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    workarounds.keep_socket_folder()
-    here = str(Path(__file__).parents[2])
-    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    # Importing torch._dynamo makes torch's cache folder; the server's is not worth keeping.
-    own = {SESSION: str(folder), "PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor")}
-    with workarounds.server_environment(**_QUIET, **own):
-        multiprocessing.set_forkserver_preload(["helpers.launcher.preload"])
-        try:
-            yield
-        finally:
-            if workarounds.server_pid() != before:
-                _started.add(workarounds.server_pid())
-
-
-def wait_until_ready(seconds=120):
-    """Wait until the server has imported torch, the first time; later calls find it ready and cost nothing.
+def wait_until_ready(environment=None, seconds=120):
+    """Return a fork server for this environment that has imported torch; None where ranks are spawned.
 
     Raises:
         RuntimeError: the server could not import torch, died again and again, or is not ready after `seconds`.
     """
-    end, deaths = time.monotonic() + seconds, 0
-    pid = start()
-    while pid is not None and pid not in _ready:
-        sign = _session_folder() / f"ready-{pid}"
-        if sign.exists():
-            failed = json.loads(sign.read_text())
-            if failed:
-                raise RuntimeError("ranks cannot start, because this fails in a fresh Python process: "
-                                   + "; ".join(f"import {name}: {why}" for name, why in failed.items()))
-            _ready.add(pid)
-            return
-        if time.monotonic() > end:
-            raise RuntimeError(f"the fork server has not imported torch after {seconds:g} s; is the disk very busy? "
-                               "Restart the kernel, and try `python -c 'import torch'` in a terminal.")
-        time.sleep(0.01)
-        before, pid = pid, start()
-        deaths += pid != before
-        if deaths > 3:
-            raise RuntimeError("the fork server dies while it imports torch; try `python -c 'import torch'` in a "
-                               "terminal (is there enough memory?), then restart the kernel")
+    if START_METHOD != "forkserver":
+        return None
+    with _lock:
+        for _ in range(3):
+            server = start(environment)
+            if server.becomes_ready(seconds):
+                return server
+            server.kill()
+    raise RuntimeError("the fork server dies while it imports torch; try `python -c 'import torch'` in a terminal "
+                       "(is there enough memory?), then restart the kernel")
 
 
-def replace():
-    """Put a new fork server in the place of one that does not answer, and wait until it is ready."""
-    pid = workarounds.server_pid()
-    if pid in _started:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        _ready.discard(pid)
-        (_session_folder() / f"ready-{pid}").unlink(missing_ok=True)  # it may take a moment until it is seen to be dead
-    wait_until_ready()
+def fork(folder, rank, environment):
+    """Start a rank from the fork server; return its process id and the socket on which its exit code will come.
+
+    Raises:
+        ConnectionError: the server has died. The next call starts another one.
+    """
+    with _lock:
+        server = wait_until_ready(environment)
+        try:
+            return server.fork(folder, rank)
+        except ConnectionError:
+            server.kill()
+            raise
 
 
 def run_folder():
-    """A new empty folder for one run, removed with the session, or by its own ranks, at the latest.
+    """A new empty folder, which goes with the kernel, however that ends (but not by `kill -9` where ranks are spawned).
 
     Raises:
         OSError: the temporary folder cannot be written.
     """
-    if START_METHOD != "forkserver":  # no server would remove a session's folder when the kernel is killed
-        return Path(tempfile.mkdtemp(prefix="helpers-ranks-"))
-    session = _session_folder()
-    session.mkdir(mode=0o700, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="run-", dir=session))
+    start_of_name = os.path.basename(_folders())
+    return Path(tempfile.mkdtemp(prefix=start_of_name))
 
 
-@functools.cache
-def _session_folder():
-    folder = Path(tempfile.mkdtemp(prefix="helpers-ranks-"))
-    atexit.register(_remove_in, os.getpid(), folder)
-    return folder
+def _folders():
+    """How the paths of all folders of this kernel begin."""
+    return os.path.join(tempfile.gettempdir(), f"helpers-ranks-{os.getpid()}-")
 
 
-def _remove_in(pid, folder):
-    if os.getpid() == pid:  # a child forked from the kernel must not remove its parent's folder
-        shutil.rmtree(folder, ignore_errors=True)
+def is_a_kernel():
+    """Whether this process may start a fork server: it is no rank, no child of multiprocessing, and not the server."""
+    of_ours = RUN_FOLDER in os.environ or "HELPERS_FORK_SERVER" in os.environ
+    return not of_ours and multiprocessing.parent_process() is None
+
+
+def _read_at_start(environment):
+    return {name: value for name, value in environment.items()
+            if name.startswith(READ_AT_START) and name not in {*_SERVERS_OWN, "TORCHINDUCTOR_CACHE_DIR"}}

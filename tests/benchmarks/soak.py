@@ -106,12 +106,12 @@ def counts(before):
     """What there is now, by name: all that must be as it was. `before`: the names in /dev/shm that others have."""
     import psutil
 
-    from helpers.launcher import workarounds
+    from helpers.launcher import server as fork_server
     from tests import conftest
 
     multiprocessing.active_children()  # which forgets the ranks that have said goodbye and ended since
     gc.collect()
-    me, server = psutil.Process(), psutil.Process(workarounds.server_pid())
+    me, server = psutil.Process(), psutil.Process(fork_server.start().process.pid)
     return {"descriptors": me.num_fds(), "descriptors of the fork server": server.num_fds(),
             "threads": me.num_threads(), "processes": len(conftest.children()),
             "names in /dev/shm": len(conftest.orphaned_memory(before)),

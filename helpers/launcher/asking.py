@@ -1,0 +1,75 @@
+"""What a rank asks the notebook while it runs: a line from the person (`input`, `breakpoint`), or a name of a cell.
+
+The rank leaves its question in a file and waits for the answer in another; the notebook looks for questions whenever
+it looks at the logs. Only what was forked from the rank itself keeps Python's own `input`: two cannot ask at once.
+"""
+
+import builtins
+import json
+import os
+import sys
+import time
+
+from helpers.launcher import output, sending
+from helpers.launcher.files import write
+
+_ask = None  # set in a rank
+
+
+def answer_input_with(files):
+    """In a rank: have `input`, and so `breakpoint`, ask the notebook; EOFError where nobody can answer, as without."""
+    global _ask
+    me, read = os.getpid(), builtins.input
+
+    def ask(kind, text):
+        write(files.question, json.dumps([kind, text]).encode())
+        while not files.answer.exists():
+            time.sleep(0.01)
+        answer = files.answer.read_bytes()
+        files.answer.unlink()
+        return answer
+
+    def asking_input(prompt=""):
+        line = json.loads(ask("input", str(prompt))) if os.getpid() == me else None
+        return read(prompt) if line is None else line
+
+    _ask, builtins.input = ask, asking_input
+
+
+def in_the_notebook(name):
+    """The `__getattr__` of a rank's `__main__`: what a cell has defined and nobody has sent, say a class in a file.
+
+    Raises:
+        AttributeError: no cell has, or it cannot be sent.
+    """
+    answer = None if name.startswith("__") else _ask("name", name)
+    if not answer:
+        raise AttributeError(f"module '__main__' has no attribute {name!r}")
+    value = vars(sys.modules["__main__"])[name] = sending.unpacked(answer)
+    return value
+
+
+def answer(rank, files):
+    """In the notebook: answer what a rank asks, if it does."""
+    if files.question.exists():
+        kind, text = json.loads(files.question.read_bytes())
+        files.question.unlink()
+        write(files.answer, _line(f"[{rank}] {text}") if kind == "input" else _named(text))
+
+
+def _line(prompt):
+    """What the person types, as JSON; null where there is no person (nbval, papermill, nbconvert, a plain script)."""
+    try:
+        can_ask = output.in_a_notebook() or sys.stdin.isatty()
+        return json.dumps(input(prompt) if can_ask else None).encode()
+    except (EOFError, NotImplementedError):  # ipykernel raises the second where the front end allows no questions
+        return b"null"
+
+
+def _named(name):
+    """What `name` is in the notebook, packed; nothing if it is not there or cannot be sent."""
+    main = vars(sys.modules["__main__"])
+    try:
+        return sending.packed(main[name]) if name in main else b""
+    except Exception:
+        return b""

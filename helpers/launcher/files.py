@@ -1,0 +1,29 @@
+"""The files of one run, by which its ranks and the notebook tell each other things."""
+
+from pathlib import Path
+
+
+class Files:
+    """The files of one rank in its run's folder. A result or failure that is there is whole: it was renamed."""
+
+    def __init__(self, folder, rank):
+        folder = Path(folder)
+        self.log = folder / f"log-{rank}"  # stdout and stderr together, in the order in which they were written
+        self.reports = folder / f"reports-{rank}"
+        self.stack = folder / f"stack-{rank}"
+        self.failure = folder / f"failure-{rank}"
+        self.result = folder / f"result-{rank}"
+        self.question = folder / f"question-{rank}"
+        self.answer = folder / f"answer-{rank}"
+        self.torchs_failure = folder / f"error-{rank}.json"  # what torch's `@record` writes
+
+
+def write(path, content):
+    """Write a file of the run, whole or not at all."""
+    unfinished = path.with_name(f"unfinished-{path.name}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)  # the disk is full: leave room for the failure that says so
+        raise

@@ -1,0 +1,147 @@
+"""The fork server: a process that imports torch once and then only forks, so that a rank starts in milliseconds.
+
+`server.py` starts it and holds the other end of its socket. Each message on that socket asks for one rank. It carries
+a socket of the rank's own, on which the server answers with the rank's process id and, later, with its exit code. When
+the kernel is gone, however it went, the socket closes. The server then ends all ranks, removes their files, and ends.
+
+The server must import and do nothing else. After one multithreaded product in it, every rank forked from it would hang
+in its own first one. It must never initialise CUDA either.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import gc
+import glob
+import importlib
+import importlib.metadata
+import json
+import os
+import select
+import signal
+import socket
+import tempfile
+import weakref
+
+# torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; what every rank needs;
+# and what the ranks of a check need. Never a learner's module: an edit would not be seen.
+MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo",
+           "helpers.launcher.rank", "helpers.launcher.processes", "helpers.reporting", "helpers.exercises.alone",
+           "helpers.exercises.group", "helpers.instruments.collectives"]
+
+
+def main(descriptor, kernels_folders):
+    """Serve the kernel that holds the other end of the socket `descriptor`; so begin the paths of its folders."""
+    # Jupyter interrupts and kills a kernel together with its process group. The server must not hear of the first,
+    # and must survive the second, to clean up.
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kernel = socket.socket(fileno=descriptor)
+    with tempfile.TemporaryDirectory(prefix="helpers-ranks-") as folder:  # torch._dynamo makes one when it is imported
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        failed = import_all()
+    ranks = {}  # {process id: the rank's socket}
+    with contextlib.suppress(ConnectionError):  # the kernel has gone meanwhile
+        kernel.send(json.dumps(failed).encode())
+        _serve(kernel, ranks)
+    from helpers.launcher import processes
+
+    for folder in glob.glob(f"{kernels_folders}*"):
+        processes.remove_run(folder, lambda: _tell_ends(ranks))
+    os._exit(0)  # nothing is left to do: Python would take 2,000 modules apart, for a fifth of a second
+
+
+def import_all():
+    """Import MODULES; return what failed, {name: reason}."""
+    failed = {}
+    gc.disable()  # all that is imported stays: looking for garbage in it takes an eighth of the time
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    # Since 2.14, torch looks through all installed packages for backends whenever a group is made: 15 ms a launch.
+    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+    importlib.metadata.entry_points(group="torch.distributed.backends")
+    # What the imports have asked to be done at exit is about what they have imported. No rank need do it, in 35 ms.
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
+    atexit.unregister(weakref.finalize._exitfunc)  # the first that a learner makes registers it anew, in its place
+    weakref.finalize._registered_with_atexit = False
+    gc.freeze()  # a rank's collector then never touches, and so never copies, the pages that it shares with the server
+    gc.enable()
+    _gather_in_huge_pages()
+    return failed
+
+
+def _gather_in_huge_pages():
+    """Put what the server has allocated into huge pages: its page tables, which a fork copies, then have few entries.
+
+    A launch of two ranks takes 37 ms, not 60, for 0.4 s of the server's start (Linux 6.1 and later; madvise(2)).
+    """
+    MADV_COLLAPSE = 25
+    madvise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps") as regions:
+        for line in regions.readlines():
+            addresses, mode, _, _, inode, *_ = line.split()
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            if (mode, inode) == ("rw-p", "0"):
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
+
+
+def _serve(kernel, ranks):
+    """Fork ranks and tell how they end, until the kernel is gone."""
+    child_ended, signalled = socket.socketpair()
+    signalled.setblocking(False)
+    signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([kernel, child_ended], [], [])
+        if child_ended in ready:
+            child_ended.recv(4096)
+            _tell_ends(ranks)
+        if kernel in ready:
+            message, descriptors, _, _ = socket.recv_fds(kernel, 65536, 1)
+            if not message:
+                return
+            asked, connection = json.loads(message), socket.socket(fileno=descriptors[0])
+            pid = _fork(asked, [kernel, child_ended, signalled, connection, *ranks.values()])
+            ranks[pid] = connection
+            _tell(connection, pid)
+
+
+def _fork(asked, sockets):
+    """Start one rank; return its process id. The rank itself never comes back from here."""
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    for one in sockets:
+        one.close()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Have the system kill this rank when the server dies, even while it waits in C++ with the GIL held (prctl(2)).
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:  # it died before the line above
+        os._exit(1)
+    from helpers.launcher import rank
+
+    rank.main(asked["folder"], asked["rank"])
+
+
+def _tell_ends(ranks):
+    """Tell the kernel the exit code of every rank that has ended: negative for a signal."""
+    while ranks:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        connection = ranks.pop(pid)
+        _tell(connection, os.waitstatus_to_exitcode(status))
+        connection.close()
+
+
+def _tell(connection, number):
+    with contextlib.suppress(OSError):  # the launch was interrupted, and nobody listens any more
+        connection.send(str(number).encode())

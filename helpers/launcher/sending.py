@@ -1,0 +1,194 @@
+"""How functions, arguments, results and exceptions travel between the notebook and its ranks: by cloudpickle.
+
+What a cell has defined goes by value, for a rank has another `__main__`; a module goes by its name.
+"""
+
+import builtins
+import functools
+import importlib.util
+import inspect
+import io
+import logging
+import os
+import pkgutil
+import sys
+import types
+import weakref
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import cloudpickle
+
+#: Of these, every process has its own: they travel by their names.
+_EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:_inst", "numpy.random.mtrand:_rand",
+               "torch:default_generator")
+
+
+def packed(thing):
+    """`thing` as bytes.
+
+    Raises:
+        Exception: it, or something in it, cannot be sent.
+    """
+    names = {id(pkgutil.resolve_name(name)): name for name in _EVERYWHERE if name.partition(":")[0] in sys.modules}
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
+            type(functools.cache(_cached)): _reduced_cache,
+            functools.cached_property: lambda kept: (_cached_property, (kept.func, kept.attrname)),
+            # In which `functools.singledispatch` keeps what it has found.
+            weakref.WeakKeyDictionary: lambda kept: (weakref.WeakKeyDictionary, (dict(kept),))})
+
+        def reducer_override(self, thing):
+            if id(thing) in names:
+                return pkgutil.resolve_name, (names[id(thing)],)
+            return _reduced(thing) or super().reducer_override(thing)
+
+    with io.BytesIO() as file:
+        Pickler(file).dump(thing)
+        return file.getvalue()
+
+
+def unpacked(content):
+    """What `packed` has made bytes of."""
+    return cloudpickle.loads(content)
+
+
+def _reduced(thing):
+    """How to send what cloudpickle cannot; None for all else."""
+    if isinstance(thing, types.ModuleType) and type(thing) is not types.ModuleType:
+        return pkgutil.resolve_name, (thing.__name__,)  # torch.backends.cudnn, say, which is a module that is an object
+    if "torch" in sys.modules:
+        _refuse_what_torch_holds(thing)
+    if "IPython" in sys.modules:
+        from IPython.core.autocall import ExitAutocall
+
+        if isinstance(thing, ExitAutocall):
+            return getattr, (builtins, "exit")
+        if thing is sys.modules["IPython"].get_ipython():
+            return _shell, ()
+    return None
+
+
+def _refuse_what_torch_holds(thing):
+    import torch
+
+    kind = type(thing)
+    if kind is types.FunctionType and hasattr(thing, "_torchdynamo_orig_callable"):
+        raise TypeError("torch.compile has made it; send the function itself, and compile it in the rank")
+    if kind is torch.library.CustomOpDef:
+        raise TypeError("it is an operator that this process has registered; define it in a module, and import that")
+    is_tensor = kind in (torch.Tensor, torch.nn.Parameter) and thing.layout == torch.strided
+    if is_tensor and thing.device.type == "cpu" and thing.is_shared():
+        raise TypeError("it is a tensor in shared memory, and ranks would get copies of it; share tensors between "
+                        "processes that one rank starts (torch.multiprocessing), or send `tensor.clone()`")
+
+
+def _shell():
+    """A shell for a rank, so that `!ls` and `%env` in a cell's function do what they do in the cell."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    if InteractiveShell.initialized():
+        return InteractiveShell.instance()
+    hook = sys.excepthook
+    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}),
+                                      user_module=sys.modules["__main__"])
+    sys.excepthook = hook
+    return shell
+
+
+def _reduced_cache(cached):
+    """A cached function of a cell goes by value, as it would without the cache: a rank does not have its `__main__`."""
+    if cached.__module__ != "__main__":
+        return cached.__qualname__
+    return _cached, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _cached(function, how):
+    return functools.lru_cache(**how)(function)
+
+
+def _cached_property(function, name):
+    """Until Python 3.12 it holds a lock, which cannot be sent."""
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def packed_call(function, args, kwargs):
+    """A call that a rank is to make, with what the session has set up for it, as bytes."""
+    return packed((sys.path, packed((function, args, kwargs, _loggers()))))
+
+
+def unpacked_call(content):
+    """In a rank: set up what the session has set up, and return a function without arguments that makes the call."""
+    path, content = unpacked(content)
+    sys.path[:] = path + [entry for entry in sys.path[1:] if entry not in path]  # PYTHONPATH may be a new one
+    function, args, kwargs, loggers = unpacked(content)
+    _set_up_logging(loggers)
+    # What the cell knew: an object of a class from a cell can then be pickled here, too (all_gather_object).
+    if getattr(function, "__module__", None) == "__main__":
+        vars(sys.modules["__main__"]).update(getattr(inspect.unwrap(function), "__globals__", {}))
+    return functools.partial(function, *args, **kwargs)
+
+
+def _loggers():
+    """What the session logs: of each logger its name, level, whether it propagates, and its handlers that print."""
+    root = logging.getLogger()
+    loggers = [root, *(one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))]
+    found = [(one.name, one.level, one.propagate, [(handler.level, handler.formatter) for handler in one.handlers
+                                    if type(handler) is logging.StreamHandler])
+             for one in loggers if not one.name.startswith("torch")]
+    return [one for one in found if one[1:] != (0, True, [])]
+
+
+def _set_up_logging(loggers):
+    for name, level, propagate, handlers in loggers:
+        logger = logging.getLogger(None if name == "root" else name)
+        logger.setLevel(level)
+        logger.propagate = propagate
+        for level, formatter in handlers:
+            handler = logging.StreamHandler()
+            handler.setLevel(level)
+            handler.setFormatter(formatter)
+            logger.addHandler(handler)
+
+
+def trust_no_older_bytecode():
+    """Have imports take no bytecode that is older than its source.
+
+    Finding: Python holds the source's time in whole seconds, and its size, against those in the bytecode. Launches are
+    so quick that a module can be edited and launched twice within a second, and `LR = 0.5` is as long as `LR = 0.1`.
+    """
+    path_stats = SourceFileLoader.path_stats
+
+    def checked(loader, path):
+        bytecode = importlib.util.cache_from_source(path)
+        if os.path.exists(bytecode) and os.stat(bytecode).st_mtime_ns <= os.stat(path).st_mtime_ns:
+            Path(bytecode).unlink(missing_ok=True)
+        return path_stats(loader, path)
+
+    SourceFileLoader.path_stats = checked
+
+
+# --------------------------------------------------------------------------------------------------------- exceptions
+
+
+def packed_exception(error):
+    """An exception as bytes; nothing if it cannot be sent."""
+    try:
+        return packed(error)
+    except Exception:
+        return b""
+
+
+def unpacked_exception(content):
+    """An exception from a rank; None where it cannot be made anew, for its class is not known here, say."""
+    try:
+        error = unpacked(content)
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None

@@ -1,0 +1,8 @@
+"""Nothing has called the script: its first frame is the last one."""
+# differs: frames
+import inspect
+import sys
+import warnings
+
+print(sys._getframe().f_back is None, len(inspect.stack()) == 1)
+warnings.warn("from above the script", stacklevel=9)

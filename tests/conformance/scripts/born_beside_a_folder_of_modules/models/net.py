@@ -1,0 +1,3 @@
+from . import parts
+
+NAME = f"net made of {parts.NAME}"

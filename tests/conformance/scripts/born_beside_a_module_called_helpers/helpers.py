@@ -1,0 +1,5 @@
+WHOSE = "the learner's"
+
+
+def launch():
+    return "no launcher"

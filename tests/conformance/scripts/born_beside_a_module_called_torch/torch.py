@@ -1,0 +1,1 @@
+"""Somebody's first steps."""

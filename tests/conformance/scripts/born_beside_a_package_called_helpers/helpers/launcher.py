@@ -1,0 +1,1 @@
+NAME = "the learner's launcher"

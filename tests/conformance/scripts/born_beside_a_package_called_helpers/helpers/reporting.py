@@ -1,0 +1,2 @@
+def report(name):
+    print("the learner's report of", name)

@@ -1,0 +1,1 @@
+WHOSE = "my psutil"

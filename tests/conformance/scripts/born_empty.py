@@ -1,0 +1,1 @@
+"""An empty script does nothing, in good order."""

@@ -1,0 +1,18 @@
+"""The interpreter is as it is at its start."""
+# differs: interpreter
+import decimal
+import faulthandler
+import gc
+import locale
+import sys
+import threading
+import tracemalloc
+
+print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.gettrace(), sys.getprofile())
+print(gc.isenabled(), gc.get_threshold(), gc.callbacks, gc.get_debug())
+print(sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__,
+      sys.unraisablehook is sys.__unraisablehook__, threading.excepthook is threading.__excepthook__,
+      sys.breakpointhook is sys.__breakpointhook__)
+print(faulthandler.is_enabled(), tracemalloc.is_tracing(), decimal.getcontext().prec)
+print(locale.setlocale(locale.LC_NUMERIC), locale.getpreferredencoding(), sys.getfilesystemencoding())
+print(sys.pycache_prefix, hasattr(sys, "ps1"), sys.implementation.name)

@@ -1,0 +1,8 @@
+"""The command line is what was given, word by word."""
+# args: --lr 0.1 --name a=b -v -- rest
+import os
+import sys
+
+print(sys.argv, sys.orig_argv[1:], sys.orig_argv[0] == sys.executable)
+print(sys.path[0] == os.path.dirname(os.path.realpath(__file__)), os.getcwd() == sys.path[0])
+print(sys.flags.dev_mode, sys.flags.optimize, sys.flags.safe_path, sys.flags.no_site)

@@ -1,0 +1,4 @@
+import os
+import sys
+
+print("other program of rank", os.environ["RANK"], sys.argv)

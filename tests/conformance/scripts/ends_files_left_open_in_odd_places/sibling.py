@@ -1,0 +1,1 @@
+log = open("sibling.txt", "w")

@@ -1,0 +1,16 @@
+"""A pool of threads that nobody has shut down finishes its work."""
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+
+def save(number):
+    time.sleep(0.2)
+    Path(f"saved-{os.environ['RANK']}-{number}").write_text("all")
+
+
+pool = ThreadPoolExecutor(2)
+for number in range(3):
+    pool.submit(save, number)
+print("submitted")

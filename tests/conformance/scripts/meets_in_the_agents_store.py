@@ -1,0 +1,16 @@
+"""torchrun's own store answers at MASTER_PORT; launch has no such store."""
+# differs: agent-store
+# nprocs: 1
+import datetime
+import os
+
+import torch.distributed as dist
+
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where C++ says it at length
+try:
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                          timeout=datetime.timedelta(seconds=1))
+    store.set("key", "value")
+    print(store.get("key"))
+except dist.DistError as error:
+    print(type(error).__name__)

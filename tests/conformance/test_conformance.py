@@ -1,0 +1,71 @@
+"""What a script does under launch is what it does under torchrun: every script against the record.
+
+`python -m tests.conformance.compare NAME` shows what differs; `python -m tests.conformance.record NAME` asks
+torchrun anew.
+"""
+
+import re
+
+import pytest
+import torch
+
+from tests.conformance import outcome
+from tests.conformance.record import LAUNCH, TORCHRUN, recorded
+from tests.conformance.script import HERE, NAMES, SCRIPTS, read
+
+EQUAL = [name for name in NAMES if not read(name).differs]
+DIFFERENT = [name for name in NAMES if read(name).differs]
+#: Scripts of each kind, for the launch without a fork server, which takes seconds: each rank imports torch.
+TELLING = ["born_draws_differ_between_ranks", "born_as_main", "ends_file_left_open", "ends_by_an_exception",
+           "meets_by_env"]
+PAGE = HERE.parents[1] / "docs" / "launch.md"
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if read(name).slow else ())
+                                  for name in EQUAL])
+def test_launch_does_what_torchrun_does(name):
+    assert outcome.of(name, "launch") == recorded(TORCHRUN)[name], read(name).says
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_where_launch_differs_it_does_what_its_page_says(name):
+    got = outcome.of(name, "launch")
+    assert got == recorded(LAUNCH)[name], read(name).says
+    assert got != recorded(TORCHRUN)[name], "launch does what torchrun does now: take its row out of the page"
+
+
+def test_a_few_scripts_without_a_fork_server():
+    got = outcome.by_spawn(TELLING)
+    assert got == {name: recorded(TORCHRUN)[name] for name in TELLING}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EQUAL)
+def test_launch_without_a_fork_server_does_what_torchrun_does(name):
+    assert outcome.by_spawn([name])[name] == recorded(TORCHRUN)[name], read(name).says
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_torchrun_still_does_what_is_recorded(name):
+    assert outcome.of(name, "torchrun") == recorded(TORCHRUN)[name], read(name).says
+
+
+def test_scripts_are_short_and_recorded():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in SCRIPTS.rglob("*.py")}
+    assert not {name: length for name, length in lengths.items() if length > 25}
+    assert sorted(recorded(TORCHRUN)) == NAMES
+    assert sorted(recorded(LAUNCH)) == DIFFERENT
+    assert all(re.match(r'(# coding.*\n)?"""', read(name).source) for name in NAMES)
+
+
+def test_the_page_names_every_difference_and_no_other():
+    """A row of its table begins with the key, as code. A script or a test beside it has `# differs: key`."""
+    text = "\n".join(path.read_text(encoding="utf-8-sig") for path in HERE.rglob("*.py"))
+    shown = set(re.findall(r"^# differs: ([a-z-]+)$", text, re.M))
+    assert shown == set(re.findall(r"^\| `([a-z-]+)`", PAGE.read_text(), re.M))
+
+
+@pytest.mark.long
+def test_the_record_is_of_this_torch():
+    assert f'"torch": "{torch.__version__.partition("+")[0]}"' in TORCHRUN.read_text()

@@ -1,0 +1,136 @@
+"""The traps that launching ranks has to avoid: each private name that it needs is there, and the trap is avoided.
+
+When a new Python or torch fails one of these, read the finding beside the code: a name has moved, or the code can go.
+"""
+
+import datetime
+import os
+import re
+import time
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch.distributed as dist
+
+from helpers import launch
+from helpers.hardware import hardware
+from helpers.launcher import meeting, server
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def test_the_servers_memory_lies_in_huge_pages():
+    pid = server.wait_until_ready().process.pid
+    if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 1):
+        pytest.skip("this Linux gathers nothing")
+    memory = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    kilobytes = dict(re.findall(r"(\w+): +(\d+) kB", memory))
+    assert int(kilobytes["AnonHugePages"]) > int(kilobytes["Anonymous"]) / 2, kilobytes
+
+
+def test_a_rank_dies_with_the_server():
+    def signal_at_the_parents_death():
+        import ctypes
+
+        number = ctypes.c_int()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
+        return number.value
+
+    assert launch(signal_at_the_parents_death, nprocs=1, show=False).results == [9]
+
+
+def test_packages_are_looked_through_once():
+    def looked_up():
+        import importlib.metadata
+
+        return importlib.metadata.entry_points.cache_info().currsize
+
+    assert launch(looked_up, nprocs=1, show=False).results == [1], "the server has filled it for its ranks"
+
+
+def test_exit_functions_of_the_servers_imports_are_not_the_ranks():
+    def registered():
+        import weakref
+
+        return sum(finalizer.atexit for finalizer in list(weakref.finalize._registry))
+
+    assert launch(registered, nprocs=1, show=False).results == [0]
+
+
+def test_groups_meet_through_files_and_no_store_listens():
+    def store():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        inner = dist.distributed_c10d._get_default_store()
+        while hasattr(inner, "underlying_store"):
+            inner = inner.underlying_store
+        return type(inner).__name__
+
+    expected = "FileStore" if hardware.gpus else "QuickFileStore"
+    assert launch(store, nprocs=2, show=False).results == [expected] * 2
+
+
+def test_the_store_that_looks_oftener_does_what_torchs_own_does(tmp_path):
+    def asked(store):
+        within = dist.PrefixStore("group", store)
+        within.set("a", "1")
+        with pytest.raises(RuntimeError) as error:
+            within.wait(["never"], datetime.timedelta(milliseconds=100))
+        return [within.get("a"), within.add("n", 2), within.add("n", 3), within.compare_set("a", "1", "2"),
+                within.check(["a", "n"]), within.check(["b"]), within.num_keys(), within.delete_key("n"),
+                within.check(["n"]), within.wait(["a"]), within.clone().get("a"), str(error.value)]
+
+    ours, theirs = meeting.quick_store(str(tmp_path / "ours"), 1), dist.FileStore(str(tmp_path / "theirs"), 1)
+    assert asked(ours) == asked(theirs)
+    Thread(target=lambda: (time.sleep(0.2), ours.set("late", "2"))).start()
+    assert ours.get("late") == b"2", "it goes on looking when it no longer looks often"
+
+
+def test_no_rank_leaves_a_meeting_before_all_are_connected():
+    def form_a_group():
+        import torch.distributed as dist
+
+        c10d = dist.distributed_c10d
+        connect = c10d._new_process_group_helper
+
+        def slowly(*args, **kwargs):
+            formed = connect(*args, **kwargs)
+            time.sleep(0.5)
+            return formed
+
+        if os.environ["RANK"] == "1":
+            c10d._new_process_group_helper = slowly
+        began = time.monotonic()
+        dist.init_process_group("gloo")
+        return time.monotonic() - began > 0.4
+
+    assert launch(form_a_group, nprocs=2, show=False, timeout=60).results == [True, True]
+
+
+def test_destroyed_groups_are_kept():
+    def kept():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        assert dist.distributed_c10d._world.pg_map, "the name that is kept"
+        dist.destroy_process_group()
+        cells = dict(zip(dist.destroy_process_group.__code__.co_freevars, dist.destroy_process_group.__closure__,
+                         strict=True))
+        return len(cells["kept"].cell_contents)
+
+    assert launch(kept, nprocs=2, show=False).results == [1, 1]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="no NVIDIA GPU here")
+def test_the_server_never_initialises_cuda():
+    def compute():
+        import torch
+
+        return torch.cuda._is_in_bad_fork(), torch.ones(2, device="cuda").sum().item()
+
+    import torch
+
+    torch.ones(1, device="cuda")  # CUDA already used in the kernel
+    assert launch(compute, nprocs=2, show=False).results == [(False, 2.0)] * 2
