@@ -1,4 +1,7 @@
-"""What `launch` is given: refused with advice before anything starts, or made into work that can be sent."""
+"""What `launch` is given: refused with advice before anything starts, or made into work that can be sent.
+
+What is refused is a TypeError, ValueError, FileNotFoundError, IsADirectoryError, SyntaxError or RuntimeError.
+"""
 
 import difflib
 import inspect
@@ -24,11 +27,7 @@ NO_RANK = ("launch passes no rank, as `mp.spawn` does: every rank gets the same 
 
 
 def refuse_inside_a_rank():
-    """Refuse a launch from inside a rank, or from a process forked from the notebook's.
-
-    Raises:
-        RuntimeError: always in such a process.
-    """
+    """Refuse a launch from inside a rank, or from a process forked from the notebook's."""
     if RUN_FOLDER in os.environ:
         raise RuntimeError("launch() was called inside a rank. A worker script or function is what launch() starts; "
                            "call launch() in the notebook only, not in the script.")
@@ -37,12 +36,7 @@ def refuse_inside_a_rank():
 
 
 def checked_nprocs(nprocs, gpus):
-    """`nprocs` as an int.
-
-    Raises:
-        TypeError: it is not a whole number.
-        ValueError: it is below 1 or more than this machine can sensibly run, or `gpus` are more than are here.
-    """
+    """`nprocs` as an int: at least 1, not more than this machine can sensibly run, with as many GPUs as are here."""
     try:
         if isinstance(nprocs, bool):
             raise TypeError
@@ -68,12 +62,7 @@ def checked_nprocs(nprocs, gpus):
 
 
 def checked_timeout(timeout):
-    """`timeout` as seconds.
-
-    Raises:
-        TypeError: it is not a number.
-        ValueError: it is not above zero, or endless.
-    """
+    """`timeout` as seconds, above zero and not endless."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(f"timeout must be a number of seconds such as 60, not {timeout!r}")
     if not (timeout > 0 and math.isfinite(timeout)):
@@ -82,11 +71,7 @@ def checked_timeout(timeout):
 
 
 def checked_environment(env):
-    """The environment of a run: the notebook's of this moment, changed by `env`.
-
-    Raises:
-        TypeError: `env` is not a dict of texts; None takes a variable away.
-    """
+    """The environment of a run: the notebook's of this moment, changed by `env`, where None takes a variable away."""
     changes = env or {}
     if not isinstance(changes, dict) or not all(isinstance(name, str) and isinstance(value, str | None)
                                                 for name, value in changes.items()):
@@ -95,14 +80,7 @@ def checked_environment(env):
 
 
 def packed_work(what, args, kwargs, module):
-    """What the ranks are to do, as a picklable dict that `rank.py` runs.
-
-    Raises:
-        FileNotFoundError, IsADirectoryError: there is no such script.
-        SyntaxError: the script cannot be compiled.
-        TypeError: the arguments do not fit, or something cannot be sent to another process.
-        ValueError: the script is a notebook.
-    """
+    """What the ranks are to do, as a picklable dict that `rank.py` runs."""
     is_name = isinstance(what, str | os.PathLike)
     if isinstance(args, str | bytes) or not isinstance(args, list | tuple):
         example = 'args=["--epochs", "3"]' if is_name else "args=(0.1,)"
@@ -187,11 +165,9 @@ def unsendable(function, args, kwargs=None):
     candidates = [(f"argument {name}, a {type(value).__name__},", value) for name, value in given.items()]
     if code := getattr(function, "__code__", None):
         used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        unassigned = types.CellType()
-        used |= {name: cell.cell_contents for name, cell in cells if cell != unassigned}
-        candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", value)
-                       for name, value in used.items()]
+        closure, unassigned = zip(code.co_freevars, function.__closure__ or (), strict=True), types.CellType()
+        used |= {name: cell.cell_contents for name, cell in closure if cell != unassigned}
+        candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", used[name]) for name in used]
     for description, value in candidates:
         try:
             sending.packed(value)

@@ -37,11 +37,7 @@ def answer_input_with(files):
 
 
 def in_the_notebook(name):
-    """The `__getattr__` of a rank's `__main__`: what a cell has defined and nobody has sent, say a class in a file.
-
-    Raises:
-        AttributeError: no cell has, or it cannot be sent.
-    """
+    """The `__getattr__` of a rank's `__main__`: what a cell has defined and nobody has sent, say a class in a file."""
     answer = None if name.startswith("__") else _ask("name", name)
     if not answer:
         raise AttributeError(f"module '__main__' has no attribute {name!r}")

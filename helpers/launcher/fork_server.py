@@ -19,6 +19,7 @@ import importlib.metadata
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import tempfile
@@ -33,10 +34,6 @@ MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.ut
 
 def main(descriptor, kernels_folders):
     """Serve the kernel that holds the other end of the socket `descriptor`; so begin the paths of its folders."""
-    # Jupyter interrupts and kills a kernel together with its process group. The server must not hear of the first,
-    # and must survive the second, to clean up.
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     kernel = socket.socket(fileno=descriptor)
     with tempfile.TemporaryDirectory(prefix="helpers-ranks-") as folder:  # torch._dynamo makes one when it is imported
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
@@ -47,8 +44,10 @@ def main(descriptor, kernels_folders):
         _serve(kernel, ranks)
     from helpers.launcher import processes
 
+    groups = [int(file.rpartition("-")[2]) for file in glob.glob(f"{kernels_folders}*/group-*")]
+    processes.end_groups(groups, lambda: _tell_ends(ranks))
     for folder in glob.glob(f"{kernels_folders}*"):
-        processes.remove_run(folder, lambda: _tell_ends(ranks))
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # nothing is left to do: Python would take 2,000 modules apart, for a fifth of a second
 
 

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
+_stores = []  # by which this rank has met others: groups keep the C++ half of a store alive, and not Python's
+
 
 def meet_by_file(path):
     """Let `init_process_group()` meet the other ranks through files at `path`, not at MASTER_ADDR:MASTER_PORT.
@@ -23,7 +25,6 @@ def meet_by_file(path):
     handlers = sys.modules[dist.rendezvous.__module__]._rendezvous_handlers
     over_network = handlers["env"]
     ours = _address()
-    stores = []  # kept, for groups keep the C++ half of a store alive, and not Python's
     meetings = collections.Counter()  # by the number of ranks that meet: some may have met without the others before
 
     def by_file(url, timeout=dist.constants.default_pg_timeout, **options):
@@ -39,7 +40,7 @@ def meet_by_file(path):
         # Where there are GPUs, NCCL's watchdog asks the store from a thread, at any time, Python's end included.
         store = dist.FileStore(where, world_size) if device_count() else quick_store(where, world_size)
         store.set_timeout(timeout)
-        stores.append(store)
+        _stores.append(store)
         try:
             yield store, rank, world_size
         finally:  # `init_process_group` drops this generator when it returns
@@ -114,6 +115,17 @@ def _let_all_connect(where, rank, world_size, seconds=2.0):
     limit = time.monotonic() + seconds
     while time.monotonic() < limit and not all(os.path.exists(f"{where}-{other}") for other in range(world_size)):
         time.sleep(0.0005)
+
+
+def stay_for_late_ranks(all_done, seconds=2.0):
+    """Where a group was formed, stay until all ranks are done, but not for long: a rank takes its connections along.
+
+    Finding: without this, ranks that count what their connections have sent find one gone, 1 time in 3. Under torchrun
+    a rank stays for the 0.2 s that Python needs to end.
+    """
+    limit = time.monotonic() + seconds
+    while _stores and not all_done() and time.monotonic() < limit:
+        time.sleep(0.001)
 
 
 def keep_destroyed_groups():

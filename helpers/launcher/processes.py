@@ -3,13 +3,11 @@
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 from helpers.launcher import rank as rank_module
 from helpers.launcher import server
@@ -60,11 +58,7 @@ class Processes:
         self.processes = []
 
     def start(self):
-        """Start every rank.
-
-        Raises:
-            RuntimeError: a process could not be started; none is left running.
-        """
+        """Start every rank. Where that cannot be, RuntimeError, and none is left running."""
         kind = Forked if server.START_METHOD == "forkserver" else Spawned
         for last_try in (False, True):
             try:
@@ -130,11 +124,8 @@ def end_groups(pids, reap):
     """End the process groups that are named after their leaders, `pids`: ranks, and what they have started.
 
     All are asked first, and given a moment to save what they have. A rank is killed before its group, because in the
-    group is the resource tracker of multiprocessing, which frees the shared memory of a rank that is gone.
-
-    Args:
-        pids: The groups.
-        reap: Called while waiting. The parent of the leaders must take note of their ends: until then they exist.
+    group is the resource tracker of multiprocessing, which frees the shared memory of a rank that is gone. `reap` is
+    called while waiting: the parent of the leaders must take note of their ends, for until then they exist.
     """
     if not hasattr(os, "killpg"):
         return
@@ -148,12 +139,6 @@ def end_groups(pids, reap):
         while any(map(_exists, pids)) and time.monotonic() < end:
             time.sleep(0.001)
             reap()
-
-
-def remove_run(folder, reap):
-    """End all that a run has started, and remove its files."""
-    end_groups([int(file.name.removeprefix("group-")) for file in Path(folder).glob("group-*")], reap)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _exists(group):

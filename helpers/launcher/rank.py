@@ -36,7 +36,11 @@ def main(folder, rank):
     with open(Path(folder, "work"), "rb") as file:
         work = pickle.load(file)
     _become_a_rank(files, folder, rank, work)
-    ending.end(_exit_code(files, me, work))
+    code = _exit_code(files, me, work)
+    if code == 0:
+        ranks = [Files(folder, other) for other in range(int(work["environment"]["WORLD_SIZE"]))]
+        meeting.stay_for_late_ranks(lambda: all(one.result.exists() or one.failure.exists() for one in ranks))
+    ending.end(code)
 
 
 def spawned(folder, rank):
@@ -96,10 +100,9 @@ def _become_a_rank(files, folder, rank, work):
 
 def _write_to(log):
     """Send all that this process prints, from C++ too, to `log`, at once: a killed rank leaves its last words."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
@@ -170,8 +173,8 @@ def _prefer_modules_in(folder):
     """Forget imported modules that the script has of its own beside it, such as a `helpers.py`."""
     if not os.path.isdir(folder):
         return
-    for name in {entry.partition(".")[0] for entry in os.listdir(folder)} & set(sys.modules) - {"__main__"}:
-        own = importlib.machinery.PathFinder.find_spec(name, [folder])
+    for name in {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}:
+        own = importlib.machinery.PathFinder.find_spec(name, [folder]) if name in sys.modules else None
         if own and own.origin and own.origin != getattr(sys.modules[name], "__file__", None):
             for other in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
                 del sys.modules[other]

@@ -229,12 +229,13 @@ class _Watch:
         return logs
 
     def results(self, failures, logs):
-        """What the ranks have returned that did not fail, {rank: result}; for a script, what they reported."""
+        """What the ranks have returned that came to their end, {rank: result}; for a script, what they reported."""
         failed = {failure.rank for failure in failures if failure.exitcode is not None}
+        done = [rank for rank, files in enumerate(self.ranks.files)
+                if rank not in failed and (files.result.exists() or not failures)]
         if self.is_script:
-            return {rank: rows for rank, rows in enumerate(self.reports) if rank not in failed}
-        return {rank: _unpacked(rank, files, logs) for rank, files in enumerate(self.ranks.files)
-                if rank not in failed and files.result.exists()}
+            return {rank: self.reports[rank] for rank in done}
+        return {rank: _unpacked(rank, self.ranks.files[rank], logs) for rank in done}
 
     def _hung(self, timeout):
         codes = self.ranks.exitcodes()

@@ -25,11 +25,7 @@ _EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:
 
 
 def packed(thing):
-    """`thing` as bytes.
-
-    Raises:
-        Exception: it, or something in it, cannot be sent.
-    """
+    """`thing` as bytes; an exception of any kind where it, or something in it, cannot be sent."""
     names = {id(pkgutil.resolve_name(name)): name for name in _EVERYWHERE if name.partition(":")[0] in sys.modules}
     class Pickler(cloudpickle.Pickler):
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
@@ -138,11 +134,18 @@ def unpacked_call(content):
 def _loggers():
     """What the session logs: of each logger its name, level, whether it propagates, and its handlers that print."""
     root = logging.getLogger()
-    loggers = [root, *(one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))]
-    found = [(one.name, one.level, one.propagate, [(handler.level, handler.formatter) for handler in one.handlers
-                                    if type(handler) is logging.StreamHandler])
-             for one in loggers if not one.name.startswith("torch")]
-    return [one for one in found if one[1:] != (0, True, [])]
+    found = []
+    for one in (root, *root.manager.loggerDict.values()):
+        if isinstance(one, logging.Logger) and not one.name.startswith("torch"):
+            handlers = [(handler.level, handler.formatter) for handler in one.handlers if _prints(handler)]
+            if one.level or handlers or not one.propagate:
+                found.append((one.name, one.level, one.propagate, handlers))
+    return found
+
+
+def _prints(handler):
+    """Whether a handler only prints. (Those of Jupyter's own programs do, too; to import their format takes 20 ms.)"""
+    return type(handler) is logging.StreamHandler and not type(handler.formatter).__module__.startswith("traitlets")
 
 
 def _set_up_logging(loggers):

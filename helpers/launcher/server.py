@@ -23,7 +23,8 @@ READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "OPENBLAS
 
 # No library may start threads while the server imports it, and nothing may initialise CUDA (see `fork_server.py`).
 _SERVERS_OWN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-                "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "HELPERS_FORK_SERVER": "1"}
+                "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+                "HELPERS_FORK_SERVER": "1"}
 
 _ROOT = str(Path(__file__).parents[2])
 #: What a new Python runs before it can import this package. The other entries of `sys.path` stay as they are.
@@ -41,17 +42,15 @@ class Server:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         main = f"from helpers.launcher import fork_server; fork_server.main({theirs.fileno()}, {_folders()!r})"
         with theirs:
+            # A session of its own: Jupyter interrupts and kills a kernel together with its process group. The server
+            # must not hear of the first, and must survive the second, to clean up.
             self.process = subprocess.Popen(
                 [sys.executable, "-u", "-c", BEGINNING + main], env={**environment, **_SERVERS_OWN},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno()], start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def becomes_ready(self, seconds):
-        """Wait until the server has imported torch; return False if it dies.
-
-        Raises:
-            RuntimeError: it could not import something, or is not ready after `seconds`.
-        """
+        """Wait until the server has imported torch; return False if it dies."""
         if not self.ready:
             if not select.select([self.socket], [], [], seconds)[0]:
                 raise RuntimeError(f"the fork server has not imported torch after {seconds:g} s; is the disk very "
@@ -65,11 +64,7 @@ class Server:
         return self.ready
 
     def fork(self, folder, rank):
-        """Start a rank; return its process id, and the socket on which its exit code will come.
-
-        Raises:
-            ConnectionError: the server has died.
-        """
+        """Start a rank; return its process id, and the socket on which its exit code will come."""
         connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             asked = json.dumps({"folder": str(folder), "rank": rank})
@@ -87,13 +82,7 @@ class Server:
 
 
 def start(environment=None):
-    """Return the fork server for this environment (default: the kernel's of now); start it unless it runs.
-
-    It does not wait for the server's imports.
-
-    Raises:
-        OSError: no process could be started.
-    """
+    """Return the fork server for this environment (default: the kernel's of now), which may still import torch."""
     global _current
     environment = os.environ if environment is None else environment
     with _lock:
@@ -109,7 +98,7 @@ def wait_until_ready(environment=None, seconds=120):
     """Return a fork server for this environment that has imported torch; None where ranks are spawned.
 
     Raises:
-        RuntimeError: the server could not import torch, died again and again, or is not ready after `seconds`.
+        RuntimeError: there is none, with advice.
     """
     if START_METHOD != "forkserver":
         return None
@@ -124,7 +113,7 @@ def wait_until_ready(environment=None, seconds=120):
 
 
 def fork(folder, rank, environment):
-    """Start a rank from the fork server; return its process id and the socket on which its exit code will come.
+    """Start a rank; return its process id and the socket on which its exit code will come.
 
     Raises:
         ConnectionError: the server has died. The next call starts another one.
@@ -140,12 +129,8 @@ def fork(folder, rank, environment):
 
 def run_folder():
     """A new empty folder, which goes with the kernel, however that ends (but not by `kill -9` where ranks are spawned).
-
-    Raises:
-        OSError: the temporary folder cannot be written.
     """
-    start_of_name = os.path.basename(_folders())
-    return Path(tempfile.mkdtemp(prefix=start_of_name))
+    return Path(tempfile.mkdtemp(prefix=os.path.basename(_folders())))
 
 
 def _folders():
