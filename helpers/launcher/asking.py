@@ -1,7 +1,7 @@
 """What a rank asks the notebook while it runs: a line from the person (`input`, `breakpoint`), or a name of a cell.
 
 The rank leaves its question in a file and waits for the answer in another; the notebook looks for questions whenever
-it looks at the logs. Only what was forked from the rank itself keeps Python's own `input`: two cannot ask at once.
+it looks at the logs. A process that the rank has forked asks nothing: two cannot ask at once.
 """
 
 import builtins
@@ -22,6 +22,8 @@ def answer_input_with(files):
     me, read = os.getpid(), builtins.input
 
     def ask(kind, text):
+        if os.getpid() != me:
+            return b""
         write(files.question, json.dumps([kind, text]).encode())
         while not files.answer.exists():
             time.sleep(0.01)
@@ -30,7 +32,7 @@ def answer_input_with(files):
         return answer
 
     def asking_input(prompt=""):
-        line = json.loads(ask("input", str(prompt))) if os.getpid() == me else None
+        line = json.loads(ask("input", str(prompt)) or "null")
         return read(prompt) if line is None else line
 
     _ask, builtins.input = ask, asking_input

@@ -27,6 +27,7 @@ _EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:
 def packed(thing):
     """`thing` as bytes; an exception of any kind where it, or something in it, cannot be sent."""
     names = {id(pkgutil.resolve_name(name)): name for name in _EVERYWHERE if name.partition(":")[0] in sys.modules}
+
     class Pickler(cloudpickle.Pickler):
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
             type(functools.cache(_cached)): _reduced_cache,
