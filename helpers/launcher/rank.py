@@ -72,6 +72,7 @@ def _become_a_rank(files, folder, rank, work):
     os.environ.update(work["environment"])
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), ROLE_RANK=str(rank))
     os.environ.update({"TORCHELASTIC_ERROR_FILE": str(files.torchs_failure), REPORT_FILE: str(files.reports)})
+    threading.main_thread()._set_native_id()  # up to Python 3.12, a fork keeps the server's
     tempfile.tempdir = None  # TMPDIR and TZ may have changed since the server read them
     if hasattr(time, "tzset"):
         time.tzset()

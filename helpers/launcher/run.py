@@ -21,6 +21,8 @@ TIMEOUT = 600
 LEAVE = 1.0
 #: Seconds to wait for the root of a failure, once a rank has told only that another one is gone.
 ROOT_WAIT = 1.0
+#: Seconds in which the other ranks may end by themselves, once one has failed: to say that a peer is lost, for example.
+PEERS_WAIT = 0.3
 #: Seconds that a rank that has failed is given for its exit functions and threads.
 END_WAIT = 5.0
 #: Seconds between two looks at the ranks' logs: often at first, then rarely, for looking takes time from training.
@@ -67,7 +69,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
             `helpers.launcher.output.Quiet`.
         on_report: Called as `on_report(rank, row)` for each row that a rank reports, while it runs.
         stop: A `threading.Event` that ends the run when it is set, as an interrupt would.
-        grace: Seconds that the other ranks are given, once one has failed, to finish or to fail as well.
+        grace: Seconds that the other ranks are given, once one has failed, to finish or to fail as well; 0.3 at least.
 
     Returns:
         A `Run`.
@@ -187,7 +189,7 @@ class _Watch:
         """Seconds to go on waiting once a rank has failed."""
         if all(codes[failure.rank] is None for failure in failures):
             return END_WAIT  # its threads and exit functions may have something to do
-        return ROOT_WAIT if failures[0].is_consequence else self.grace
+        return ROOT_WAIT if failures[0].is_consequence else max(self.grace, PEERS_WAIT)
 
     def look(self):
         """Pass on what the ranks have printed and reported since the last look; return whether there was anything."""
