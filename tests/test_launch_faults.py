@@ -1,8 +1,10 @@
 """launch under faults: each ends within its time with an error that a learner can act on, and leaves nothing behind."""
 
+import dataclasses
 import os
 import pickle
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -534,3 +536,91 @@ def test_a_terminal_that_cannot_show_a_character_shows_its_number():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.stdout == "[0] \\xe9\n", done.stderr
+
+
+def test_many_open_files_do_not_matter():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard[1]), hard[1]))
+    many = [open(os.devnull) for _ in range(1100)]  # more than select(2) can look at
+    try:
+        assert launch(lambda: 5, nprocs=1, show=False).results == [5]
+    finally:
+        for file in many:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, hard)
+
+
+def test_a_launch_in_another_environment_leaves_one_that_runs_alone():
+    results = []
+
+    def launch_slowly():
+        results.extend(launch(lambda: time.sleep(4) or 1, nprocs=1, show=False).results)
+
+    slow = threading.Thread(target=launch_slowly)
+    slow.start()
+    time.sleep(1)
+    assert launch(lambda: 2, nprocs=1, show=False, env={"PYTHONWARNINGS": "ignore"}).results == [2]
+    slow.join(60)
+    assert results == [1]
+
+
+def test_an_import_that_fails_is_told_each_time():
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="Invalid log settings"):
+            launch(print, nprocs=1, show=False, env={"TORCH_LOGS": "nonsense"})
+        assert time.monotonic() - began < 60
+    assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
+
+
+@pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A": "a\0b"}, {"A": 1}, ["A"]])
+def test_what_is_no_environment_is_refused(env):
+    with pytest.raises(TypeError, match="env must be a dict of texts"):
+        launch(print, nprocs=1, env=env)
+
+
+def test_an_exception_that_cannot_be_changed_is_the_cause():
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+        pass
+
+    def fail():
+        raise Frozen()
+
+    error, _ = failing(fail, nprocs=1)
+    assert type(error.__cause__).__name__ == "Frozen" and says(error, "Frozen")
+
+
+def test_a_kernel_whose_child_lives_on_leaves_nothing(tmp_path):
+    """The child holds the kernel's end of the fork server's socket."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "COURSE_TEST_MARK": f"mark-{tmp_path.name}-{os.getpid()}"}
+    code = KERNEL.replace("launch(work", "import multiprocessing\nmultiprocessing.get_context('fork').Process("
+                          "target=time.sleep, args=(20,)).start()\nlaunch(work")
+    kernel = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    assert kernel.stdout.readline() == "up\n" and kernel.stdout.readline() == "up\n"
+    kernel.kill()
+    kernel.wait(20)
+    kernel.stdout.close()
+    assert eventually(lambda: not list(tmp_path.iterdir()), 15), list(tmp_path.rglob("*"))
+    for child in running(environment["COURSE_TEST_MARK"]):
+        child.kill()
+
+
+def test_threads_of_a_rank_that_ask_at_once_are_answered_one_by_one():
+    def ask():
+        errors = []
+
+        def asks():
+            try:
+                input("? ")
+            except EOFError as error:
+                errors.append(str(error))
+
+        threads = [threading.Thread(target=asks) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return errors
+
+    assert launch(ask, nprocs=1, show=False, timeout=30).results == [["EOF when reading a line"] * 3]

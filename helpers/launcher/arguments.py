@@ -73,10 +73,14 @@ def checked_timeout(timeout):
 def checked_environment(env):
     """The environment of a run: the notebook's of this moment, changed by `env`, where None takes a variable away."""
     changes = env or {}
-    if not isinstance(changes, dict) or not all(isinstance(name, str) and isinstance(value, str | None)
-                                                for name, value in changes.items()):
+    if not isinstance(changes, dict) or not all(_is_a_variable(*change) for change in changes.items()):
         raise TypeError(f'env must be a dict of texts, for example env={{"OMP_NUM_THREADS": "2"}}, not {env!r:.100}')
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+
+
+def _is_a_variable(name, value):
+    texts = isinstance(name, str) and isinstance(value, str | None)
+    return texts and name != "" and "=" not in name and "\0" not in f"{name}{value}"
 
 
 def packed_work(what, args, kwargs, module):

@@ -8,6 +8,7 @@ import builtins
 import json
 import os
 import sys
+import threading
 import time
 
 from helpers.launcher import output, sending
@@ -19,17 +20,18 @@ _ask = None  # set in a rank
 def answer_input_with(files):
     """In a rank: have `input`, and so `breakpoint`, ask the notebook; EOFError where nobody can answer, as without."""
     global _ask
-    me, read = os.getpid(), builtins.input
+    me, read, one_at_a_time = os.getpid(), builtins.input, threading.Lock()
 
     def ask(kind, text):
         if os.getpid() != me:
             return b""
-        write(files.question, json.dumps([kind, text]).encode())
-        while not files.answer.exists():
-            time.sleep(0.01)
-        answer = files.answer.read_bytes()
-        files.answer.unlink()
-        return answer
+        with one_at_a_time:
+            write(files.question, json.dumps([kind, text]).encode())
+            while not files.answer.exists():
+                time.sleep(0.01)
+            answer = files.answer.read_bytes()
+            files.answer.unlink()
+            return answer
 
     def asking_input(prompt=""):
         line = json.loads(ask("input", str(prompt)) or "null")
@@ -48,11 +50,10 @@ def in_the_notebook(name):
 
 
 def answer(rank, files):
-    """In the notebook: answer what a rank asks, if it does."""
-    if files.question.exists():
-        kind, text = json.loads(files.question.read_bytes())
-        files.question.unlink()
-        write(files.answer, _line(f"[{rank}] {text}") if kind == "input" else _named(text))
+    """In the notebook: answer what a rank asks."""
+    kind, text = json.loads(files.question.read_bytes())
+    files.question.unlink()
+    write(files.answer, _line(f"[{rank}] {text}") if kind == "input" else _named(text))
 
 
 def _line(prompt):

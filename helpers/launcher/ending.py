@@ -6,6 +6,7 @@ go, so that files close and `__del__` is called.
 """
 
 import atexit
+import ctypes
 import gc
 import itertools
 import os
@@ -55,6 +56,8 @@ def end(code):
             stream.flush()
         except Exception:
             pass
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)  # what C code has left open
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

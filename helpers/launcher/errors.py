@@ -1,10 +1,12 @@
 """RankError: which rank failed first, why, and what the others were doing."""
 
+import contextlib
 import itertools
 import json
 import linecache
 import os
 import re
+import shutil
 import signal
 from dataclasses import dataclass, field
 
@@ -49,8 +51,11 @@ class RankError(RuntimeError):
         first = self.failures[0]
         self.rank, self.exitcode = first.rank, first.exitcode
         self.__cause__ = RankTraceback(first.traceback.rstrip())  # what a terminal shows above the message
-        if error := sending.unpacked_exception(first.exception):
-            error.__cause__, self.__cause__ = self.__cause__, error
+        error = sending.unpacked_exception(first.exception)
+        if error is not None:
+            with contextlib.suppress(AttributeError):  # a frozen dataclass
+                error.__cause__ = self.__cause__
+            self.__cause__ = error
 
     def __reduce__(self):
         return type(self), (str(self), self.failures, self.logs, self.results)
@@ -106,7 +111,9 @@ def failure_of(rank, files, exitcode, is_script):
     if exitcode == 0:
         return Failure(rank, 0, "left before its work was done, with exit code 0 (os._exit?)")
     if exitcode > 0:
-        return Failure(rank, exitcode, f"left without an exception, with exit code {exitcode} (os._exit?)")
+        full = shutil.disk_usage(files.log.parent).free < 2**20
+        why = f"the disk of {files.log.parent} is full; free it, or set TMPDIR" if full else "os._exit?"
+        return Failure(rank, exitcode, f"left without an exception, with exit code {exitcode} ({why})")
     name = _signal_name(-exitcode)
     where, hint = doing(files.stack), _HINTS.get(name)
     return Failure(rank, exitcode, f"died: {name}{f' {where}' if where else ''}{f' ({hint})' if hint else ''}")
@@ -161,7 +168,7 @@ def _place(file):
 
 
 def _is_library(file):
-    return (file.startswith("<frozen") or "site-packages" in file or "dist-packages" in file
+    return (file.startswith(("<frozen", "<string>")) or "site-packages" in file or "dist-packages" in file
             or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(__file__)))
 
 

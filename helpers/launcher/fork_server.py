@@ -11,7 +11,6 @@ in its own first one. It must never initialise CUDA either.
 import atexit
 import contextlib
 import ctypes
-import functools
 import gc
 import glob
 import importlib
@@ -23,6 +22,8 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
+import traceback
 import weakref
 
 # torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; what every rank needs;
@@ -32,22 +33,29 @@ MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.ut
            "helpers.exercises.group", "helpers.instruments.collectives"]
 
 
-def main(descriptor, kernels_folders):
-    """Serve the kernel that holds the other end of the socket `descriptor`; so begin the paths of its folders."""
-    kernel = socket.socket(fileno=descriptor)
-    with tempfile.TemporaryDirectory(prefix="helpers-ranks-") as folder:  # torch._dynamo makes one when it is imported
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+def main(descriptor, begin_of_folders):
+    """Serve the kernel that holds the other end of the socket `descriptor`, and the paths of whose folders begin so."""
+    kernel, kernels_pid = socket.socket(fileno=descriptor), os.getppid()
+    with tempfile.TemporaryDirectory(prefix=os.path.basename(begin_of_folders)) as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # which torch._dynamo makes when it is imported
         failed = import_all()
-    ranks = {}  # {process id: the rank's socket}
+    ranks, groups = {}, set()  # {process id: the rank's socket}; process ids of ranks whose run is not over
     with contextlib.suppress(ConnectionError):  # the kernel has gone meanwhile
         kernel.send(json.dumps(failed).encode())
-        _serve(kernel, ranks)
+        _serve(kernel, kernels_pid, ranks, groups)
     from helpers.launcher import processes
 
-    groups = [int(file.rpartition("-")[2]) for file in glob.glob(f"{kernels_folders}*/group-*")]
-    processes.end_groups(groups, lambda: _tell_ends(ranks))
-    for folder in glob.glob(f"{kernels_folders}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    def running():
+        _tell_ends(ranks)
+        return ranks
+
+    processes.end_groups(groups, running)
+    limit = time.monotonic() + 2  # its descriptors close a moment before it is gone
+    while os.getppid() == kernels_pid and time.monotonic() < limit:
+        time.sleep(0.01)
+    if os.getppid() != kernels_pid:  # else it lives, and has only lost this server
+        for folder in glob.glob(f"{glob.escape(begin_of_folders)}*"):
+            shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # nothing is left to do: Python would take 2,000 modules apart, for a fifth of a second
 
 
@@ -61,8 +69,9 @@ def import_all():
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
     # Since 2.14, torch looks through all installed packages for backends whenever a group is made: 15 ms a launch.
-    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
-    importlib.metadata.entry_points(group="torch.distributed.backends")
+    look_up, asked = importlib.metadata.entry_points, {"group": "torch.distributed.backends"}
+    found = look_up(**asked)
+    importlib.metadata.entry_points = lambda **query: found if query == asked else look_up(**query)
     # What the imports have asked to be done at exit is about what they have imported. No rank need do it, in 35 ms.
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
@@ -89,14 +98,14 @@ def _gather_in_huge_pages():
                 madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
 
 
-def _serve(kernel, ranks):
-    """Fork ranks and tell how they end, until the kernel is gone."""
+def _serve(kernel, kernels_pid, ranks, groups):
+    """Fork ranks and tell how they end, until the kernel is gone. (A child that it has forked may hold its socket.)"""
     child_ended, signalled = socket.socketpair()
     signalled.setblocking(False)
     signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        ready, _, _ = select.select([kernel, child_ended], [], [])
+    while os.getppid() == kernels_pid:
+        ready, _, _ = select.select([kernel, child_ended], [], [], 1)
         if child_ended in ready:
             child_ended.recv(4096)
             _tell_ends(ranks)
@@ -104,9 +113,14 @@ def _serve(kernel, ranks):
             message, descriptors, _, _ = socket.recv_fds(kernel, 65536, 1)
             if not message:
                 return
-            asked, connection = json.loads(message), socket.socket(fileno=descriptors[0])
+            asked = json.loads(message)
+            if "over" in asked:
+                groups.discard(asked["over"])
+                continue
+            connection = socket.socket(fileno=descriptors[0])
             pid = _fork(asked, [kernel, child_ended, signalled, connection, *ranks.values()])
             ranks[pid] = connection
+            groups.add(pid)
             _tell(connection, pid)
 
 
@@ -116,6 +130,7 @@ def _fork(asked, sockets):
     pid = os.fork()
     if pid:
         return pid
+    os.setsid()  # a process group of its own, which can be ended together with whatever the rank starts
     for one in sockets:
         one.close()
     signal.set_wakeup_fd(-1)
@@ -125,9 +140,14 @@ def _fork(asked, sockets):
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:  # it died before the line above
         os._exit(1)
-    from helpers.launcher import rank
+    try:
+        from helpers.launcher import rank
 
-    rank.main(asked["folder"], asked["rank"])
+        rank.main(asked["folder"], asked["rank"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # whatever has gone wrong, it must not go on as the server
 
 
 def _tell_ends(ranks):

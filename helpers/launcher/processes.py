@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+from multiprocessing import connection
 
 from helpers.launcher import rank as rank_module
 from helpers.launcher import server
@@ -23,17 +23,22 @@ class Forked:
     """A rank that the fork server has started."""
 
     def __init__(self, folder, rank, environment):
-        self.pid, self.connection = server.fork(folder, rank, environment)
+        self.server, self.pid, self.connection = server.fork(folder, rank, environment)
         self.exitcode = None
 
     def poll(self):
         """Its exit code, negative for a signal; None while it runs."""
-        if self.exitcode is None and select.select([self.connection], [], [], 0)[0]:
+        if self.exitcode is None and connection.wait([self.connection], 0):
             self.exitcode = int(self.connection.recv(64) or -signal.SIGKILL)  # with the server, which had to tell
         return self.exitcode
 
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and the server is about to say so
+            os.kill(self.pid, signal.SIGKILL)
+
     def close(self):
         self.connection.close()
+        self.server.forget(self.pid)
 
 
 class Spawned(subprocess.Popen):
@@ -43,7 +48,7 @@ class Spawned(subprocess.Popen):
         code = f"from helpers.launcher import rank; rank.spawned({str(folder)!r}, {rank})"
         with open(Files(folder, rank).log, "ab") as log:
             super().__init__([sys.executable, "-u", "-c", server.BEGINNING + code], env=environment,
-                             stdin=subprocess.PIPE, stdout=log, stderr=log)
+                             start_new_session=True, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def close(self):
         self.stdin.close()
@@ -76,7 +81,7 @@ class Processes:
         """Return when a rank ends, or after `seconds`."""
         running = [process for process in self.processes if process.poll() is None]
         if all(isinstance(process, Forked) for process in running):
-            select.select([process.connection for process in running], [], [], seconds)
+            connection.wait([process.connection for process in running], seconds)
         else:
             time.sleep(min(seconds, 0.02))
 
@@ -103,47 +108,64 @@ class Processes:
 
     def end(self):
         """End every rank, and every process that a rank has left behind; free what was held for them."""
-        end_groups([process.pid for process in self.processes], self.exitcodes)
+        end_groups([process.pid for process in self.processes], self._running)
         for process in self.processes:
-            if not hasattr(os, "killpg"):
-                process.kill()
             limit = time.monotonic() + 10  # a process that waits for a broken disk or GPU outlives SIGKILL
             while process.poll() is None and time.monotonic() < limit:
+                process.kill()  # on Windows, where there are no groups
                 time.sleep(0.001)
             process.close()
         self.processes = []
 
+    def _running(self):
+        return [process.pid for process in self.processes if process.poll() is None]
+
     def _signal(self, number):
-        for process in self.processes:
-            if process.poll() is None:
-                with contextlib.suppress(OSError):
-                    os.kill(process.pid, number)
+        for pid in self._running():
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
 
 
-def end_groups(pids, reap):
+def end_groups(pids, running):
     """End the process groups that are named after their leaders, `pids`: ranks, and what they have started.
 
     All are asked first, and given a moment to save what they have. A rank is killed before its group, because in the
-    group is the resource tracker of multiprocessing, which frees the shared memory of a rank that is gone. `reap` is
-    called while waiting: the parent of the leaders must take note of their ends, for until then they exist.
+    group is the resource tracker of multiprocessing, which frees the shared memory of a rank that is gone.
+
+    Args:
+        pids: The leaders, which may have ended.
+        running: Takes note of leaders that have ended, and returns those that have not. Only of these can the number
+            not be another process's by now.
     """
-    if not hasattr(os, "killpg"):
-        return
-    for send, number, moment in ((os.killpg, signal.SIGTERM, MOMENT), (os.kill, signal.SIGKILL, _TRACKERS_MOMENT),
-                                 (os.killpg, signal.SIGKILL, 0)):
-        pids = [pid for pid in pids if _exists(pid)]
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                send(pid, number)
-        end = time.monotonic() + moment
-        while any(map(_exists, pids)) and time.monotonic() < end:
-            time.sleep(0.001)
-            reap()
+    if hasattr(os, "killpg"):
+        _signal(signal.SIGTERM, filter(_is_a_group, pids), running)
+        _wait(pids, running, MOMENT)
+        _signal(signal.SIGKILL, [], running)
+        _wait(pids, running, _TRACKERS_MOMENT)
+        _signal(signal.SIGKILL, filter(_is_a_group, pids), running)
 
 
-def _exists(group):
+def _signal(number, groups, running):
+    """Signal these groups, and those running leaders that are in none of them: one that has just started, say."""
+    groups = set(groups)
+    for pid in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, number)
+    for pid in {*running()} - groups:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _wait(pids, running, seconds):
+    """Wait until nothing is left of these groups, but not for long."""
+    end = time.monotonic() + seconds
+    while (running() or any(map(_is_a_group, pids))) and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def _is_a_group(pid):
     try:
-        os.killpg(group, 0)
+        os.killpg(pid, 0)
     except OSError:  # none is left; on macOS, none but one whose end nobody has taken note of
         return False
     return True

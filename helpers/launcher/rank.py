@@ -62,9 +62,6 @@ def _end_with_kernel(lifeline, folder):
 
 
 def _become_a_rank(files, folder, rank, work):
-    if hasattr(os, "setsid"):
-        os.setsid()  # a process group of its own, which can be ended together with whatever the rank starts
-        Path(folder, f"group-{os.getpid()}").touch()  # the fork server ends these groups when the kernel dies
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the kernel was started to ignore it (nohup)
     _write_to(files.log)
     os.chdir(work["folder"])
@@ -96,7 +93,7 @@ def _become_a_rank(files, folder, rank, work):
     torch.set_num_threads(_threads(os.environ.get("OMP_NUM_THREADS", "")))
     if torch.distributed.is_available():
         meeting.meet_by_file(Path(folder, "meeting"))
-        meeting.keep_destroyed_groups()
+        meeting.destroy_groups_safely()
 
 
 def _write_to(log):
@@ -117,6 +114,9 @@ def _exit_code(files, me, work):
         return 0
     except SystemExit as leaving:
         code = ending.exit_code(leaving)
+        if "script" in work:  # such as argparse's: the program has said what it had to say
+            leaving.__suppress_context__ = True
+            leaving = leaving.with_traceback(None)
         if os.getpid() == me and code:
             said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({leaving.code})"
             _leave_failure(files, f"SystemExit: {said}", leaving, code)

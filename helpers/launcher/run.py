@@ -209,10 +209,14 @@ class _Watch:
 
     def answer(self):
         """Answer what the ranks ask; a person who thinks about it uses up no time."""
-        began = time.monotonic()
-        for rank, files in enumerate(self.ranks.files):
-            asking.answer(rank, files)
-        self.asked += time.monotonic() - began
+        asking_ranks = [(rank, files) for rank, files in enumerate(self.ranks.files) if files.question.exists()]
+        if asking_ranks:
+            began = time.monotonic()
+            self.display.due = 0  # what has led to the question is to be seen at once
+            self.look()
+            for rank, files in asking_ranks:
+                asking.answer(rank, files)
+            self.asked += time.monotonic() - began
 
     def finish(self):
         """Read the rest of the logs, leave them on display, and return them by rank."""
@@ -246,9 +250,12 @@ class _Watch:
         for rank, code in enumerate(codes):
             if code is None:
                 files = self.ranks.files[rank]
-                done = "has done its work but does not end; it is " if files.result.exists() else "was "
-                failures.append(errors.Failure(rank, None, f"no result after {timeout:g} s: rank {rank} {done}"
-                                                           f"{errors.doing(files.stack) or 'busy in compiled code'}"))
+                did = "was "
+                if files.result.exists():
+                    did = "has done its work but does not end (does a thread still run?); it is "
+                doing = errors.doing(files.stack) or "busy in compiled code"
+                message = f"no result after {timeout:g} s: rank {rank} {did}{doing}"
+                failures.append(errors.Failure(rank, None, message))
         return failures
 
 
@@ -258,7 +265,7 @@ def _message(failures, nprocs, results):
         waits = [f.message.partition(": ")[2] for f in failures]
         message = "\n".join([first.message, *(f"and {wait}" for wait in waits[1:])])
         places = {wait.partition(" at ")[2] for wait in waits}
-        if len(failures) == nprocs > 1 and len(places) == 1 and "`?`" not in message:
+        if len(failures) == nprocs > 1 and len(places) == 1 and places != {""}:
             message += ("\nAll ranks are at the same line: if it is a collective, have their tensors the same shape "
                         "and dtype?")
         return message

@@ -116,7 +116,10 @@ def _cached_property(function, name):
 
 
 def packed_call(function, args, kwargs):
-    """A call that a rank is to make, with what the session has set up for it, as bytes."""
+    """A call that a rank is to make, with what the session has set up for it, as bytes.
+
+    The path is packed apart, because a rank needs it to find what the rest is made of.
+    """
     return packed((sys.path, packed((function, args, kwargs, _loggers()))))
 
 
@@ -182,11 +185,12 @@ def trust_no_older_bytecode():
 
 
 def packed_exception(error):
-    """An exception as bytes; nothing if it cannot be sent."""
+    """An exception as bytes; nothing if it cannot be sent, or is huge."""
     try:
-        return packed(error)
-    except Exception:
+        content = packed(error)
+    except BaseException:  # its own __reduce__ is the learner's
         return b""
+    return content if len(content) < 2**20 else b""
 
 
 def unpacked_exception(content):

@@ -1,14 +1,17 @@
 """The kernel's side of the fork server: start it, replace it when it must be another one, ask it for ranks."""
 
+import contextlib
+import functools
 import json
 import multiprocessing
 import os
-import select
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import uuid
+from multiprocessing import connection
 from pathlib import Path
 
 from helpers.reporting import RUN_FOLDER
@@ -28,7 +31,7 @@ _SERVERS_OWN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_TH
 
 _ROOT = str(Path(__file__).parents[2])
 #: What a new Python runs before it can import this package. The other entries of `sys.path` stay as they are.
-BEGINNING = f"import sys; sys.path[:not getattr(sys.flags, 'safe_path', False)] = [{_ROOT!r}]; "
+BEGINNING = f"import sys; sys.path[0] = {_ROOT!r}; "
 
 _current = None  # the Server
 _lock = threading.RLock()  # held while a server is replaced, and while one is asked
@@ -39,8 +42,9 @@ class Server:
 
     def __init__(self, environment):
         self.variables, self.ready = _read_at_start(environment), False
+        self.ranks = set()  # process ids of those whose run is not over
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        main = f"from helpers.launcher import fork_server; fork_server.main({theirs.fileno()}, {_folders()!r})"
+        main = f"from helpers.launcher import fork_server; fork_server.main({theirs.fileno()}, {_begin_of_folders()!r})"
         with theirs:
             # A session of its own: Jupyter interrupts and kills a kernel together with its process group. The server
             # must not hear of the first, and must survive the second, to clean up.
@@ -52,7 +56,7 @@ class Server:
     def becomes_ready(self, seconds):
         """Wait until the server has imported torch; return False if it dies."""
         if not self.ready:
-            if not select.select([self.socket], [], [], seconds)[0]:
+            if not connection.wait([self.socket], seconds):
                 raise RuntimeError(f"the fork server has not imported torch after {seconds:g} s; is the disk very "
                                    "busy? Restart the kernel, and try `python -c 'import torch'` in a terminal.")
             message = self.socket.recv(65536)
@@ -65,14 +69,23 @@ class Server:
 
     def fork(self, folder, rank):
         """Start a rank; return its process id, and the socket on which its exit code will come."""
-        connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             asked = json.dumps({"folder": str(folder), "rank": rank})
             socket.send_fds(self.socket, [asked.encode()], [theirs.fileno()])
-        pid = connection.recv(64)
+        pid = ours.recv(64)
         if not pid:
             raise ConnectionResetError("the fork server has died")
-        return int(pid), connection
+        self.ranks.add(int(pid))
+        return int(pid), ours
+
+    def forget(self, pid):
+        """Have the server forget a rank that has ended: its number may be another process's by the kernel's end."""
+        self.ranks.discard(pid)
+        if self is not _current and not self.ranks:
+            self.kill()
+        with contextlib.suppress(OSError):
+            self.socket.send(json.dumps({"over": pid}).encode())
 
     def kill(self):
         """End it at once, and its ranks with it."""
@@ -88,7 +101,7 @@ def start(environment=None):
     with _lock:
         runs = _current is not None and _current.process.poll() is None
         if not runs or _current.variables != _read_at_start(environment):
-            if _current is not None:
+            if _current is not None and not (runs and _current.ranks):  # else another thread's launch needs it still
                 _current.kill()
             _current = Server(environment)
         return _current
@@ -105,15 +118,19 @@ def wait_until_ready(environment=None, seconds=120):
     with _lock:
         for _ in range(3):
             server = start(environment)
-            if server.becomes_ready(seconds):
-                return server
+            try:
+                if server.becomes_ready(seconds):
+                    return server
+            except RuntimeError:
+                server.kill()
+                raise
             server.kill()
     raise RuntimeError("the fork server dies while it imports torch; try `python -c 'import torch'` in a terminal "
                        "(is there enough memory?), then restart the kernel")
 
 
 def fork(folder, rank, environment):
-    """Start a rank; return its process id and the socket on which its exit code will come.
+    """Start a rank; return its server, its process id, and the socket on which its exit code will come.
 
     Raises:
         ConnectionError: the server has died. The next call starts another one.
@@ -121,7 +138,7 @@ def fork(folder, rank, environment):
     with _lock:
         server = wait_until_ready(environment)
         try:
-            return server.fork(folder, rank)
+            return server, *server.fork(folder, rank)
         except ConnectionError:
             server.kill()
             raise
@@ -130,12 +147,13 @@ def fork(folder, rank, environment):
 def run_folder():
     """A new empty folder, which goes with the kernel, however that ends (but not by `kill -9` where ranks are spawned).
     """
-    return Path(tempfile.mkdtemp(prefix=os.path.basename(_folders())))
+    return Path(tempfile.mkdtemp(prefix=os.path.basename(_begin_of_folders())))
 
 
-def _folders():
-    """How the paths of all folders of this kernel begin."""
-    return os.path.join(tempfile.gettempdir(), f"helpers-ranks-{os.getpid()}-")
+@functools.cache
+def _begin_of_folders():
+    """How the paths of all folders of this kernel begin, and no other's: a process id alone comes again."""
+    return os.path.join(tempfile.gettempdir(), f"helpers-ranks-{os.getpid()}-{uuid.uuid4().hex[:8]}-")
 
 
 def is_a_kernel():

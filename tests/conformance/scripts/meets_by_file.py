@@ -1,4 +1,5 @@
-"""The ranks form their group by a file."""
+"""The ranks form their group by a file, which is gone in the end, so that they can do so again."""
+# twice
 import os
 
 import torch.distributed as dist
@@ -9,5 +10,3 @@ objects = [None, None]
 dist.all_gather_object(objects, dist.get_rank())
 print(objects)
 dist.destroy_process_group()
-if os.environ["RANK"] == "0" and os.path.exists("meeting"):
-    os.remove("meeting")
