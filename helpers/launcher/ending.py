@@ -71,6 +71,7 @@ def _drop_modules():
     gc.collect()
     later = itertools.takewhile(lambda name: name != "__main__", reversed(sys.modules))
     names = ["__main__", *reversed(list(later))]
+    threading.excepthook = lambda error: None  # Python stops daemon threads here; ours stumble in silence
     left = [weakref.ref(sys.modules.pop(name)) for name in names if isinstance(sys.modules[name], types.ModuleType)]
     gc.collect()
     for module in reversed(left):  # those that somebody else still holds
