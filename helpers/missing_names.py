@@ -24,7 +24,7 @@ def _show(shell, kind, error, traceback, tb_offset=None):
 
 
 def _advice(name, shell):
-    from helpers.lessons import code_cells  # here, as below: this module is imported by every rank
+    from helpers.notebooks import code_cells  # here, as below: this module is imported by every rank
 
     ran = [source.strip() for source in shell.history_manager.input_hist_raw]
     lessons = [[source.strip() for _, source in cells] for cells in code_cells().values()]

@@ -1,6 +1,6 @@
 """What was measured on hardware that a learner may lack: data/records/, one JSON a lesson, the hardware of each named.
 
-    @experiment(gpus=2)                        # in helpers/workers/<lesson>/recorded.py; tools/record.py runs it
+    @experiment(gpus=2)                        # in notebooks/lessons/<lesson>/recorded.py; tools/record.py runs it
     def scaling():
         \"""Images a second on one GPU and on two, ResNet-18: median of five.\"""
 
@@ -28,7 +28,7 @@ def experiment(gpus):
 
 def experiments(lesson):
     """{name: function} of a lesson's marked experiments; its first line of documentation says what it measures."""
-    module = importlib.import_module(f"helpers.workers.{lesson}.recorded")
+    module = importlib.import_module(f"lessons.{lesson}.recorded")
     return {name: value for name, value in vars(module).items() if hasattr(value, "gpus")}
 
 

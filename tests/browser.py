@@ -170,23 +170,26 @@ SHOWS = re.compile(r"\b(\w+_explorer|trace_viewer|launch_panel)\(")
 #: As each lesson's first cell does; and a cell for every explorer of the course, as small as it can be.
 LOOK = "from helpers.figures import use_course_style\nuse_course_style()\n"
 EXPLORERS = {
-    "start methods": "from helpers.widgets.start_methods import start_method_explorer\nstart_method_explorer()",
-    "convergence": ("from helpers.widgets.convergence import convergence_explorer, train_grid\n"
+    "start methods": ("from lessons.processes.start_methods_explorer import start_method_explorer\n"
+                      "start_method_explorer()"),
+    "convergence": ("from lessons.parallel_sgd.convergence_explorer import convergence_explorer, train_grid\n"
                     "convergence_explorer(train_grid(workers=(1, 2), every=(1, 0), skews=(0.0, 1.0), epochs=2))"),
-    "pipeline": "from helpers.widgets.pipeline import pipeline_explorer\npipeline_explorer(2)",
-    "DataParallel": "from helpers.widgets.data_parallel import data_parallel_explorer\ndata_parallel_explorer()",
-    "collectives": ("from helpers.widgets.collectives import collectives_explorer\nones = [[1.0], [2.0]]\n"
+    "pipeline": "from lessons.data_loading.pipeline_explorer import pipeline_explorer\npipeline_explorer(2)",
+    "DataParallel": ("from lessons.data_parallel.replicas_explorer import data_parallel_explorer\n"
+                     "data_parallel_explorer()"),
+    "collectives": ("from lessons.distributed_data_parallel.collectives_explorer import collectives_explorer\n"
+                    "ones = [[1.0], [2.0]]\n"
                     "collectives_explorer({'barrier': (ones, ones), 'all_reduce': (ones, [[3.0], [3.0]])}, 'barrier')"),
-    "ring": "from helpers.widgets.ring import ring_explorer\nring_explorer()",
+    "ring": "from lessons.distributed_data_parallel.ring_explorer import ring_explorer\nring_explorer()",
     "buckets": "from helpers.widgets.buckets import bucket_explorer\nbucket_explorer()",
-    "float": "from helpers.widgets.float_explorer import float_explorer\nfloat_explorer('0.1')",
-    "loss scale": ("import torch\nfrom helpers.widgets.loss_scale import loss_scale_explorer\n"
+    "float": "from lessons.mixed_precision.float_explorer import float_explorer\nfloat_explorer('0.1')",
+    "loss scale": ("import torch\nfrom lessons.mixed_precision.loss_scale_explorer import loss_scale_explorer\n"
                    "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),
-    "memory": "from helpers.widgets.memory import memory_explorer\nmemory_explorer()",
-    "schedule": "from helpers.widgets.schedule import schedule_explorer\nschedule_explorer()",
-    "scaling": "from helpers.widgets.scaling import scaling_explorer\nscaling_explorer()",
+    "memory": "from lessons.sharding.memory_explorer import memory_explorer\nmemory_explorer()",
+    "schedule": "from lessons.model_parallel.schedule_explorer import schedule_explorer\nschedule_explorer()",
+    "scaling": "from lessons.scaling.scaling_explorer import scaling_explorer\nscaling_explorer()",
     "trace": ("import torch\nfrom torch.profiler import profile\nfrom helpers.instruments.traces import read\n"
-              "from helpers.widgets.trace_viewer import trace_viewer\nwith profile() as prof:\n"
+              "from lessons.profiling.trace_viewer import trace_viewer\nwith profile() as prof:\n"
               "    for _ in range(50):\n        torch.randn(64, 64) @ torch.randn(64, 64)\n"
               "prof.export_chrome_trace('trace.json')\ntrace_viewer(read('trace.json'))"),
 }

@@ -19,8 +19,8 @@ from nbclient.util import run_sync
 
 from helpers.exercises import engine
 from helpers.exercises.catalogue import exercises_of, modules
-from helpers.lessons import parsed
 from helpers.missing_names import names_made
+from helpers.notebooks import parsed
 from tests.answers import edited
 from tests.conftest import LESSONS, OWN_SEMAPHORES, eventually, orphaned_memory, running
 from tests.exercises.test_all import every_exercise

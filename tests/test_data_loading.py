@@ -11,7 +11,7 @@ from helpers import RankError, launch
 from helpers.figures import alt
 from helpers.figures import title as title_of
 from helpers.records import experiments, recorded
-from helpers.widgets.pipeline import Timeline, draw, pipeline_explorer, simulate, stalling
+from lessons.data_loading.pipeline_explorer import Timeline, draw, pipeline_explorer, simulate, stalling
 from tests.conftest import cost
 
 SETTINGS = list(itertools.product((0, 1, 2, 3, 8), (1, 2, 5), (0, 7, 40), (5, 20), (0, 15)))

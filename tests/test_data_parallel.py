@@ -11,12 +11,12 @@ from matplotlib.text import Text
 from torch import nn
 
 from helpers import launch
-from helpers.exercises import data_parallel as ex
-from helpers.exercises.data_parallel import counted_step, made, replica_of, shown
 from helpers.figures import alt, png
 from helpers.hardware import hardware
-from helpers.launcher.arguments import WORKERS
-from helpers.widgets import data_parallel as explorer
+from helpers.launcher.arguments import LESSONS
+from lessons.data_parallel import exercises as ex
+from lessons.data_parallel import replicas_explorer as explorer
+from lessons.data_parallel.exercises import counted_step, made, replica_of, shown
 
 torch_replicate = importlib.import_module("torch.nn.parallel.replicate")  # the package has a function of this name
 torch_scatter_gather = importlib.import_module("torch.nn.parallel.scatter_gather")
@@ -365,5 +365,5 @@ def test_the_worker_tells_what_the_library_does():
 
 
 def test_the_worker_is_a_script(capsys):
-    runpy.run_path(str(WORKERS / "data_parallel" / "real_data_parallel.py"), run_name="__main__")
+    runpy.run_path(str(LESSONS / "data_parallel" / "real_data_parallel.py"), run_name="__main__")
     assert said(capsys.readouterr().out.splitlines())["same gradient"] == "True"

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from helpers import RankError, launch
-from helpers.launcher.arguments import WORKERS
+from helpers.launcher.arguments import LESSONS
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-HERE = WORKERS / "ddp_in_practice"
+HERE = LESSONS / "ddp_in_practice"
 
 
 def train(*args, script="train.py", nprocs=2):

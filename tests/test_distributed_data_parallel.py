@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from helpers import launch
 from helpers.figures import alt, title
 from helpers.instruments.traces import read
-from helpers.widgets import collectives
+from lessons.distributed_data_parallel import collectives_explorer as collectives
 from tests.test_widgets_ring_buckets import axes, cost, shown, style  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -27,7 +27,7 @@ LONG = "01_processes", "03_data_loading"  # they start many processes, each of w
 ASKS_THE_DRIVER = tuple(map(int, version("torch").split(".")[:2])) < (2, 14)
 # What says how much of a lesson is real (`hardware.sentence`, `hardware.tier`) is tested in test_hardware.
 ASKS = re.compile(r"hardware\.(usable_gpus|gpus|backends)|\bcuda\b|nccl")
-SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "helpers" / "workers").glob("*/*.py")}
+SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks" / "lessons").glob("*/*.py")}
 
 
 def names(code, inside):

@@ -13,9 +13,9 @@ import pytest
 
 from helpers import RankError, launch, nodes
 from helpers.figures import title
-from helpers.launcher.arguments import WORKERS
+from helpers.launcher.arguments import LESSONS
 from helpers.nodes import Nodes
-from helpers.widgets.nodes_map import NodesMap
+from lessons.many_machines.nodes_map import NodesMap
 from tests.conftest import ROOT, eventually, running
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -68,7 +68,7 @@ def test_a_killed_node_takes_all_it_ran_with_it_and_can_come_back(lab):
 
 def test_one_torchrun_on_each_node(lab):
     """Without torch in the ranks, whose imports cost much: lesson 11 trains so, which nbval runs."""
-    job = lab.torchrun(WORKERS / "start_here" / "hello.py")
+    job = lab.torchrun(LESSONS / "start_here" / "hello.py")
     assert job.exitcodes == {0: 0, 1: 0}, job.outputs
     for node, text in job.outputs.items():  # ranks are numbered by the nodes' addresses
         assert f"I am rank {node} of 2" in text, job.outputs
@@ -303,7 +303,7 @@ def test_bad_numbers_are_refused(n, mbit):
         Nodes(n, mbit)
 
 
-RECIPES = WORKERS / "many_machines"
+RECIPES = LESSONS / "many_machines"
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins libmunge2 libhwloc15".split()
 
 

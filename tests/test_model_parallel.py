@@ -5,7 +5,7 @@ import pytest
 from helpers import launch
 from helpers.figures import title
 from helpers.instruments.schedules import gpipe, one_f_one_b, simulate
-from helpers.widgets.schedule import schedule_explorer
+from lessons.model_parallel.schedule_explorer import schedule_explorer
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -10,9 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from helpers import RankError, launch
 from helpers.data import DataError, load
 from helpers.figures import alt
-from helpers.widgets.convergence import convergence_explorer, train_grid
-from helpers.workers.parallel_sgd.shards import _stored, batches, labels_of, skewed_split, split, tensors, transform
-from helpers.workers.parallel_sgd.task import TASKS
+from lessons.parallel_sgd.convergence_explorer import convergence_explorer, train_grid
+from lessons.parallel_sgd.shards import _stored, batches, labels_of, skewed_split, split, tensors, transform
+from lessons.parallel_sgd.task import TASKS
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -168,7 +168,7 @@ DIES = """
 import os, signal, sys
 sys.path.insert(0, {workers!r})
 import {script} as trainer
-from helpers.workers.parallel_sgd.task import TASKS
+from lessons.parallel_sgd.task import TASKS
 
 def dying(rank, *args):
     if rank == 1:
@@ -187,7 +187,7 @@ if __name__ == "__main__":
     ("sgd_published", "train_epoch")])
 def test_a_worker_that_dies_ends_the_run(tmp_path, script, function):
     path = tmp_path / "dies.py"
-    path.write_text(DIES.format(workers=str(ROOT / "helpers/workers/parallel_sgd"), script=script, function=function,
+    path.write_text(DIES.format(workers=str(ROOT / "notebooks/lessons/parallel_sgd"), script=script, function=function,
                                 more=", 1" if script == "sgd_respawned" else ""))  # a thread for each worker
     began = time.monotonic()
     with pytest.raises(RankError, match="process 1 terminated with signal SIGKILL"):
@@ -199,7 +199,7 @@ def test_a_rank_that_dies_ends_the_run():
     def dies():
         import signal
 
-        from helpers.workers.parallel_sgd import sgd_every_k as trainer
+        from lessons.parallel_sgd import sgd_every_k as trainer
 
         def deadly(model, average=trainer.average):
             if os.environ["RANK"] == "2":

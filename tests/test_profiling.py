@@ -9,9 +9,9 @@ import nbformat
 import pytest
 
 from helpers import launch
-from helpers.exercises import profiling as exercises
 from helpers.instruments.traces import TraceError, read, together
-from helpers.widgets.trace_viewer import DEEPEST, AveragesTable, View, trace_viewer
+from lessons.profiling import exercises as exercises
+from lessons.profiling.trace_viewer import DEEPEST, AveragesTable, View, trace_viewer
 from tests.conftest import ROOT, cost
 from tests.test_traces import STEP, two_ranks, written
 
@@ -188,7 +188,7 @@ def test_a_trace_holds_the_memory_over_time(profiled):
 def test_the_cell_holds_the_script_as_it_is():
     book = nbformat.read(ROOT / "notebooks" / "08_profiling.ipynb", as_version=4)
     [cell] = [cell.source for cell in book.cells if "def make_it_fast" in cell.source]
-    script = (ROOT / "helpers/workers/profiling/slow_training.py").read_text()
+    script = (ROOT / "notebooks/lessons/profiling/slow_training.py").read_text()
     train = script[script.index("def train"):script.index('if __name__')].strip()
     assert cell.endswith(train.replace("def train", "def make_it_fast"))
 

@@ -31,7 +31,7 @@ from helpers.data import DataError, Digits
 from helpers.exercises import engine, journal
 from helpers.exercises.catalogue import progress
 from helpers.instruments import traces
-from helpers.launcher.arguments import WORKERS
+from helpers.launcher.arguments import LESSONS as SCRIPTS
 from tests.conftest import ROOT, eventually, running
 from tests.exercises.test_all import EXERCISES, every_exercise
 from tests.odd_objects import drawn
@@ -352,7 +352,7 @@ def killed_before_a_line(script, args, victim, at):
     ("many_machines/elastic.py", ["mine"], [1, 2]),
 ])
 def test_killed_at_20_random_points_it_ends_with_the_weights_of_an_undisturbed_run(script, args, worlds, tmp_path):
-    dice, script, nprocs = random.Random(f"{SEED}{script}"), str(WORKERS / script), worlds[-1]
+    dice, script, nprocs = random.Random(f"{SEED}{script}"), str(SCRIPTS / script), worlds[-1]
 
     def run(path, victim=None, at=0):
         return launch(killed_before_a_line, nprocs, (script, [str(path), *args], victim, at), show=False).results
@@ -377,8 +377,8 @@ def test_killed_at_20_random_points_it_ends_with_the_weights_of_an_undisturbed_r
 OWN_PICKLES = {
     "helpers/launcher/rank.py": "the work that the kernel has put into a folder of its own, mode 0700",
     "helpers/launcher/sending.py": "what its ranks have put there",
-    "helpers/exercises/data_loading.py": "an object that the check itself has pickled",
-    "helpers/exercises/processes.py": "what the learner's function has just put into a queue",
+    "notebooks/lessons/data_loading/exercises.py": "an object that the check itself has pickled",
+    "notebooks/lessons/processes/exercises.py": "what the learner's function has just put into a queue",
     "notebooks/01_processes.ipynb": "what the cell has pickled in the same line",
 }
 
@@ -422,5 +422,5 @@ def test_torch_load_itself_takes_weights_only(tmp_path):
     torch.save({"net": Evil()}, tmp_path / "evil.pt")
     for script, args in (("ddp_in_practice/train_one.py", []), ("many_machines/elastic.py", ["mine"])):
         with pytest.raises(RankError, match="Weights only load failed"):
-            launch(WORKERS / script, 1, [tmp_path / "evil.pt", *args], show=False)
+            launch(SCRIPTS / script, 1, [tmp_path / "evil.pt", *args], show=False)
     assert not (tmp_path / "was here").exists()

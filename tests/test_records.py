@@ -103,13 +103,13 @@ def hangs():
 def course(tmp_path_factory):
     """A copy of the course, not installed, whose only lessons with experiments are `made_up` and `hanging`."""
     root = tmp_path_factory.mktemp("course") / "copy"
-    for folder in ("helpers", "tools"):
+    for folder in ("helpers", "tools", "notebooks/lessons"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for other in (root / "helpers" / "workers").glob("*/recorded.py"):
+    for other in (root / "notebooks" / "lessons").glob("*/recorded.py"):
         other.unlink()
     for lesson, code in (("made_up", RECORDED), ("hanging", HANGING)):
-        (root / "helpers" / "workers" / lesson).mkdir()
-        (root / "helpers" / "workers" / lesson / "recorded.py").write_text(code, encoding="utf-8")
+        (root / "notebooks" / "lessons" / lesson).mkdir(parents=True)
+        (root / "notebooks" / "lessons" / lesson / "recorded.py").write_text(code, encoding="utf-8")
     return root
 
 
@@ -170,7 +170,7 @@ def test_an_earlier_result_stays_with_its_machine(one_gpu, course):
 
 @pytest.mark.long
 def test_several_gpus_in_processes_of_their_own(one_gpu, course):
-    (course / "helpers" / "workers" / "made_up" / "recorded.py").write_text(
+    (course / "notebooks" / "lessons" / "made_up" / "recorded.py").write_text(
         RECORDED.partition("@experiment(gpus=0)\ndef launched")[0], encoding="utf-8")
     said, stored = record(course, 8, "made_up")
     assert stored["results"]["ranks"]["result"] == [2, 2] and stored["skipped"] == {}
@@ -233,7 +233,7 @@ def test_an_experiment_that_does_not_exist(lesson):
 
 
 NOTEBOOKS = {path.stem.partition("_")[2]: path for path in (ROOT / "notebooks").glob("*.ipynb")}
-LESSONS = [path.parent.name for path in sorted((ROOT / "helpers" / "workers").glob("*/recorded.py"))]
+LESSONS = [path.parent.name for path in sorted((ROOT / "notebooks" / "lessons").glob("*/recorded.py"))]
 EXPERIMENTS = [(lesson, name) for lesson in LESSONS if lesson in NOTEBOOKS for name in records.experiments(lesson)]
 
 

@@ -10,7 +10,7 @@ from helpers import launch
 from helpers.instruments import costs
 from helpers.instruments.memory import memory_by_kind
 from helpers.models import GPT
-from helpers.widgets import memory
+from lessons.sharding import memory_explorer as memory
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers import launch
 from helpers.data import Digits
 from helpers.models import GPT
-from helpers.widgets.ladder import best_so_far, draw_ladder
-from helpers.workers.speed_ladder import recorded
-from helpers.workers.speed_ladder.rungs import SIDE_RUNGS, changed, own_rung, rungs
+from lessons.speed_ladder import recorded
+from lessons.speed_ladder.ladder import best_so_far, draw_ladder
+from lessons.speed_ladder.rungs import SIDE_RUNGS, changed, own_rung, rungs
 from tests.conftest import ROOT
 from tests.stand_in_gpus import environment
 
@@ -131,7 +131,7 @@ def test_attention_by_hand_is_the_librarys():
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in nvidia-smi is a shell script")
 def test_gpu_ladder_runs_on_a_stand_in():
     """Its code, not its figures: a stand-in GPU computes on the CPU, a tiny model here."""
-    code = ("from helpers.workers.speed_ladder.recorded import ladder; "
+    code = ("from lessons.speed_ladder.recorded import ladder; "
             "found = ladder({'width': 16, 'layers': 1, 'heads': 2, 'vocabulary': 50, 'length': 8}, warmup=1, steps=1); "
             "rows = list(found.values())[:-1]; "
             "print(len(found), all(row['tokens a second'] > 0 and row['loss'] < 6 for row in rows))")

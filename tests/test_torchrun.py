@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from helpers.launcher.arguments import WORKERS
+from helpers.launcher.arguments import LESSONS
 from tests.conftest import eventually, running
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -35,7 +35,7 @@ def mark(request):
 def test_workers_run_under_torchrun(script, nprocs, says, mark):
     arguments = [] if script.endswith("hello.py") else ["--epochs", "2"]
     arguments += ["--images", "32"] if script.endswith("slow_training.py") else []
-    command = [*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", WORKERS / script, *arguments]
+    command = [*TORCHRUN, "--standalone", f"--nproc-per-node={nprocs}", LESSONS / script, *arguments]
     # Outside of `launch`, one of gloo's threads may want the interpreter when it is already ending, which then aborts
     # (pytorch/pytorch#190489): in 3 of 16 runs of a script that destroys its group, beside three busy loops.
     for _ in range(5):

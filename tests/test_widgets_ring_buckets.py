@@ -13,9 +13,16 @@ from helpers import launch
 from helpers.figures import alt
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.traces import Event, Trace
-from helpers.widgets import buckets, ring
+from helpers.widgets import buckets
 from helpers.widgets.buckets import bucket_explorer, draw_overlap, fill_buckets, simulate
-from helpers.widgets.ring import ALL_GATHER, BEFORE, REDUCE_SCATTER, ring_explorer, ring_states
+from lessons.distributed_data_parallel import ring_explorer as ring
+from lessons.distributed_data_parallel.ring_explorer import (
+    ALL_GATHER,
+    BEFORE,
+    REDUCE_SCATTER,
+    ring_explorer,
+    ring_states,
+)
 from tests.conftest import cost
 
 RINGS = list(itertools.product((1, 2, 3, 4, 6), (0, 1, 5, 12)))

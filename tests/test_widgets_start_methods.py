@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from helpers.figures import alt, use_course_style
-from helpers.widgets import start_methods as explorer
+from lessons.processes import start_methods_explorer as explorer
 
 SITUATIONS = list(itertools.product(explorer.METHODS, *[[False, True]] * 3))
 MEASURED = {"fork": {"ms": 10, "first_ms": 12}, "spawn": {"ms": 2000, "first_ms": 2100}, "launch": {"ms": 50}}

@@ -91,10 +91,10 @@ def test_one_process_per_device_trains():
 @pytest.mark.long
 def test_one_process_per_device_says_why_a_child_failed(tmp_path):
     from helpers.launcher import RankError
-    from helpers.launcher.arguments import WORKERS
+    from helpers.launcher.arguments import LESSONS
 
     script = tmp_path / "broken.py"
-    source = (WORKERS / "processes" / "one_process_per_device.py").read_text()
+    source = (LESSONS / "processes" / "one_process_per_device.py").read_text()
     script.write_text(source.replace("device = torch.device(devices[rank])", "raise ValueError('no such device')"))
     with pytest.raises(RankError, match="no such device"):
         log_of(script)
@@ -119,7 +119,7 @@ needs_a_gpu = pytest.mark.skipif(not hardware.usable_gpus, reason="needs a GPU")
 
 @needs_a_gpu
 def test_a_cuda_tensor_crosses_as_a_handle():
-    from helpers.workers.processes.recorded import cuda_tensor_in_a_queue
+    from lessons.processes.recorded import cuda_tensor_in_a_queue
 
     seen = launch(cuda_tensor_in_a_queue, nprocs=1, gpus=1, show=False).results[0]
     assert seen.pop("bytes sent") < 10_000

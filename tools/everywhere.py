@@ -95,7 +95,7 @@ def place(book, lesson):
 
 
 def set_up():
-    """Make `helpers` of this course importable in this kernel and in the processes that it starts; say what was done.
+    """Make `helpers` and `lessons` importable in this kernel and in the processes that it starts; say what was done.
 
     The torch that is there stays. Of the small packages that the lessons need, pip installs what is missing, in the
     versions that go with what is there.
@@ -114,10 +114,11 @@ def set_up():
                                f"Install them in a terminal, then run this cell again. {error} "
                                f"{getattr(error, 'stderr', '')}") from None
         importlib.invalidate_caches()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "helpers"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("helpers", "lessons")]:
         del sys.modules[name]  # somebody else's
-    sys.path.insert(0, str(COURSE))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), os.environ.get("PYTHONPATH")]))
+    folders = [str(COURSE), str(COURSE / "notebooks")]
+    sys.path[:0] = folders
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
     installed = f" Installed: {', '.join(missing)}." if missing else ""
     print(f"The course, version {project('version')}, is in {COURSE}.\nThis kernel keeps its torch {torch}.{installed}")
 

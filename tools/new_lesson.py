@@ -3,7 +3,7 @@
     python tools/new_lesson.py checkpoints
 
 It becomes the last lesson: a notebook with the headings of every lesson and cells that work, a worker script, an
-exercise, the tests of both, its place in helpers/exercises/catalogue.py, a row in README.md. Nothing is overwritten;
+exercise, the tests of both, a row in README.md. Nothing is overwritten;
 lesson 00, which shows a table of all lessons, is executed anew. Its part of docs/instructors.md is yours to write.
 """
 
@@ -15,7 +15,7 @@ from execute import ROOT, execute, minutes
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 SKELETON = ROOT / "tools" / "skeleton"
-CATALOGUE, README = ROOT / "helpers" / "exercises" / "catalogue.py", ROOT / "README.md"
+README = ROOT / "README.md"
 
 
 def notebook(text):
@@ -42,11 +42,10 @@ def main():
     parser = argparse.ArgumentParser(description="Make the skeleton of a lesson.")
     parser.add_argument("name", help="small letters and underscores, such as checkpoints")
     name = parser.parse_args().name
-    catalogue, readme = CATALOGUE.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
-    lessons = re.search(r"^LESSONS = \([^)]*", catalogue, re.MULTILINE)
-    number = f"{len(re.findall('[a-z0-9_]+', lessons[0])):02}"
-    files = {"lesson.md": f"notebooks/{number}_{name}.ipynb", "worker.py": f"helpers/workers/{name}/{name}.py",
-             "exercises.py": f"helpers/exercises/{name}.py", "test_lesson.py": f"tests/test_{name}.py",
+    readme = README.read_text(encoding="utf-8")
+    number = f"{len(list(ROOT.glob('notebooks/[0-9][0-9]_*.ipynb'))):02}"
+    files = {"lesson.md": f"notebooks/{number}_{name}.ipynb", "worker.py": f"notebooks/lessons/{name}/{name}.py",
+             "exercises.py": f"notebooks/lessons/{name}/exercises.py", "test_lesson.py": f"tests/test_{name}.py",
              "test_exercises.py": f"tests/exercises/test_{name}.py"}
     if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
         parser.error(f"{name!r}: small letters, with an underscore between words, for it will be a module's name")
@@ -62,8 +61,6 @@ def main():
             nbformat.write(notebook(text), ROOT / path)
         else:
             (ROOT / path).write_text(text, encoding="utf-8")
-    more = catalogue[:lessons.end()] + f',\n           "{name}"' + catalogue[lessons.end():]
-    CATALOGUE.write_text(more, encoding="utf-8")
     lesson = ROOT / files["lesson.md"]
     end = list(re.finditer(r"^\| \[\d\d\]\(.*\n", readme, re.MULTILINE))[-1].end()
     README.write_text(readme[:end] + row(name, number, minutes(lesson)) + readme[end:], encoding="utf-8")

@@ -4,7 +4,7 @@
     python tools/record.py mixed_precision   this one
 
 Needs torch 2.11 or newer, and nothing installed of the course itself. An experiment is a function of
-helpers/workers/<lesson>/recorded.py marked with `@experiment`. Each runs in a process of its own, which is ended after
+notebooks/lessons/*/recorded.py marked with `@experiment`. Each runs in a process of its own, which is ended after
 `--limit` seconds: a crash or a hang costs that experiment only. One that cannot run here keeps what an earlier machine
 found; so each result names its machine (the form: helpers/records.py, `read`).
 """
@@ -24,12 +24,12 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # before the imports below; the processes that experiments spawn import this file, too
+sys.path[:0] = str(ROOT), str(ROOT / "notebooks")  # for the imports below, and experiments' own processes
 
 from helpers import records  # noqa: E402
 from helpers.hardware import hardware  # noqa: E402
 
-LESSONS = sorted(path.parent.name for path in (ROOT / "helpers" / "workers").glob("*/recorded.py"))
+LESSONS = sorted(path.parent.name for path in (ROOT / "notebooks" / "lessons").glob("*/recorded.py"))
 
 
 def machine():

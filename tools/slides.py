@@ -13,7 +13,7 @@ import base64
 import re
 from math import ceil
 
-from helpers.lessons import parsed
+from helpers.notebooks import parsed
 
 ROOM = 650  # pixels of a slide that may be filled
 CODE, TEXT = 24, 31  # pixels a line

@@ -1,7 +1,7 @@
 """Exercises that are checked in real ranks, one module per lesson; questions to answer before a run; progress.
 
     from helpers.exercises import predict, progress
-    from helpers.exercises import start_here as ex
+    from lessons.start_here import exercises as ex
     ex.my_share                    # the task
     ex.my_share.check(my_share)    # not attempted, not yet, or correct; also .hint() and .solution()
 

@@ -4,23 +4,18 @@ import ast
 import importlib
 from dataclasses import dataclass
 
-from helpers import lessons
+from helpers import notebooks
 from helpers.exercises.engine import Exercise, as_html
 from helpers.exercises.journal import best_status, first_answers
 from helpers.exercises.quiz import predict
 
-# A lesson's number is its place.
-LESSONS = ("start_here", "processes", "parallel_sgd", "data_loading", "data_parallel", "distributed_data_parallel",
-           "ddp_in_practice", "mixed_precision", "profiling", "sharding", "model_parallel", "many_machines", "scaling",
-           "speed_ladder")
 #: Wrong first answers that are shown. Nobody was asked how sure they were, so none is larger: the last ones are shown.
 SURPRISES = 3
 
 
 def modules():
     """The modules that hold exercises, by their lessons: {"00_start_here": module, …}."""
-    return {f"{number:02}_{name}": importlib.import_module(f"helpers.exercises.{name}")
-            for number, name in enumerate(LESSONS)}
+    return {path.stem: importlib.import_module(f"lessons.{path.stem[3:]}.exercises") for path in notebooks.paths()}
 
 
 def exercises_of(module):
@@ -31,10 +26,10 @@ def exercises_of(module):
 def questions():
     """The questions of each lesson, as its notebook has them now: {"00_start_here": {cell's id: Quiz}, …}."""
     found = {}
-    for lesson, cells in lessons.code_cells().items():
+    for lesson, cells in notebooks.code_cells().items():
         found[lesson] = {}
         for name, source in cells:
-            for call in ast.walk(lessons.parsed(source)) if "predict(" in source else ():
+            for call in ast.walk(notebooks.parsed(source)) if "predict(" in source else ():
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "predict":
                     try:
                         named = {one.arg: ast.literal_eval(one.value) for one in call.keywords}

@@ -134,7 +134,7 @@ class Exercise:
 
     def __init__(self):
         self.name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-        self.lesson = type(self).__module__.rpartition(".")[2]
+        self.lesson = type(self).__module__.split(".")[-2]
         self._hints_given = 0
 
     @classmethod

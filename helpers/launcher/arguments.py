@@ -17,7 +17,7 @@ from pathlib import Path
 from helpers.launcher import sending
 from helpers.reporting import RUN_FOLDER
 
-WORKERS = Path(__file__).parents[1] / "workers"
+LESSONS = Path(__file__).parents[2] / "notebooks" / "lessons"
 _OWNER = os.getpid()
 
 #: First parameters by which a function shows that it was written for `mp.spawn`.
@@ -101,18 +101,17 @@ def packed_work(what, args, kwargs, module):
 
 
 def _script(name):
-    """The name of a script, and how Python runs it: as a path from here first, else among the course's workers."""
+    """The name of a script, and how Python runs it: as a path from here first, else among the lessons' scripts."""
     path = Path(name).expanduser()
-    for found in itertools.chain((path, WORKERS / path), (lesson / path for lesson in WORKERS.iterdir())):
+    for found in itertools.chain((path, LESSONS / path), (lesson / path for lesson in LESSONS.iterdir())):
         if found.is_dir() and not (found / "__main__.py").is_file():
             raise IsADirectoryError(f"{os.fspath(name)!r} is a folder without a `__main__.py`; name the script in it")
         if found.exists():
             return os.fspath(found), _how_to_run(found)
-    workers = sorted({worker.name for worker in WORKERS.glob("*/*.py")})
-    close = difflib.get_close_matches(path.name, workers, n=1)
-    advice = f"Did you mean {close[0]!r}?" if close else f"The course's workers: {', '.join(workers)}"
+    close = difflib.get_close_matches(path.name, [script.name for script in LESSONS.glob("*/*.py")], n=1)
+    advice = f". Did you mean {close[0]!r}?" if close else ""
     raise FileNotFoundError(f"there is no script {os.fspath(name)!r}, neither in {Path.cwd().name}/ nor in "
-                            f"helpers/workers/. {advice}")
+                            f"notebooks/lessons/{advice}")
 
 
 def _how_to_run(found):

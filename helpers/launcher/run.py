@@ -55,7 +55,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
     under torchrun, docs/launch.md says so.
 
     Args:
-        work: A script, anything that `torchrun SCRIPT` runs: a path, or the name of one of helpers/workers/. Or a
+        work: A script, anything that `torchrun SCRIPT` runs: a path, or the name of one of notebooks/lessons/. Or a
             function, one defined in the notebook included; it is called as `work(*args, **kwargs)` in every rank.
         nprocs: The number of ranks.
         args: A script's command line, as a list; a function's arguments, the same for every rank.

@@ -76,7 +76,7 @@ class LaunchPanel(widgets.VBox):
     def __init__(self, scripts, args=(), nprocs=2, shown=None):
         """
         Args:
-            scripts: Names of scripts in helpers/workers/, or paths.
+            scripts: Names of scripts in notebooks/lessons/, or paths.
             args: The command line that each of them gets at first; there is a field to change it.
             nprocs: Ranks at first.
             shown: A `Run` that the panel shows until its first own.

@@ -36,8 +36,8 @@ def compute_only(task, passes):
     """What every process of the pure compute does: its passes over a worker's shard, on tensors that are ready."""
     import torch.distributed as dist
 
-    from helpers.workers.parallel_sgd.ranks import train_step
-    from helpers.workers.parallel_sgd.shards import batches, labels_of, split, tensors
+    from lessons.parallel_sgd.ranks import train_step
+    from lessons.parallel_sgd.shards import batches, labels_of, split, tensors
 
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
@@ -57,7 +57,7 @@ def compute_only(task, passes):
 
 def measure(name, threads):
     """One round: {way: {"seconds", and by epoch "accuracy" and "loss"}}."""
-    from helpers.workers.parallel_sgd.task import TASKS
+    from lessons.parallel_sgd.task import TASKS
 
     results = {}
     common = ["--task", name, "--epochs", str(EPOCHS)]

@@ -14,7 +14,7 @@ from time import perf_counter, process_time
 
 import pytest
 
-from helpers.exercises import data_loading as ex
+from lessons.data_loading import exercises as ex
 from tests.answers import edited, edits, refused, right, wrong
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -11,7 +11,7 @@ forward          the number of layers known by heart; the graph cut in one repli
 
 import pytest
 
-from helpers.exercises import data_parallel as ex
+from lessons.data_parallel import exercises as ex
 from tests.answers import edited, edits, refused, right, wrong
 
 RETURN = "return list(parts(inputs))"

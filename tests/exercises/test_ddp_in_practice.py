@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
-from helpers.exercises import ddp_in_practice as ex
+from lessons.ddp_in_practice import exercises as ex
 from tests.answers import edited, edits, right, wrong
 
 test_exact_accuracy = edits(

@@ -12,7 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from helpers.exercises import distributed_data_parallel as ex
+from lessons.distributed_data_parallel import exercises as ex
 from tests.answers import edits, right, wrong
 
 send_then_receive = """        sending = dist.isend(give, (rank + 1) % n)

@@ -391,7 +391,7 @@ def test_feedback_as_html_escapes_and_marks_code():
 
 
 def test_import_is_cheap():
-    code = ("import sys, helpers.exercises, helpers.exercises.start_here\n"
+    code = ("import sys, helpers.exercises, lessons.start_here.exercises\n"
             "assert not {'torch', 'helpers.launcher', 'IPython', 'cloudpickle'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

@@ -9,7 +9,7 @@ agent_options  a name, endpoint or host of each node's own; --standalone; option
 import torch
 import torch.distributed as dist
 
-from helpers.exercises import many_machines as ex
+from lessons.many_machines import exercises as ex
 from tests.answers import edits, right, wrong
 
 test_any_world = edits(

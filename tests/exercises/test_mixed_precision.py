@@ -17,7 +17,7 @@ import copy
 import numpy
 import torch
 
-from helpers.exercises import mixed_precision as ex
+from lessons.mixed_precision import exercises as ex
 from tests.answers import edits, right, wrong
 
 BACKWARD, UNSCALE = "    scaler.scale(loss).backward()\n", "    scaler.unscale_(optimizer)\n"

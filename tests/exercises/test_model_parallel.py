@@ -10,7 +10,7 @@ mean_gradient    sum, mean of means; everything at once; right with one backward
 import torch
 import torch.distributed as dist
 
-from helpers.exercises import model_parallel as ex
+from lessons.model_parallel import exercises as ex
 from tests.answers import edits, right, wrong
 
 test_one_f_one_b = edits(

@@ -11,7 +11,7 @@ pull_down     buffers; other tensors in place of new values; workers that share 
 
 import time
 
-from helpers.exercises import parallel_sgd as ex
+from lessons.parallel_sgd import exercises as ex
 from tests.answers import edits, right, wrong
 
 CHECKED = "    if not 1 <= n_workers <= n_samples:\n"

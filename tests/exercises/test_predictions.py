@@ -9,11 +9,11 @@ import sys
 import nbformat
 import pytest
 
-from helpers import lessons
+from helpers import notebooks
 from helpers.exercises import journal, predict, progress
 from helpers.exercises.catalogue import questions
 from helpers.exercises.quiz import slug
-from helpers.widgets.ladder import best_so_far
+from lessons.speed_ladder.ladder import best_so_far
 from tests.conftest import ROOT
 from tests.exercises.test_engine import own_progress  # noqa: F401 - a fixture
 
@@ -116,7 +116,7 @@ def test_progress_follows_questions_to_other_lessons_and_forgets_those_that_are_
     book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell("predict(1 / 2, x) = %")])
     nbformat.write(book, tmp_path / "03_old_name.ipynb")
     (tmp_path / "04_damaged.ipynb").write_text("{")
-    monkeypatch.setattr(lessons, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     journal.keep_first("not asked any more", "x", False)
     assert progress().predictions == {"03_old_name": (None,)} and "predicted nothing" in repr(progress())
     press(predict(*ASKED).buttons(), "C")

@@ -10,7 +10,7 @@ start_safely    a thread in the place of a process; the parent's threads taken a
                 where it would hang, and returns; any start method, or one thread in a forked child
 """
 
-from helpers.exercises import processes as ex
+from lessons.processes import exercises as ex
 from tests.answers import edits, right
 
 PUT, WAIT = "queue.put(model.state_dict())", "    done.wait()"

@@ -13,7 +13,7 @@ import re
 
 import pytest
 
-from helpers.exercises import profiling as ex
+from lessons.profiling import exercises as ex
 from tests.answers import edited, edits, right, wrong
 
 test_profile_the_loop = edits(
@@ -152,7 +152,7 @@ def slow_training(*changes):
     import inspect
     import linecache
 
-    from helpers.workers.profiling import slow_training as script
+    from lessons.profiling import slow_training as script
 
     source = inspect.getsource(script.train)
     for old, new in changes:

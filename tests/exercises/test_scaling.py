@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from helpers.exercises import scaling as ex
+from lessons.scaling import exercises as ex
 from tests.answers import edits, right, wrong
 
 test_predict_curve = edits(

@@ -12,7 +12,7 @@ import threading
 import torch
 import torch.distributed as dist
 
-from helpers.exercises import sharding as ex
+from lessons.sharding import exercises as ex
 from tests.answers import edits, right, wrong
 
 test_sharded_adamw = edits(

@@ -11,8 +11,8 @@ prepared_once    the conversion repeated; order or moves frozen, alternating or 
 import numpy
 import torch
 
-from helpers.exercises import speed_ladder as ex
-from helpers.exercises.speed_ladder import course_loop
+from lessons.speed_ladder import exercises as ex
+from lessons.speed_ladder.exercises import course_loop
 from tests.answers import edits, right, wrong
 
 test_predicted_gain = edits(
@@ -316,7 +316,7 @@ def test_divides_in_place(once, each, epochs, faster, price):
 def test_hides_in_a_thread(net, images, labels, epochs, dice):
     import threading
 
-    from helpers.exercises.speed_ladder import course_loop
+    from lessons.speed_ladder.exercises import course_loop
 
     thread = threading.Thread(target=course_loop, args=(net, images, labels, epochs, dice))
     thread.start()

@@ -8,7 +8,7 @@ say_it_once     a message looked for and not compared; the message known by hear
 
 import os
 
-from helpers.exercises import start_here as ex
+from lessons.start_here import exercises as ex
 from tests.answers import edits, right, wrong
 
 test_my_share = edits(

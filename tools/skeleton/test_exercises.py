@@ -6,7 +6,7 @@ my_new_lesson    one rank's number known by heart; one factor; text in place of 
 
 import os
 
-from helpers.exercises import new_lesson as ex
+from lessons.new_lesson import exercises as ex
 from tests.answers import edits, right
 
 test_my_new_lesson = edits(

@@ -7,10 +7,15 @@ from pathlib import Path
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 
+def paths():
+    """The lessons' notebooks, in their order."""
+    return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+
+
 def code_cells():
     """{"00_start_here": [(cell's id, source), …], …}, in their order; a notebook that cannot be read is left out."""
     found = {}
-    for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
+    for path in paths():
         try:
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             found[path.stem] = [(cell.get("id", ""), "".join(cell["source"])) for cell in cells

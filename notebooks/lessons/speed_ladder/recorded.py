@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers import models
 from helpers.records import experiment
-from helpers.workers.data_loading.pin_memory import prefetched
+from lessons.data_loading.pin_memory import prefetched
 
 #: A GPT of 0.8 billion parameters, as `helpers.models.GPT` builds it; the texts in a batch, below and above.
 SHAPE = {"width": 2048, "layers": 12, "heads": 16, "vocabulary": 50304, "length": 1024}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from helpers.data import download_folder, load, parse_idx
-from helpers.workers.parallel_sgd.task import TASKS
+from lessons.parallel_sgd.task import TASKS
 
 #: Seconds that nobody waits for longer: at a barrier, for a collective, for a child.
 LIMIT = 600

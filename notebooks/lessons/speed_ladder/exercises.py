@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from helpers.data import Digits
 from helpers.exercises.alone import Alone
 from helpers.exercises.engine import CORRECT, Feedback, not_yet
-from helpers.workers.speed_ladder.slow import network
+from lessons.speed_ladder.slow import network
 
 INF = float("inf")
 

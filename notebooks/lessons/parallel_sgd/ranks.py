@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers import report
-from helpers.workers.parallel_sgd.shards import LIMIT, batches, labels_of, seed, skewed_split, tensors, tested
+from lessons.parallel_sgd.shards import LIMIT, batches, labels_of, seed, skewed_split, tensors, tested
 
 
 def train_step(model, optimizer, images, labels):

@@ -20,7 +20,7 @@ from helpers.instruments.collectives import counted_traffic
 from helpers.instruments.traces import COMMUNICATION, OTHER, Event, Trace, TraceError, read, together
 from helpers.instruments.waits import meet
 from helpers.reporting import RUN_FOLDER
-from helpers.workers.profiling.slow_training import Log, digits, network, train
+from lessons.profiling.slow_training import Log, digits, network, train
 
 
 class ProfileTheLoop(Exercise):

@@ -10,8 +10,8 @@ from matplotlib.ticker import PercentFormatter
 from torch import nn
 
 from helpers.widgets.explorer import Explorer, widgets
-from helpers.workers.parallel_sgd.shards import batches, skewed_split, tensors
-from helpers.workers.parallel_sgd.task import TASKS
+from lessons.parallel_sgd.shards import batches, skewed_split, tensors
+from lessons.parallel_sgd.task import TASKS
 
 WORKERS = (1, 2, 4, 8)
 #: Steps between two averagings; 0 stands for once per epoch.

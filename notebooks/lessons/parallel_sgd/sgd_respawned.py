@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Subset
 
 from helpers import report
 from helpers.data import load
-from helpers.workers.parallel_sgd.ranks import one_pass
-from helpers.workers.parallel_sgd.shards import LIMIT, batches, options, seed, split, tensors, tested, transform
+from lessons.parallel_sgd.ranks import one_pass
+from lessons.parallel_sgd.shards import LIMIT, batches, options, seed, split, tensors, tested, transform
 
 
 class CustomSubset(Subset):

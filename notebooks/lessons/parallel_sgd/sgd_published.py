@@ -7,10 +7,10 @@ import torch
 import torch.multiprocessing as mp
 
 from helpers import report
-from helpers.workers.parallel_sgd.ranks import train_step
-from helpers.workers.parallel_sgd.sgd_hogwild import START
-from helpers.workers.parallel_sgd.sgd_respawned import aggregate, pull_down
-from helpers.workers.parallel_sgd.shards import batches, labels_of, options, seed, split, tensors, tested
+from lessons.parallel_sgd.ranks import train_step
+from lessons.parallel_sgd.sgd_hogwild import START
+from lessons.parallel_sgd.sgd_respawned import aggregate, pull_down
+from lessons.parallel_sgd.shards import batches, labels_of, options, seed, split, tensors, tested
 
 
 def train_epoch(rank, epoch, task, shards, local_models):

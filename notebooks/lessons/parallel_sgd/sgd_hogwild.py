@@ -10,8 +10,8 @@ import torch
 import torch.multiprocessing as mp
 
 from helpers import report
-from helpers.workers.parallel_sgd.ranks import train_step
-from helpers.workers.parallel_sgd.shards import LIMIT, batches, labels_of, options, seed, split, tensors, tested
+from lessons.parallel_sgd.ranks import train_step
+from lessons.parallel_sgd.shards import LIMIT, batches, labels_of, options, seed, split, tensors, tested
 
 #: How workers start here: quickly where torch allows it. In a fork, memory that is shared stays shared.
 START = "fork" if sys.platform == "linux" else "spawn"

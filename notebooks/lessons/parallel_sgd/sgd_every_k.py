@@ -4,8 +4,8 @@
     torchrun --nproc-per-node=4 sgd_every_k.py --every 8
 """
 
-from helpers.workers.parallel_sgd.ranks import average, in_ranks, train_step
-from helpers.workers.parallel_sgd.shards import options
+from lessons.parallel_sgd.ranks import average, in_ranks, train_step
+from lessons.parallel_sgd.shards import options
 
 
 def train(every, **settings):

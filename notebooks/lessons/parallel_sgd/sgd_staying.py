@@ -3,8 +3,8 @@
     launch("sgd_staying.py", nprocs=4), or torchrun --nproc-per-node=4 sgd_staying.py --task MNIST
 """
 
-from helpers.workers.parallel_sgd.ranks import average, in_ranks, one_pass
-from helpers.workers.parallel_sgd.shards import options
+from lessons.parallel_sgd.ranks import average, in_ranks, one_pass
+from lessons.parallel_sgd.shards import options
 
 
 def train_pass(model, optimizer, data):

@@ -5,8 +5,8 @@
 
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers.workers.parallel_sgd.ranks import in_ranks, one_pass
-from helpers.workers.parallel_sgd.shards import options
+from lessons.parallel_sgd.ranks import in_ranks, one_pass
+from lessons.parallel_sgd.shards import options
 
 if __name__ == "__main__":
     in_ranks(one_pass, wrap=DistributedDataParallel, **options(__doc__))

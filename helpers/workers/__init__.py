@@ -1,1 +1,0 @@
-"""The scripts that lessons are about, a folder per lesson: anything that `torchrun SCRIPT` runs, unchanged."""
