@@ -1,7 +1,6 @@
 """The exercises of DistributedDataParallel: all-reduce and DDP by hand, gradients that travel once, a drift."""
 
 import copy
-import re
 from dataclasses import replace
 
 import torch
@@ -12,33 +11,81 @@ from torch.nn.utils import parameters_to_vector
 
 from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
+from helpers.exercises.tables import Table, between, each, holds, nothing, same
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.memory import held_bytes
 
+WRITE = "`tensor += …` and `tensor.copy_(…)` write into it; `tensor = tensor + …` makes another one"
+CHUNKS = "send chunks, not the tensor, in its own dtype; and add up on the way"
+STEPS = ("which chunk goes out in which step? N − 1 steps add, N − 1 overwrite, and the first of these sends the "
+         "chunk that is finished")
+REST = "is it in any chunk? N need not divide the length"
+AT_ONCE = "`isend` and `irecv` return at once: wait for them afterwards"
+NEIGHBOURS = "to whom you send, from whom you receive: what rank 0 sends to rank 1, rank 1 receives from rank 0"
+SEND, RECEIVE = "        dist.send(give, (rank + 1) % n)\n", "        dist.recv(received, (rank - 1) % n)\n"
+SENDING = f"        sending = dist.isend(give, (rank + 1) % n)\n{RECEIVE}        sending.wait()\n"
 
-class RingAllReduce(InGroup):
+
+def returned_instead(mine, wanted, case):
+    if mine["tensor"] != wanted["tensor"] and mine["returned"] == wanted["tensor"]:
+        return "the function returned the sums, but `tensor` holds other values", "the sums are in `tensor` itself"
+
+
+def unchanged(mine, wanted, case):
+    if all(one["tensor"] == one["before"] for one in mine):
+        return "`tensor` holds what it held before, in every rank", "the sums are in it"
+
+
+def too_little_sent(mine, wanted, case):
+    sent, size = mine["elements sent"], case[0]
+    if sent < size:
+        return f"the sums are right, but {sent:g} elements were sent", f"all {size} go through `send`"
+
+
+def nothing_sent(lost):
+    return all(sent == 0 for sent, _ in (one.messages for one in lost))
+
+
+def as_many_sent_as_asked_for(lost):
+    return all(sent == asked for sent, asked in (one.messages for one in lost))
+
+
+def everything_to_everybody(tensor):
+    import torch
+    import torch.distributed as dist
+
+    others = [rank for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
+    sends = [dist.isend(tensor, other) for other in others]
+    parts = [torch.empty_like(tensor) for _ in others]
+    for other, part in zip(others, parts, strict=True):
+        dist.recv(part, other)
+    for sending in sends:
+        sending.wait()
+    tensor.copy_(sum([tensor, *parts]))
+
+
+class RingAllReduce(Table, InGroup):
     title = "All-reduce, by hand, in a ring"
-    task = ("`tensor` has one dimension and any number of elements, at least as many as there are ranks. Leave in "
-            "every rank's `tensor` the **sum over all ranks**, in place, as `dist.all_reduce` does. Use only `send`, "
-            "`recv`, `isend`, `irecv` or `batch_isend_irecv` of `torch.distributed`. No rank may send more than "
-            "2(N − 1) chunks, where a chunk is an N-th of the tensor, rounded up.")
+    task = ("`tensor` has one dimension and any number of elements, at least as many as there are ranks. Leave "
+            "in every rank's `tensor` the **sum over all ranks**, in place, as `dist.all_reduce` does. Use only "
+            "`send`, `recv`, `isend`, `irecv` or `batch_isend_irecv` of `torch.distributed`. No rank may send more "
+            "than 2(N − 1) chunks, where a chunk is an N-th of the tensor, rounded up.")
     hints = (
-        "`tensor.tensor_split(N)` gives N views, also where N does not divide the length. Every rank sends to `rank + "
-        "1` and receives from `rank - 1`, modulo N.",
-        "First half, N − 1 steps: send a chunk on, add the one that you receive to yours. In step `s` rank `r` sends "
-        "chunk `r - s` and receives chunk `r - s - 1`. Then each rank holds one finished chunk.",
-        "Second half, N − 1 steps: send the finished chunk on, and overwrite yours with the one that you receive. If "
-        "all ranks call `send` first, nobody receives: use `isend`, then `recv`, then `wait()` for the send.",
+        "`tensor.tensor_split(N)` gives N views, also where N does not divide the length. Every rank sends to "
+        "`rank + 1` and receives from `rank - 1`, modulo N.",
+        "First half, N − 1 steps: send a chunk on, add the one that you receive to yours. In step `s` rank `r` "
+        "sends chunk `r - s` and receives chunk `r - s - 1`. Then each rank holds one finished chunk.",
+        "Second half, N − 1 steps: send the finished chunk on, overwrite yours with the one that you receive. "
+        "All `send` first, and nobody receives? Use `isend`, then `recv`, then `wait()` for the send.",
     )
     explanation = ("The chunks are views, so that adding to them changes `tensor`. The index runs on through both "
                    "halves: in step N − 1 a rank sends the chunk that it has just finished. `isend` returns at "
                    "once, so that every rank comes to its `recv`.")
-    why = ("each rank sends 2(N − 1)/N of the tensor, however many ranks there are: less than twice its size. Sending "
-           "everything to everybody would be (N − 1) times. This is how gradients are averaged on large clusters.")
+    why = ("each rank sends 2(N − 1)/N of the tensor, however many ranks there are: less than twice its size. "
+           "Sending everything to everybody would be (N − 1) times. So gradients are averaged on large clusters.")
     world_sizes = (2, 3, 4)
-    cases = {"12 elements": (12, "float64"), "5 elements": (5, "float32")}  # 5 is divided by none of the world sizes
-    waiting = ("who sends while you receive, and who receives while you send? And is each number that you give a "
-               "rank's, 0 to N − 1?")
+    cases = {"12 elements": (12, "float64"), "5 elements": (5, "float32")}  # divided by all, and by none
+    waiting = "who sends while you receive, and who receives while you send?"
     sizes = "the tensor that you receive into: is it as long as the chunk that is sent, and of its dtype?"
 
     def answer(tensor):
@@ -58,78 +105,46 @@ class RingAllReduce(InGroup):
             else:
                 take.copy_(received)
 
-    def probe(ring_all_reduce, case):
-        size, dtype = case
-        memory = torch.tensor([_code(dist.get_rank(), index) for index in range(size)], dtype=getattr(torch, dtype))
-        returned = ring_all_reduce(memory[:])  # whoever only exchanges the tensor's memory has not written into it
+    def observe(ring_all_reduce, case):
+        (size, dtype), n = case, dist.get_world_size()
+        memory = torch.arange(1, size + 1, dtype=getattr(torch, dtype)) * 10 ** dist.get_rank()
+        before = memory.tolist()
+        returned = ring_all_reduce(memory[:])  # who only exchanges the tensor's memory has not written into it
         traffic = RingAllReduce.traffic
-        return {"tensor": memory.tolist(), "sent": sum(traffic.sent) / memory.element_size(),
-                "returned": returned.flatten().tolist() if isinstance(returned, torch.Tensor) else None,
-                "asked": [one.name for one in traffic.collectives if one.name != "barrier"]}
+        return {
+            "before": before,
+            "tensor": memory.tolist(),
+            "elements sent": sum(traffic.sent) / memory.element_size(),
+            "elements of 2(N − 1) chunks": 2 * (n - 1) * -(-size // n),
+            "returned": returned.tolist() if isinstance(returned, torch.Tensor) else None,
+            "collectives called": [one.name for one in traffic.collectives if one.name != "barrier"]}
 
-    def judge(self, seen, case):
-        n, size = len(seen), case[0]
-        before = [[_code(rank, index) for index in range(size)] for rank in range(n)]
-        wanted, most = [sum(column) for column in zip(*before, strict=True)], 2 * (n - 1) * -(-size // n)
-        write = "`tensor += …` and `tensor.copy_(…)` write into it; `tensor = tensor + …` makes another one"
-        for rank, one in enumerate(seen):
-            got = one["tensor"]
-            if one["asked"]:
-                return not_yet(f"it called `{one['asked'][0]}`", "only `send`, `recv` and their relatives",
-                               "the collective is what you are to build")
-            if got != wanted and one["returned"] == wanted:
-                return not_yet(f"rank {rank} returned the sums, but `tensor` holds other values", "the sums are in "
-                               "`tensor` itself", write)
-            if [row["tensor"] for row in seen] == before:
-                return not_yet("`tensor` holds what it held before, in every rank", "the sums are in it",
-                               write if any(row["sent"] for row in seen) else
-                               "nothing was sent: how often do your loops run?")
-            if _near(got, [value / n for value in wanted]):
-                return not_yet(f"rank {rank} holds the mean", "the sum", "what is divided, and why?")
-            for index in range(size):
-                if got[index] != wanted[index]:
-                    left_out = all(row["tensor"][index] == its[index] for row, its in zip(seen, before, strict=True))
-                    return not_yet(f"in rank {rank}, element {index} holds {_decoded(got[index], index, n)}",
-                                   f"the value of each of the {n} ranks, once",
-                                   "is it in any chunk? N need not divide the length" if left_out else
-                                   "which chunk goes out in which step, and has what came in been waited for? There "
-                                   "are N − 1 steps that add, and N − 1 that overwrite; the first of these sends "
-                                   "the chunk that is finished")
-        for rank, one in enumerate(seen):
-            told = f"the sums are right, but rank {rank} sent {one['sent']:g} elements"
-            if one["sent"] > most:
-                return not_yet(told, f"at most {most}, which are 2 · {n - 1} chunks of {-(-size // n)}",
-                               "send chunks, not the tensor, in its own dtype; and add up on the way")
-            if one["sent"] < size:
-                return not_yet(f"{told}, which cannot tell the others its {size}", "all of it goes through `send`, "
-                               "`recv` and their relatives", "a store, a file or another dtype is another way")
-        return None
-
-    def lost(self, seen, case):
-        told, lines = super().lost(seen, case), seen[0].lines
-        if all(len(set(one.messages)) == 1 for one in seen):
-            return replace(told, where_to_look=(
-                "to whom you send, from whom you receive: what rank 0 sends to rank 1, rank 1 receives from rank 0"))
-        for doing, missing, call in (("sending", "receiving", r"\bsend\("), ("receiving", "sending", r"\brecv\(")):
-            if all(re.search(call, line) for line in lines):
-                return replace(told, observed=f"{told.observed}: all ranks were {doing}, and nobody was {missing}",
-                               where_to_look="`isend` and `irecv` return at once; wait for them afterwards")
-        return told
-
-
-def _code(rank, index):
-    """A value that tells where it comes from: decimal places count the ranks, hundred thousands the index."""
-    return float(10 ** rank + 100_000 * (index + 1))
-
-
-def _decoded(value, index, n):
-    """In words, which ranks' values were added up to this one."""
-    places, counts = divmod(value, 100_000)
-    times = [int(counts // 10 ** rank % 10) for rank in range(n)] if 0 < value < 1e12 and value % 1 == 0 else [0]
-    if not sum(times) or places != (index + 1) * sum(times) or counts >= 10 ** n:
-        return "values that belong to other elements, or to none"
-    words = {0: "not at all", 1: "once", 2: "twice"}
-    return ", ".join(f"rank {rank}'s value {words.get(count, f'{count} times')}" for rank, count in enumerate(times))
+    rules = (
+        nothing("collectives called", "the collective is what you are to build", "only `send`, `recv` …"),
+        each(returned_instead, WRITE),
+        holds(unchanged, WRITE),
+        same("tensor", STEPS, within=1e-6),
+        each(too_little_sent, "a store, a file or another dtype is another way"),
+        between("elements sent", lambda wanted, case: (0, wanted["elements of 2(N − 1) chunks"]), CHUNKS),
+    )
+    mistakes = (
+        ("take.copy_(received)", "take += received", "in the second half a finished chunk comes in: overwrite"),
+        ("take += received", "take.copy_(received)", "in the first half, what comes in is added to yours"),
+        ("step < n - 1", "step < n", "how many steps add? Only N − 1 of them"),
+        ("2 * (n - 1)", "2 * n - 3", "how many steps are there? N − 1 that add, N − 1 that overwrite"),
+        ("2 * (n - 1)", "2", "the steps grow with N: try it with three ranks on paper"),
+        ("tensor.tensor_split(n)", "tensor.clone().tensor_split(n)", "the chunks belong to a copy of `tensor`"),
+        ("tensor.tensor_split(n)", "tensor.split(len(tensor) // n)", REST),
+        ("            take.copy_(received)", "            take.copy_(received)\n    tensor /= n", "who divides?"),
+        (everything_to_everybody, CHUNKS),
+    )
+    stops = (
+        (SENDING, SEND + RECEIVE, "every rank waited in vain at `dist.send(", f"nobody receives. {AT_ONCE}"),
+        (SENDING, RECEIVE + SEND, nothing_sent, f"nobody sends. {AT_ONCE}"),
+        ("(rank - 1) % n)", "(rank + 1) % n)", as_many_sent_as_asked_for, NEIGHBOURS),
+        ("        sending.wait()\n", "", "never waited for it", AT_ONCE),
+        ("dist.recv(", "dist.irecv(", "never waited for it", AT_ONCE),
+    )
 
 
 def _near(ones, others, within=1e-6):
