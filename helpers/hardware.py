@@ -17,7 +17,7 @@ import re
 import shutil
 import socket
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -33,23 +33,21 @@ NVIDIA_SMI_SECONDS = 15  # it needs seconds where the driver sleeps between uses
 
 @dataclass(frozen=True)
 class GPU:
-    """One NVIDIA GPU that this process may use."""
+    """One NVIDIA GPU of this machine, as the driver tells."""
 
     index: int
-    """Its number in torch (`cuda:0` …), counted after CUDA_VISIBLE_DEVICES, in the order of the PCI bus."""
     name: str
-    """As the driver calls it, "NVIDIA A100-SXM4-80GB"."""
     memory_gib: float | None
-    """All of its memory; None where the driver does not say (a slice of a GPU, memory shared with the CPU)."""
+    """None where the driver does not say (memory that is shared with the CPU)."""
     capability: tuple[int, int]
     """Compute capability, (8, 0) for an A100."""
 
     @property
-    def fast_dtypes(self) -> tuple[str, ...]:
+    def fast_dtypes(self):
         """The number formats that its tensor cores speed up, of fp16, bf16, tf32 and fp8."""
         return tuple(dtype for dtype, since in FAST_SINCE.items() if self.capability >= since)
 
-    def __str__(self) -> str:
+    def __str__(self):
         memory = "memory not known" if self.memory_gib is None else f"{self.memory_gib:.1f} GiB"
         capability = ".".join(map(str, self.capability))
         return f"{self.name}, {memory}, capability {capability}, fast: {', '.join(self.fast_dtypes) or 'fp32 only'}"
@@ -64,10 +62,8 @@ class Tier:
     why: str
     """One sentence that a lesson prints."""
 
-    def __str__(self) -> str:
+    def __repr__(self):
         return f"{self.name}: {self.why}"
-
-    __repr__ = __str__
 
 
 class Hardware:
@@ -77,97 +73,93 @@ class Hardware:
     """
 
     @cached_property
-    def cpu(self) -> str:
+    def cpu(self):
         """The processor's name."""
         if platform.system() == "Darwin":
             return _output("sysctl", "-n", "machdep.cpu.brand_string").strip() or platform.machine()
         return _cpuinfo("model name") or platform.processor() or platform.machine()
 
     @cached_property
-    def cores(self) -> int:
+    def cores(self):
         """Logical cores that this process may run on, which can be fewer than the machine has."""
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
     @cached_property
-    def cpu_flags(self) -> tuple[str, ...]:
+    def cpu_flags(self):
         """Those of CPU_FLAGS that the processor has; empty where the system does not say (macOS, Windows)."""
-        flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+        flags = (_cpuinfo("flags") or _cpuinfo("Features")).split()
         return tuple(flag for flag in CPU_FLAGS if flag in flags)
 
     @cached_property
-    def memory_gib(self) -> float:
+    def memory_gib(self):
         """All memory of the machine, in GiB."""
         return _memory().total / GIB
 
     @property
-    def memory_available_gib(self) -> float:
+    def memory_available_gib(self):
         """Memory that programs could still get, in GiB, now: looked up each time. It ignores a container's limit."""
         return _memory().available / GIB
 
     @cached_property
-    def memory_limit_gib(self) -> float | None:
-        """What the container or batch job may use, in GiB; None if nothing limits it below the machine's memory."""
-        limits = [int(text) / GIB for text in _cgroup("memory.max") if text.isdigit()]
-        return min((gib for gib in limits if gib < self.memory_gib), default=None)
+    def memory_limit_gib(self):
+        """What the container or batch job may use, in GiB; None if nothing limits it."""
+        return min((int(text) / GIB for text in _cgroup("memory.max") if text.isdigit()), default=None)
 
     @cached_property
-    def cpu_limit(self) -> float | None:
+    def cpu_limit(self):
         """How many cores' worth of time the container or batch job may use; None if nothing limits it."""
         pairs = [text.split() for text in _cgroup("cpu.max")]
         return min((int(quota) / int(period) for quota, period in pairs if quota.isdigit()), default=None)
 
     @cached_property
-    def shm_gib(self) -> float | None:
+    def shm_gib(self):
         """Size of /dev/shm in GiB: tensors travel between processes through it. None where there is none."""
         return shutil.disk_usage("/dev/shm").total / GIB if os.path.isdir("/dev/shm") else None
 
     @cached_property
-    def gpus(self) -> tuple[GPU, ...]:
-        """The NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves, asked of nvidia-smi; empty if it is absent or fails."""
-        query = "--query-gpu=index,uuid,name,memory.total,compute_cap"
-        lines = _output("nvidia-smi", query, "--format=csv,noheader,nounits", seconds=NVIDIA_SMI_SECONDS).splitlines()
-        by_uuid = dict(filter(None, map(_parse_gpu, lines)))
-        return _visible(by_uuid, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    def gpus(self):
+        """The machine's NVIDIA GPUs, asked of nvidia-smi; none if it is absent or fails."""
+        return tuple(map(_parse_gpu, _nvidia_smi("index,name,memory.total,compute_cap")))
 
     @cached_property
-    def driver(self) -> str | None:
+    def driver(self):
         """The version of NVIDIA's driver; None where nvidia-smi is absent or fails."""
-        query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        return next(iter(_output(*query, seconds=NVIDIA_SMI_SECONDS).splitlines()), None)
+        return next(iter(_nvidia_smi("driver_version")), None)
 
     @cached_property
-    def cuda(self) -> str | None:
+    def cuda(self):
         """The CUDA version that this torch was built with; None for a build that cannot use NVIDIA GPUs."""
         import torch
 
         return torch.version.cuda
 
-    @property
-    def usable_gpus(self) -> int:
-        """How many GPUs this torch can use: none in a build without CUDA."""
-        return len(self.gpus) if self.gpus and self.cuda else 0
+    @cached_property
+    def usable_gpus(self):
+        """How many GPUs this torch can use: CUDA_VISIBLE_DEVICES may leave fewer than there are."""
+        import torch
+
+        return torch.cuda.device_count()  # asks the driver's library, and does not start CUDA
 
     @cached_property
-    def backends(self) -> tuple[str, ...]:
+    def backends(self):
         """The ways to communicate that this torch was built with, of BACKENDS."""
         import torch.distributed as dist
 
         return tuple(name for name in BACKENDS if getattr(dist, f"is_{name}_available", bool)())
 
     @cached_property
-    def start_methods(self) -> tuple[str, ...]:
+    def start_methods(self):
         """How this system can start processes; the first is Python's default."""
         return tuple(multiprocessing.get_all_start_methods())
 
     @cached_property
-    def versions(self) -> dict[str, str]:
+    def versions(self):
         """Of the system, Python, torch and torchvision ("not installed" if so)."""
-        return {"OS": _system(), "Python": platform.python_version()} | {
-            package: _version(package) for package in ("torch", "torchvision")
-        }
+        packages = {package: _version(package) for package in ("torch", "torchvision")}
+        return {"OS": _system(), "Python": platform.python_version(), **packages}
 
     @property
-    def sentence(self) -> str:
+    def sentence(self):
         """One sentence without numbers, the same on all machines of a kind: fit for a lesson's stored output."""
         if self.usable_gpus > 1:
             return "Several GPUs here: experiments on GPUs run for real."
@@ -175,61 +167,56 @@ class Hardware:
             return "One GPU here: what needs several is scaled down to this one or to the CPU, or shown as recorded."
         return "No GPU here: what needs one is scaled down to the CPU, or shown as recorded."
 
-    def tier(self, gpus: int = 0, *, cpu_stand_in: bool = False, gpu_can_be_shared: bool = False) -> Tier:
+    def tier(self, gpus=0, *, cpu_stand_in=False, gpu_can_be_shared=False):
         """How an experiment that wants `gpus` GPUs runs here: real, scaled down or recorded.
 
         gpus: how many it wants; 0 for one that is about processes on the CPU.
         cpu_stand_in: the lesson can show the same thing with CPU ranks over gloo.
         gpu_can_be_shared: the lesson can show it with several ranks on one GPU over gloo; preferred over the CPU.
-        Raises TypeError or ValueError where `gpus` is not a whole number from 0 up.
         """
-        if isinstance(gpus, bool) or not isinstance(gpus, int):
-            raise TypeError(f"gpus must be a whole number such as 2, not {gpus!r}")
-        if gpus < 0:
-            raise ValueError(f"gpus must be 0 or more, not {gpus}")
         if gpus == 0:
             return Tier("real here", "this needs no GPU.")
         wanted = "a GPU" if gpus == 1 else f"{gpus} GPUs"
         if self.usable_gpus >= gpus:
             return Tier("real here", f"this wants {wanted}, and this machine has what it wants.")
         lack = f"this wants {wanted}, which this machine does not have"
-        if gpu_can_be_shared and self.usable_gpus and "gloo" in self.backends:
+        if gpu_can_be_shared and self.usable_gpus:
             return Tier("scaled down here", f"{lack}; its ranks share a GPU and talk over gloo instead.")
-        if cpu_stand_in and "gloo" in self.backends:
+        if cpu_stand_in:
             return Tier("scaled down here", f"{lack}; ranks on the CPU that talk over gloo stand in.")
         return Tier("recorded", f"{lack}; what you see was measured on the machine named beside it.")
 
-    def rows(self) -> list[tuple[str, str]]:
+    def rows(self):
         """The table, as (what, answer) pairs of text."""
-        limits = [f"limited to {self.cpu_limit:g}" if self.cpu_limit else "", ", ".join(self.cpu_flags)]
+        cores = [f"{self.cores} usable"]
+        if self.cpu_limit:
+            cores.append(f"limited to {self.cpu_limit:g}")
+        if self.cpu_flags:
+            cores.append(", ".join(self.cpu_flags))
         memory = f"{self.memory_gib:.1f} GiB, {self.memory_available_gib:.1f} GiB available"
         if self.memory_limit_gib is not None:
             memory += f", limited to {self.memory_limit_gib:.1f} GiB"
-        rows = [
+        gpus = [(f"GPU {gpu.index}", str(gpu)) for gpu in self.gpus] or [("GPU", "none")]
+        if len(self.gpus) != self.usable_gpus:
+            gpus.append(("GPU use", f"torch can use {self.usable_gpus} of them here"))
+        return [
             ("CPU", self.cpu),
-            ("CPU cores", "; ".join(filter(None, [f"{self.cores} usable", *limits]))),
+            ("CPU cores", "; ".join(cores)),
             ("Memory", memory),
             ("/dev/shm", "none" if self.shm_gib is None else f"{self.shm_gib:.2f} GiB"),
-            *((f"GPU {gpu.index}", str(gpu)) for gpu in self.gpus),
+            *gpus,
+            *self.versions.items(),
+            ("CUDA in torch", self.cuda or "none"),
+            ("Backends", ", ".join(self.backends) or "none"),
+            ("Start methods", ", ".join(self.start_methods)),
         ]
-        if not self.gpus:
-            rows.append(("GPU", "none"))
-        elif not self.usable_gpus:
-            rows.append(("GPU use", "none: this torch was built without CUDA"))
-        rows += self.versions.items()
-        rows.append(("CUDA in torch", self.cuda or "none"))
-        rows.append(("Backends", ", ".join(self.backends) or "none"))
-        rows.append(("Start methods", ", ".join(self.start_methods)))
-        return rows
 
-    def __str__(self) -> str:
+    def __repr__(self):
         rows = self.rows()
         width = max(len(what) for what, _ in rows)
         return "\n".join(f"{what:<{width}}  {answer}" for what, answer in rows)
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         row = '<tr><th scope="row" style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>'
         body = "".join(row.format(html.escape(what), html.escape(answer)) for what, answer in self.rows())
         head = "".join(f'<th scope="col" style="text-align:left">{name}</th>' for name in ("What", "Here"))
@@ -237,51 +224,34 @@ class Hardware:
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def free_port() -> int:
+def free_port():
     """A port of the loopback interface that is free now; nothing listens on it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def _output(*command: str, seconds: float = 5) -> str:
+def _output(*command, seconds=5):
     """What a command prints, or nothing at all if it is absent, fails or takes too long."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
+                              check=True).stdout
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
-def _parse_gpu(line: str) -> tuple[str, GPU] | None:
-    """(UUID, GPU) from a line such as `0, GPU-1f…, NVIDIA H200, 143771, 9.0`; None for a line that is not like it."""
-    match = re.fullmatch(r"\s*(\d+), *([^,]+), *(.+), *([^,]+), *(\d+)\.(\d+)\s*", line)
-    if match is None:
-        return None
-    index, uuid, name, mib, major, minor = match.groups()
-    memory = float(mib) / 1024 if re.fullmatch(r"[\d.]+", mib) else None  # "[N/A]" where the CPU's memory is shared
-    return uuid, GPU(int(index), name, memory, (int(major), int(minor)))
+def _nvidia_smi(fields):
+    """What the driver says of each GPU, a line each."""
+    text = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", seconds=NVIDIA_SMI_SECONDS)
+    return [line for line in text.splitlines() if line[0].isdigit()]  # it also says "No devices were found"
 
 
-def _visible(by_uuid: dict[str, GPU], wanted: str | None) -> tuple[GPU, ...]:
-    """The GPUs that CUDA shows under CUDA_VISIBLE_DEVICES, whose list ends at the first entry that names no GPU."""
-    if wanted is None:
-        return tuple(by_uuid.values())
-    chosen = []
-    for entry in map(str.strip, wanted.split(",")):
-        if entry.startswith("MIG-"):  # CUDA uses one slice per process; a slice of which GPU, only the driver knows
-            first = list(by_uuid.values())[:1]
-            return tuple(replace(gpu, index=0, name=f"{gpu.name} (MIG slice)", memory_gib=None) for gpu in first)
-        start = entry if entry.startswith("GPU-") else "-"  # a UUID's start is enough, where it fits one GPU only
-        found = [gpu for uuid, gpu in by_uuid.items() if entry == str(gpu.index) or uuid.startswith(start)]
-        if len(found) != 1:
-            break
-        if found[0] in chosen:  # named twice: CUDA shows none at all
-            return ()
-        chosen += found
-    return tuple(replace(gpu, index=index) for index, gpu in enumerate(chosen))
+def _parse_gpu(line):
+    """A GPU from a line such as `0, NVIDIA H200, 143771, 9.0`."""
+    index, name, mib, capability = line.split(", ")
+    memory = float(mib) / 1024 if mib.isdigit() else None  # "[N/A]" where the CPU's memory is shared
+    major, minor = capability.split(".")
+    return GPU(int(index), name, memory, (int(major), int(minor)))
 
 
 def _memory():
@@ -290,39 +260,38 @@ def _memory():
     return psutil.virtual_memory()
 
 
-def _cpuinfo(key: str) -> str:
+def _cpuinfo(key):
     """The first value of a key in /proc/cpuinfo, or an empty string."""
     match = re.search(rf"^{key}\s*:\s*(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     return match[1].strip() if match else ""
 
 
-def _read(path: Path) -> str:
+def _read(path):
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
 
 
-def _cgroup(name: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[str]:
+def _cgroup(name, root=Path("/sys/fs/cgroup"), own=Path("/proc/self/cgroup")):
     """What `name` holds in this process's control group (version 2) and in those above it: each of them limits it."""
     match = re.search("^0::/(.*)$", _read(own), re.MULTILINE)
     inside = root / match[1] if match else root
     texts = [_read(place / name) for place in (inside, *inside.parents) if place.is_relative_to(root)]
-    return [text for text in texts if text]
+    return list(filter(None, texts))
 
 
-def _system() -> str:
+def _system():
     """Distribution and kernel. Only the kernel's number: the rest of its name may be a company's or a person's."""
-    kernel = platform.release()
-    number = (re.match(r"[\d.]+", kernel) or [""])[0].rstrip(".")
-    text = f"{platform.system()} {number} {platform.machine()}{', WSL' if 'microsoft' in kernel.lower() else ''}"
+    number = re.match(r"[\d.]*", platform.release())[0].rstrip(".")
+    text = f"{platform.system()} {number} {platform.machine()}"
     try:
         return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {text}"
-    except (OSError, KeyError, AttributeError):
+    except OSError:  # no Linux
         return text
 
 
-def _version(package: str) -> str:
+def _version(package):
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -43,13 +43,14 @@ def smi(tmp_path, monkeypatch):
 
 @pytest.fixture
 def three_gpus(smi):
-    smi(f"echo '0, GPU-aaa1, {H100}'; echo '1, GPU-aaa2, {H100}'; echo '2, GPU-bbb1, {T4}'")
+    smi(f"echo '0, {H100}'; echo '1, {H100}'; echo '2, {T4}'")
 
 
-def fake(gpus, cuda="13.0", backends=("gloo",)):
-    """A machine with so many GPUs."""
+def fake(gpus, usable=None):
+    """A machine with so many GPUs, of which torch can use all, or `usable`."""
     machine = Hardware()
-    machine.__dict__.update(gpus=tuple(GPU(i, "G", 8.0, (8, 0)) for i in range(gpus)), cuda=cuda, backends=backends)
+    machine.gpus = tuple(GPU(i, "G", 8.0, (8, 0)) for i in range(gpus))
+    machine.usable_gpus = gpus if usable is None else usable
     return machine
 
 
@@ -85,7 +86,7 @@ def test_fields_are_plausible():
 
 def test_html_table_is_accessible_and_escaped():
     machine = fake(1)
-    machine.__dict__["cpu"] = "<b>&"
+    machine.cpu = "<b>&"
     text = machine._repr_html_()
     assert "<caption>" in text and 'scope="row"' in text and 'scope="col"' in text
     assert "&lt;b&gt;&amp;" in text and "<b>" not in text
@@ -101,31 +102,7 @@ def test_gpus_are_parsed(three_gpus):
     assert str(gpus[2]) == "Tesla T4, 15.0 GiB, capability 7.5, fast: fp16"
 
 
-@on_unix
-@pytest.mark.parametrize(
-    ("visible", "names"),
-    [
-        ("", []),
-        ("-1", []),
-        ("2", ["T4"]),
-        ("2,0", ["T4", "H100"]),
-        (" 1 , 2 ", ["H100", "T4"]),
-        ("0,7,2", ["H100"]),  # CUDA stops at what is not there
-        ("0,nonsense,1", ["H100"]),
-        ("1,1", []),
-        ("GPU-bbb", ["T4"]),
-        ("GPU-aaa", []),  # fits two
-        ("MIG-123", ["MIG slice"]),
-    ],
-)
-def test_cuda_visible_devices(three_gpus, monkeypatch, visible, names):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    gpus = Hardware().gpus
-    assert [gpu.index for gpu in gpus] == list(range(len(names)))
-    assert all(name in gpu.name for name, gpu in zip(names, gpus, strict=True))
-
-
-BROKEN = ["echo 'No devices were found'", "echo '0, GPU-a, X, 1, 9.0'; exit 9", "exec /bin/sleep 60"]
+BROKEN = ["echo 'No devices were found'", "echo '0, X, 1, 9.0'; exit 9", "exec /bin/sleep 60"]
 
 
 @on_unix
@@ -142,7 +119,7 @@ def test_no_driver_means_no_gpus(smi):
 
 @on_unix
 def test_memory_that_the_driver_does_not_know(smi):
-    smi("echo '0, GPU-1, NVIDIA GB10, [N/A], 12.1'")
+    smi("echo '0, NVIDIA GB10, [N/A], 12.1'")
     (gpu,) = Hardware().gpus
     assert gpu.memory_gib is None and "memory not known" in str(gpu) and gpu.capability == (12, 1)
 
@@ -182,16 +159,9 @@ def test_tiers(here, wanted, allowed, name, word):
 
 
 def test_gpus_that_this_torch_cannot_use_do_not_count():
-    machine = fake(2, cuda=None)
-    assert machine.usable_gpus == 0 and machine.tier(gpus=1).name == "recorded"
-    assert "built without CUDA" in str(machine) and "No GPU" in machine.sentence
-    assert fake(0, backends=()).tier(gpus=2, cpu_stand_in=True).name == "recorded"
-
-
-@pytest.mark.parametrize(("gpus", "error"), [(-1, ValueError), ("2", TypeError), (1.0, TypeError), (True, TypeError)])
-def test_tier_refuses_nonsense(gpus, error):
-    with pytest.raises(error, match="gpus must be"):
-        hardware.tier(gpus=gpus)
+    machine = fake(2, usable=0)
+    assert machine.tier(gpus=1).name == "recorded"
+    assert "torch can use 0 of them" in str(machine) and "No GPU" in machine.sentence
 
 
 def test_the_sentence_has_no_number():
@@ -209,17 +179,11 @@ def test_what_a_lesson_prints_of_it_is_the_same_on_all_machines(here):
         assert sanitised(f"DDP: {tier!r}") == "DDP: TIER"
 
 
-@pytest.mark.parametrize("text", ["real here", "recorded: 1 × NVIDIA H100", "No GPU is involved.", "a GPU here",
-                                  "Would be measured on a machine with 2 GPUs, by tools/record.py: this"])
-def test_what_a_lesson_says_itself_is_compared(text):
-    assert sanitised(text) == text
-
-
 def test_on_a_real_gpu_it_agrees_with_torch():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
     assert hardware.usable_gpus == torch.cuda.device_count()
-    for gpu in hardware.gpus:
+    for gpu in hardware.gpus[:hardware.usable_gpus]:
         real = torch.cuda.get_device_properties(gpu.index)
         assert gpu.name.startswith(real.name.split(" MIG")[0]) and gpu.capability == (real.major, real.minor)
