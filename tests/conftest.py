@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import cloudpickle
@@ -29,6 +30,23 @@ WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py", "
 #: Those that take long besides.
 LONG = ("exercises/test_profiling.py", "tests/test_browser.py", "tests/test_gpu_branches.py",
         "tests/test_launch_faults.py")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--costs", action="store_true", help="print the seconds that each file of tests has taken")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if not config.getoption("--costs"):
+        return
+    seconds = Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if hasattr(report, "duration"):  # a warning has none
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section("seconds by file")
+    for file, spent in seconds.most_common():
+        terminalreporter.write_line(f"{spent:7.1f}  {file}")
+    terminalreporter.write_line(f"{seconds.total():7.1f}  in all, of so many processes at once")
 
 
 def pytest_collection_modifyitems(items):
