@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers import RankError, launch, nodes
+from helpers import RankError, launch
 from helpers.figures import title
 from helpers.launcher.arguments import LESSONS
 from helpers.nodes import Nodes
@@ -74,6 +74,7 @@ def test_one_torchrun_on_each_node(lab):
         assert f"I am rank {node} of 2" in text, job.outputs
 
 
+@pytest.mark.long
 def test_a_rank_that_aborts_after_its_work_is_tried_again_and_nobody_waits_for_it(tmp_path):
     """The agent of a rank that has ended well waits for the others, for 300 s: also for one that has failed."""
     script, tries = tmp_path / "aborts.py", tmp_path / "tries"
@@ -100,7 +101,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["namespaces", "loopback"])
 def test_nothing_outlives_the_owner(kind, how):
     mark = f"sleep 8{os.getpid()}"
@@ -113,27 +114,6 @@ def test_nothing_outlives_the_owner(kind, how):
     owner.communicate(timeout=20)
     assert eventually(lambda: not running(mark) and not folder.exists())
     assert not psutil.wait_procs(others, 10)[1], "keepers, guards and nodes"
-
-
-@pytest.mark.parametrize("what", ["keep", "switch"])
-def test_an_owner_that_is_gone_before_its_folder_is_there(what, tmp_path):
-    ours, theirs = os.pipe()
-    os.close(ours)
-    subprocess.run([sys.executable, nodes._INSIDE, what], env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=theirs,
-                   stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
-    os.close(theirs)
-    assert not list(tmp_path.iterdir())
-
-
-@needs_namespaces
-def test_an_owner_that_is_gone_before_the_switch_answers(monkeypatch, tmp_path):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Nodes(1) as lab:
-        keeper = lab._keeper
-        keeper.stdout.close()
-        keeper.stdin.write('{"number": 9, "cable": null}\n')
-        keeper.stdin.close()
-        assert keeper.wait(60) and not list(tmp_path.iterdir())
 
 
 @needs_namespaces
@@ -190,6 +170,7 @@ def test_a_job_that_does_not_end_is_ended_and_the_nodes_work_again(lab):
     assert lab.start(1, ["true"]).wait(20) == 0
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_a_node_can_be_killed_and_booted_again_and_again():
     with Nodes(2, mbit=100) as lab:
@@ -231,6 +212,7 @@ def test_after_an_interrupt_the_nodes_answer_as_before():
         lab.cable(20)
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_an_unplugged_node_runs_on_and_its_connections_stay_open():
     listens = ("import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c = s.accept()[0]\n"
@@ -257,52 +239,6 @@ def test_an_unplugged_node_runs_on_and_its_connections_stay_open():
         lab.boot(1)  # plugged in again
 
 
-def test_there_is_no_cable_to_unplug_on_loopback(monkeypatch):
-    monkeypatch.setenv("COURSE_NODES", "loopback")
-    with Nodes(2) as lab, pytest.raises(RuntimeError, match="no cable to unplug"):
-        lab.unplug(1)
-
-
-FORKS = """
-import os, sys, time
-from helpers.nodes import Nodes
-os.environ["COURSE_NODES"] = sys.argv[1]
-lab = Nodes(2)
-lab.start(1, ["sleep", os.environ["SECONDS"]])
-if not (child := os.fork()):
-    sys.exit() if sys.argv[2] == "ends" else time.sleep(60)
-if sys.argv[2] == "ends":
-    os.waitpid(child, 0)
-print(lab.folder, child, lab.folder.exists(), flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("child", ["ends", "stays"])
-@pytest.mark.parametrize("kind", ["namespaces", "loopback"])
-def test_a_forked_child_neither_keeps_the_nodes_alive_nor_removes_them(kind, child):
-    mark = f"sleep 7{os.getpid()}"
-    owner = subprocess.Popen([sys.executable, "-c", FORKS, kind, child], stdout=subprocess.PIPE, text=True,
-                             cwd=ROOT, env={**os.environ, "SECONDS": mark.split()[1]})
-    folder, forked, there = owner.stdout.readline().split()
-    try:
-        assert there == "True"
-        assert eventually(lambda: running(mark))
-        owner.kill()
-        assert eventually(lambda: not running(mark) and not Path(folder).exists())
-    finally:
-        owner.kill()
-        if child == "stays":
-            os.kill(int(forked), signal.SIGKILL)
-        owner.communicate(timeout=20)
-
-
-@pytest.mark.parametrize(("n", "mbit"), [(0, None), (5, None), (2, 0), (2, -3)])
-def test_bad_numbers_are_refused(n, mbit):
-    with pytest.raises(ValueError, match=r"1 to 4|above 0"):
-        Nodes(n, mbit)
-
-
 RECIPES = LESSONS / "many_machines"
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins libmunge2 libhwloc15".split()
 
@@ -321,7 +257,8 @@ def slurm(tmp_path_factory):
     return folder / "root"
 
 
-@pytest.mark.parametrize("recipe", [pytest.param("srun.sbatch", marks=pytest.mark.long), "torchrun.sbatch"])
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["srun.sbatch", "torchrun.sbatch"])
 def test_recipes_run_under_a_real_slurm(recipe, slurm, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import os, torch, torch.distributed as dist\n"
