@@ -250,28 +250,12 @@ def test_ten_thousand_events_are_read_and_counted_quickly(tmp_path):
 
 
 @pytest.mark.parametrize("content, said", [
-    ("", "is empty: the program ended before"),
-    ("   \n", "is empty"),
-    ("hello", "is not JSON"),
-    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "na', "breaks off, or is damaged: was the program ended"),
-    ("{}", "`traceEvents` is missing"),
-    ("[1, 2]", "`traceEvents` is missing"),
-    ("null", "`traceEvents` is missing"),
-    ('{"cells": [], "nbformat": 4}', "`traceEvents` is missing"),
-    ('{"traceEvents": []}', "torch.profiler did not write it"),
-    ('[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]', "torch.profiler did not write it"),
-    ("[" * 100_000, "nested too deeply"),
-    ('{"schemaVersion": 1, "traceEvents": {}}', "`traceEvents` is missing"),
-    ('{"schemaVersion": 2, "traceEvents": []}', "version 2, and only version 1 is known"),
+    ("", "breaks off, or is damaged"),
+    ('[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]', "no trace of torch.profiler's"),
     ('{"schemaVersion": 1, "traceEvents": []}', "holds no events: nothing was recorded. Is `prof.step()` called"),
     ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, '
      '"tid": 1, "ts": 1, "dur": 2}]}', "holds no events"),
-    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1}]}', "lacks 'ts'"),
-    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": "soon"}]}',
-     "is damaged"),
-    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": 1, "dur": NaN}]}',
-     "is damaged: nan is no time"),
-    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": [], "name": "a", "tid": 1, "ts": 1}]}', "is damaged"),
+    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1}]}', "is damaged"),
     ('{"schemaVersion": 1, "traceEvents": [{"name": "[memory]", "args": [], "ts": 1}]}', "is damaged"),
 ])
 def test_no_trace(tmp_path, content, said):
@@ -279,32 +263,17 @@ def test_no_trace(tmp_path, content, said):
     with pytest.raises(TraceError) as caught:
         read(tmp_path / "t.json")
     assert said in str(caught.value) and str(caught.value).startswith("t.json")
-    assert str(tmp_path) not in str(caught.value)
-
-
-def test_odd_entries_do_no_harm(tmp_path):
-    """Entries that are no events, and an event that ended before it began, as some tracers write them."""
-    rows = ["x", None, *({"ph": "X", "cat": "cpu_op", "name": name, "pid": 0, "tid": 1, "ts": at, "dur": took}
-                         for name, at, took in (("aten::mm", 10, 5), ("aten::add", 20, -5)))]
-    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": rows}))
-    trace = read(tmp_path / "t.json")
-    assert milli(trace) == {"compute": 5, "communication": 0, "waiting": 0, "other": 5}
-    assert all(event.duration_us >= 0 for event in trace.events)
 
 
 def test_truncated_and_binary_files(tmp_path, folder):
     whole = (folder / "0.json.gz").read_bytes()
-    for name, data, said in (("t.json.gz", whole[:-100], "cannot be unpacked"),
-                             ("t.json.gz", whole[:40] + b"xx" + whole[42:], "cannot be unpacked"),
-                             ("t.json", gzip.decompress(whole)[:5000], "breaks off"),
-                             ("t.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "is no text")):
+    for name, data in (("t.json.gz", whole[:-100]), ("t.json", gzip.decompress(whole)[:5000]),
+                       ("t.png", b"\x89PNG\r\n\x1a\n\xff\xfe")):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(TraceError, match=said):
+        with pytest.raises(TraceError, match="breaks off, or is damaged"):
             read(tmp_path / name)
 
 
 def test_no_file(tmp_path):
     with pytest.raises(TraceError, match=r"there is no file t.json: .*Is `prof.step\(\)` called"):
         read(tmp_path / "t.json")
-    with pytest.raises(TraceError, match="cannot be read"):
-        read(tmp_path)

@@ -23,9 +23,6 @@ from typing import NamedTuple
 
 COMPUTE, COMMUNICATION, WAITING, OTHER = KINDS = ("compute", "communication", "waiting", "other")
 
-#: The version of the format that torch writes in `schemaVersion`.
-SCHEMA = 1
-
 # What a backend itself does: "gloo:all_reduce" on the CPU, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)" on a GPU.
 _TRANSFER = re.compile(r"gloo:|mpi:|ucc:|nccl(Dev)?Kernel", re.IGNORECASE)
 _WAITS = re.compile(r"cuda(Device|Stream|Event)Synchronize|enumerate\(DataLoader\)")
@@ -171,80 +168,40 @@ def read(path):
     """Read a trace that `torch.profiler.profile.export_chrome_trace` or `tensorboard_trace_handler` wrote.
 
     Raises:
-        TraceError: there is no such file, or it is empty, cut off, no trace, of another version, or without events.
+        TraceError: there is no such file, or it is cut off, damaged, no trace, or without events.
     """
     path = Path(path)
     content = _content(path)
-    if _is_foreign(content):
-        raise TraceError(f"{path.name} is a trace, but torch.profiler did not write it (it has no `schemaVersion`): "
-                         "open it with Perfetto")
-    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
-        raise TraceError(f"{path.name} is JSON, but no trace: `traceEvents` is missing. A trace is what "
+    if not (isinstance(content, dict) and "schemaVersion" in content and "traceEvents" in content):
+        raise TraceError(f"{path.name} is JSON, but no trace of torch.profiler's: that is what "
                          "`prof.export_chrome_trace(path)` writes")
-    if content["schemaVersion"] != SCHEMA:
-        raise TraceError(f"{path.name} is a trace of version {content['schemaVersion']}, and only version {SCHEMA} is "
-                         "known here: record it with the torch that is installed beside this course")
-    entries = [entry for entry in content["traceEvents"] if isinstance(entry, dict)]
-    raw = [entry for entry in entries if entry.get("ph") == "X"]
     try:
+        entries = content["traceEvents"]
+        raw = [entry for entry in entries if entry.get("ph") == "X"]
         on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
         events = _nested([made for event in raw if (made := _event(event, on_gpu))])
-        memory = [(_number(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
+        memory = [(float(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
                   if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
-        base = _number(content.get("baseTimeNanoseconds", 0)) / 1000
-        rank = (content.get("distributedInfo") or {}).get("rank")
-    except KeyError as error:
-        raise TraceError(f"{path.name} is damaged: an event lacks {error}. Record it again") from None
-    except (AttributeError, TypeError, ValueError) as error:
-        raise TraceError(f"{path.name} is damaged: {error}. Record it again") from None
+        base = content.get("baseTimeNanoseconds", 0) / 1000
+        rank = content.get("distributedInfo", {}).get("rank")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TraceError(f"{path.name} is damaged ({error!r}). Record it again") from None
     if all(event.mark for event in events):
         raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the end of "
                          "every step, inside the loop, and is at least one active step reached?")
     return _shifted(Trace(events, rank, base, memory), -events[0].begin_us)
 
 
-def _is_foreign(content):
-    """Whether this is a trace in Chrome's format that torch did not write: no version, or a bare list of events."""
-    if isinstance(content, dict):
-        return "traceEvents" in content and "schemaVersion" not in content
-    return isinstance(content, list) and bool(content) and all(
-        isinstance(entry, dict) and "ph" in entry for entry in content)
-
-
-def _number(value):
-    """A finite number of the file: JSON as Python reads it may also hold NaN and Infinity."""
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{value} is no time")
-    return number
-
-
 def _content(path):
     """What the JSON in the file says."""
     try:
         data = path.read_bytes()
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        return json.loads(text.decode(), strict=False)
     except FileNotFoundError:
         raise TraceError(f"there is no file {path.name}: a profiler with a schedule writes one when its active steps "
                          "are over. Is `prof.step()` called at the end of every step, inside the loop?") from None
-    except OSError as error:
-        raise TraceError(f"{path.name} cannot be read: {error.strerror}") from None
-    try:
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise TraceError(f"{path.name} is cut off or damaged: it cannot be unpacked. Copy or record it again") from None
-    except UnicodeDecodeError:
-        raise TraceError(f"{path.name} is no text: a trace is what `prof.export_chrome_trace(path)` writes") from None
-    if not text.strip():
-        raise TraceError(f"{path.name} is empty: the program ended before the trace was written. Leave the "
-                         "profiler's `with` block, or call `prof.stop()`, and record it again")
-    try:
-        return json.loads(text, strict=False)
-    except RecursionError:
-        raise TraceError(f"{path.name} is JSON, but no trace: it is nested too deeply") from None
-    except json.JSONDecodeError:
-        if text.lstrip()[:1] not in "{[":
-            raise TraceError(f"{path.name} is not JSON: a trace is what `prof.export_chrome_trace(path)` "
-                             "writes") from None
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
         raise TraceError(f"{path.name} breaks off, or is damaged: was the program ended while it wrote, or is the copy "
                          "not whole? Record or copy it again") from None
 
@@ -264,7 +221,7 @@ def _event(raw, on_gpu):
         kind = COMPUTE
     else:
         kind = OTHER
-    return Event(name, _number(raw["ts"]), max(0.0, _number(raw.get("dur", 0))), thread, kind, mark=is_mark)
+    return Event(name, float(raw["ts"]), float(raw.get("dur", 0)), thread, kind, mark=is_mark)
 
 
 def _nested(events):
