@@ -8,15 +8,9 @@ The larger sets live in a folder: the argument `folder`, else the environment va
 `data/`. Whatever goes wrong with files or network is a DataError, whose text says what to do.
 """
 
-import http.client
 import os
-import pickle
-import shutil
 import socket
 import struct
-import tarfile
-import tempfile
-import zlib
 from pathlib import Path
 
 import torch
@@ -27,7 +21,6 @@ from helpers.records import DataError, shipped
 PROJECT_DATA = Path(__file__).resolve().parents[1] / "data"
 FOLDER_VARIABLE = "COURSE_DATA"
 NAMES = ("Digits", "MNIST", "FashionMNIST", "CIFAR10")
-BROKEN = (OSError, RuntimeError, ValueError, EOFError)  # what torchvision raises for files and connections that fail
 NETWORK_SECONDS = 30  # a server that stays silent for so long counts as no network; torchvision would wait for ever
 
 
@@ -81,9 +74,9 @@ def load(name, train=True, folder=None, download=False, transform=None):
     CIFAR10 32×32 in colour. 10 classes each. `transform` gets the PIL image.
     folder: where the files are, in torchvision's layout; else the variable COURSE_DATA, else the project's `data/`.
     Digits ship with the course: for them only the argument counts.
-    download: fetch what is missing or damaged, through torchvision and with its progress bar (MNIST 12 MB,
-    FashionMNIST 31 MB, CIFAR10 170 MB). Call it before you launch ranks, not in each of them. Archives that already lie
-    where torchvision puts them are unpacked without network.
+    download: have torchvision fetch what is missing, with its progress bar (MNIST 12 MB, FashionMNIST 31 MB,
+    CIFAR10 170 MB). Call it before you launch ranks, not in each of them. Archives that already lie where torchvision
+    puts them are unpacked without network.
     Raises DataError: an unknown name, missing or damaged files, no network, a folder that cannot be written.
     """
     if name not in NAMES:
@@ -92,35 +85,21 @@ def load(name, train=True, folder=None, download=False, transform=None):
         return Digits(folder, train=train, transform=transform)
     from torchvision import datasets
 
-    kind = getattr(datasets, name)
     folder = download_folder(folder)
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_SECONDS)
     try:
-        return _open(kind, folder, train, transform)
-    except DataError:
-        if not download:
-            raise
-    _download(kind, folder)
-    return _open(kind, folder, train, transform)
-
-
-def _open(kind, folder, train, transform):
-    """torchvision's dataset from files that are there, whole, and in agreement with each other."""
-    name = kind.__name__
-    home = folder / (getattr(kind, "base_folder", None) or name)
-    if not home.is_dir():
+        return getattr(datasets, name)(folder, train=train, download=download, transform=transform)
+    except Exception as error:  # files, archives, the network: torchvision lets all their errors through
         raise DataError(
-            f"{name} is not in {folder}. To download it: load({name!r}, download=True). "
-            f"If you have it elsewhere: set the variable {FOLDER_VARIABLE} or pass folder=…"
-        )
-    try:
-        if hasattr(kind, "resources"):  # torchvision does not look whether MNIST's unpacked files are whole
-            _check_idx_files(home / "raw", [archive.removesuffix(".gz") for archive, _ in kind.resources])
-        return kind(folder, train=train, transform=transform)
-    except (*BROKEN, pickle.UnpicklingError) as error:
-        raise DataError(
-            f"{name} in {home} is incomplete or damaged ({error}). "
-            f"Delete that folder, or let load({name!r}, download=True) replace it."
+            f"{name} cannot be read from {folder}: {str(error).strip() or type(error).__name__}\n"
+            f"To download it: load({name!r}, download=True); if that fails, look at the network, the space on the disk "
+            f"and the right to write there. If it was cut off or is damaged, delete it there first. If you have it "
+            f"elsewhere, or copy it from another machine: set {FOLDER_VARIABLE} or pass folder=…. Digits needs no "
+            "download."
         ) from error
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def download_folder(folder=None):
@@ -129,68 +108,7 @@ def download_folder(folder=None):
 
 
 def parse_idx(content):
-    """The uint8 tensor in an IDX file's bytes: the format of MNIST. ValueError where size and header disagree."""
-    if len(content) < 8 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
-        raise ValueError("not an IDX file of bytes")
-    shape = struct.unpack_from(f">{content[3]}I", content, 4)
-    tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)[4 + 4 * len(shape) :]
-    if tensor.numel() != torch.Size(shape).numel():
-        raise ValueError(f"{tensor.numel()} values where the header says {torch.Size(shape).numel()}")
-    return tensor.view(shape)
-
-
-def _check_idx_files(raw, names):
-    """ValueError or OSError unless each file is as long as its header says, and what its archive, if kept, holds."""
-    for name in names:
-        content = (raw / name).read_bytes()
-        try:
-            parse_idx(content)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        archive = raw / f"{name}.gz"  # a gzip file ends with the checksum of what it unpacks to
-        if archive.is_file() and struct.pack("<I", zlib.crc32(content)) != archive.read_bytes()[-8:-4]:
-            raise ValueError(f"{name}: differs from {archive.name}")
-
-
-def _download(kind, folder):
-    """Fetch into a folder beside the final one, then move file by file.
-
-    torchvision takes any file with the right name for a whole one. So what a broken connection or an interrupted cell
-    leaves must never stand under that name, and two downloads at once must not write to the same file.
-    """
-    name = kind.__name__
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=".download-", dir=folder))
-    except OSError as error:
-        raise DataError(
-            f"Cannot write to {folder} ({error}). Choose another folder: set {FOLDER_VARIABLE} or pass folder=…"
-        ) from error
-    before = socket.getdefaulttimeout()
-    try:
-        _copy_archives(kind, folder, place)
-        socket.setdefaulttimeout(NETWORK_SECONDS)
-        kind(place, download=True)
-        for file in [path for path in place.rglob("*") if path.is_file()]:
-            target = folder / file.relative_to(place)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(file, target)
-    except (*BROKEN, tarfile.TarError, zlib.error, http.client.HTTPException) as error:
-        what = str(error).strip() or type(error).__name__
-        raise DataError(
-            f"Could not download {name} to {folder}: {what}\n"
-            f"Check the network and the space on the disk, and try again. Or copy {name} from another machine, "
-            f"and set {FOLDER_VARIABLE} to the folder that you copied it into. Digits needs no download."
-        ) from error
-    finally:
-        socket.setdefaulttimeout(before)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _copy_archives(kind, folder, place):
-    """Bring archives that are there already: torchvision checks their md5, and fetches only those that fail."""
-    wanted = [f"{kind.__name__}/raw/{archive}" for archive, _ in getattr(kind, "resources", [])]
-    for relative in wanted or [kind.filename]:
-        if (folder / relative).is_file():
-            (place / relative).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / relative, place / relative)
+    """The uint8 tensor in an IDX file's bytes: the format of MNIST."""
+    dimensions = content[3]
+    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)[4 + 4 * dimensions :].view(shape)

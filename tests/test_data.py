@@ -4,15 +4,12 @@ import functools
 import gzip
 import hashlib
 import http.server
-import io
 import os
-import pickle
 import shutil
 import socket
 import struct
 import subprocess
 import sys
-import tarfile
 import threading
 from pathlib import Path
 
@@ -59,7 +56,7 @@ def datasets():
 
 @pytest.fixture
 def site(tmp_path, monkeypatch, datasets):
-    """A web server with tiny stand-ins for MNIST and CIFAR10, which torchvision's classes are pointed to."""
+    """A web server with a tiny MNIST, which torchvision's class is pointed to."""
     folder = tmp_path / "site"
     folder.mkdir()
     resources = []
@@ -69,31 +66,14 @@ def site(tmp_path, monkeypatch, datasets):
             name = f"{part}-{what}-ubyte.gz"
             (folder / name).write_bytes(content)
             resources.append((name, md5(content)))
-    cifar = {"batches.meta": pickle.dumps({"label_names": ["a", "b"]})}
-    for name in ("data_batch_1", "test_batch"):
-        cifar[name] = pickle.dumps({"data": torch.zeros(2, 3072, dtype=torch.uint8).numpy(), "labels": [0, 1]})
-    with tarfile.open(folder / "cifar.tar.gz", "w:gz") as tar:
-        for name, content in cifar.items():
-            info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-
     handler = type("H", (Handler,), {})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=folder))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/"
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("COURSE_DATA", raising=False)
-    for kind in (datasets.MNIST, datasets.FashionMNIST):
-        monkeypatch.setattr(kind, "mirrors", [url])
-        monkeypatch.setattr(kind, "resources", resources)
-    monkeypatch.setattr(datasets.CIFAR10, "url", url + "cifar.tar.gz")
-    monkeypatch.setattr(datasets.CIFAR10, "filename", "cifar.tar.gz")
-    monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", md5((folder / "cifar.tar.gz").read_bytes()))
-    monkeypatch.setattr(datasets.CIFAR10, "train_list", [["data_batch_1", md5(cifar["data_batch_1"])]])
-    monkeypatch.setattr(datasets.CIFAR10, "test_list", [["test_batch", md5(cifar["test_batch"])]])
-    meta = {"filename": "batches.meta", "key": "label_names", "md5": md5(cifar["batches.meta"])}
-    monkeypatch.setattr(datasets.CIFAR10, "meta", meta)
+    monkeypatch.setattr(datasets.MNIST, "mirrors", [url])
+    monkeypatch.setattr(datasets.MNIST, "resources", resources)
     yield handler
     server.shutdown()
     server.server_close()
@@ -101,9 +81,7 @@ def site(tmp_path, monkeypatch, datasets):
 
 def no_server(monkeypatch, datasets):
     """Point torchvision to a port where nobody listens."""
-    url = f"http://127.0.0.1:{free_port()}/"
-    monkeypatch.setattr(datasets.MNIST, "mirrors", [url])
-    monkeypatch.setattr(datasets.CIFAR10, "url", url + "cifar.tar.gz")
+    monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{free_port()}/"])
 
 
 def files(folder):
@@ -186,30 +164,16 @@ def test_git_keeps_the_digits_and_ignores_downloads():
 
 
 def test_download_then_read_without_network(site, tmp_path, monkeypatch, datasets):
-    for name in ("MNIST", "FashionMNIST"):
-        assert len(load(name, folder=tmp_path / "d", download=True)) == 6
+    assert len(load("MNIST", folder=tmp_path / "d", download=True)) == 6
     no_server(monkeypatch, datasets)
     mnist = load("MNIST", train=False, folder=tmp_path / "d", download=True, transform=lambda image: image.size)
     assert isinstance(mnist, datasets.MNIST) and len(mnist) == 3 and mnist[1] == ((28, 28), 1)
-    assert not list((tmp_path / "d").glob(".download-*"))
-
-
-def test_download_cifar(site, tmp_path, datasets):
-    with pytest.raises(DataError, match="download=True"):
-        load("CIFAR10", folder=tmp_path)
-    cifar = load("CIFAR10", folder=tmp_path, download=True)
-    assert isinstance(cifar, datasets.CIFAR10) and cifar[1][0].size == (32, 32) and cifar.classes == ["a", "b"]
-    batch = tmp_path / "cifar-10-batches-py" / "test_batch"
-    batch.write_bytes(batch.read_bytes()[:-1])
-    with pytest.raises(DataError, match="damaged"):
-        load("CIFAR10", folder=tmp_path)
-    assert len(load("CIFAR10", train=False, folder=tmp_path, download=True)) == 2, "a download repairs it"
 
 
 def test_archives_already_there_need_no_network(site, tmp_path, monkeypatch, datasets):
     shutil.copytree(tmp_path / "site", tmp_path / "d" / "MNIST" / "raw")
     no_server(monkeypatch, datasets)
-    with pytest.raises(DataError, match="incomplete"):
+    with pytest.raises(DataError, match="download=True"):
         load("MNIST", folder=tmp_path / "d")
     assert len(load("MNIST", folder=tmp_path / "d", download=True)) == 6
 
@@ -248,79 +212,40 @@ def test_an_unknown_name(name):
         load(name)
 
 
-@pytest.mark.parametrize("damage", ["cut", "longer", "empty", "header", "changed", "gone"])
-def test_damaged_mnist_is_noticed_and_repaired(site, tmp_path, damage):
+def test_a_damaged_file_is_noticed_and_deleting_it_helps(site, tmp_path):
     load("MNIST", folder=tmp_path, download=True)
     file = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    whole = file.read_bytes()
-    changed = {"cut": whole[:-5], "longer": whole + b"x", "empty": b"", "header": b"x" + whole[1:], "gone": None}
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(DataError, match="delete it there first"):
+        load("MNIST", folder=tmp_path, download=True)
     file.unlink()
-    if damage != "gone":
-        file.write_bytes(changed.get(damage, whole[:-1] + b"x"))
-    with pytest.raises(DataError, match=r"incomplete or damaged(?s:.*)Delete"):
-        load("MNIST", folder=tmp_path)
     assert len(load("MNIST", folder=tmp_path, download=True)) == 6
-    assert file.read_bytes() == whole
 
 
-def test_a_file_cut_short_is_noticed_without_its_archive_and_before_its_part_is_read(site, tmp_path):
-    load("MNIST", folder=tmp_path, download=True)
-    raw = tmp_path / "MNIST" / "raw"
-    for archive in raw.glob("*.gz"):
-        archive.unlink()
-    assert len(load("MNIST", folder=tmp_path)) == 6
-    file = raw / "t10k-images-idx3-ubyte"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError, match="t10k-images-idx3-ubyte: 2351 values where the header says 2352"):
-        load("MNIST", train=True, folder=tmp_path)
-
-
-@pytest.mark.parametrize("name", ["MNIST", "CIFAR10"])
-def test_no_network(site, tmp_path, monkeypatch, datasets, name):
-    no_server(monkeypatch, datasets)
-    with pytest.raises(DataError, match=r"Could not download(?s:.*)COURSE_DATA"):
-        load(name, folder=tmp_path / "d", download=True)
-    assert not files(tmp_path / "d")
-
-
-@pytest.mark.parametrize("name", ["MNIST", "CIFAR10"])
-def test_a_broken_download_leaves_nothing(site, tmp_path, name):
+def test_no_network_and_a_broken_download(site, tmp_path, monkeypatch, datasets):
     site.cut = 7
-    with pytest.raises(DataError, match="Could not download"):
-        load(name, folder=tmp_path / "d", download=True)
-    assert not list((tmp_path / "d").iterdir())
+    with pytest.raises(DataError, match=r"cannot be read(?s:.*)COURSE_DATA"):
+        load("MNIST", folder=tmp_path, download=True)
     site.cut = 0
-    assert load(name, folder=tmp_path / "d", download=True)
-
-
-def test_an_interrupted_download_leaves_nothing(site, tmp_path, monkeypatch, datasets):
-    def stop_halfway(_archive, extract_root, *_):
-        for file, _ in datasets.MNIST.resources:
-            (Path(extract_root) / file.removesuffix(".gz")).write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("torchvision.datasets.utils.extract_archive", stop_halfway)
-        with pytest.raises(KeyboardInterrupt):
-            load("MNIST", folder=tmp_path / "d", download=True)
-    assert not list((tmp_path / "d").iterdir())
-    assert len(load("MNIST", folder=tmp_path / "d", download=True)) == 6
+    assert load("MNIST", folder=tmp_path, download=True)
+    no_server(monkeypatch, datasets)
+    with pytest.raises(DataError, match=r"cannot be read(?s:.*)look at the network"):
+        load("MNIST", folder=tmp_path / "another", download=True)
 
 
 def test_a_silent_server_counts_as_no_network(site, tmp_path, monkeypatch, datasets):
     monkeypatch.setattr(data, "NETWORK_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{sock.getsockname()[1]}/"])
-        with pytest.raises(DataError, match="timed out"):
+        with pytest.raises(DataError, match="cannot be read"):
             load("MNIST", folder=tmp_path / "d", download=True)
     assert socket.getdefaulttimeout() is None
 
 
-@pytest.mark.parametrize("below", ["", "deeper"])
-def test_a_folder_that_cannot_be_written(site, tmp_path, below):
+def test_a_folder_that_cannot_be_written(site, tmp_path):
     (tmp_path / "file").write_text("a file where a folder should be")
-    with pytest.raises(DataError, match=r"Cannot write to(?s:.*)COURSE_DATA"):
-        load("MNIST", folder=tmp_path / "file" / below, download=True)
+    with pytest.raises(DataError, match=r"right to write(?s:.*)COURSE_DATA"):
+        load("MNIST", folder=tmp_path / "file", download=True)
 
 
 @pytest.mark.skipif(not (REAL / "MNIST" / "raw").is_dir(), reason="COURSE_DATA names no folder with the real MNIST")

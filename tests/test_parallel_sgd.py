@@ -107,7 +107,7 @@ def test_bad_input_is_refused(script, args, said):
 
 def test_mnist_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))
-    with pytest.raises(RankError, match="MNIST is not in"):
+    with pytest.raises(RankError, match="MNIST cannot be read from"):
         trained("sgd_staying.py", 2, "--task", "MNIST")
 
 
