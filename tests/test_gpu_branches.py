@@ -101,12 +101,14 @@ def nbval(cells, gpus, folder):
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
+@pytest.mark.long
 def test_lessons_cut_down_to_what_asks_about_gpus(tmp_path):
     """One after the other in one kernel: starting one for each, with torch, takes longer than most of their cells."""
     nbval([cell for path in LESSONS if path.stem not in LONG and not asks_the_driver(path)
            for cell in cut(nbformat.read(path, as_version=4)).cells], 8, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.skipif("COURSE_WHOLE_LESSONS" not in os.environ, reason="COURSE_WHOLE_LESSONS=1 was not set")
 @pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
@@ -122,6 +124,7 @@ def stand_in(code, gpus=8):
                                    text=True, timeout=120).splitlines()
 
 
+@pytest.mark.long
 def test_hardware_and_torch_see_the_same_gpus():
     code = """
         from helpers.hardware import hardware
@@ -190,6 +193,7 @@ EACH_IN_A_FORK = """
     """
 
 
+@pytest.mark.long
 def test_stand_in_gpus_do_what_gpus_do(tmp_path):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(EACH_IN_A_FORK)], input="\0".join(SNIPPETS),
                           env=environment(8), cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -147,8 +147,9 @@ def test_a_kernel_killed_at_a_random_moment_of_a_lesson_leaves_no_process(path, 
 # ------------------------------------------------------------------------------------------------------------- launches
 
 
-def test_200_random_launches_leave_everything_as_it_was():
-    soak = [sys.executable, ROOT / "tests" / "benchmarks" / "soak.py", "--launches", "200", "--seed", SEED]
+@pytest.mark.parametrize("launches", [20, pytest.param(500, marks=pytest.mark.long)])
+def test_random_launches_leave_everything_as_it_was(launches):
+    soak = [sys.executable, ROOT / "tests" / "benchmarks" / "soak.py", "--launches", str(launches), "--seed", SEED]
     done = subprocess.run(soak, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -205,15 +206,15 @@ def never_right(exercise, count, monkeypatch):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_odd_object_does_no_harm_to_any_check(monkeypatch):
-    for exercise in EXERCISES:
+def test_an_odd_object_does_no_harm_to_a_check(monkeypatch):
+    for exercise in random.Random(SEED).sample(EXERCISES, 12):
         never_right(exercise, 1, monkeypatch)
 
 
 @pytest.mark.long
 @every_exercise
-def test_200_odd_objects_do_no_harm_to_a_check(exercise, monkeypatch):
-    never_right(exercise, 200, monkeypatch)
+def test_100_odd_objects_do_no_harm_to_a_check(exercise, monkeypatch):
+    never_right(exercise, 100, monkeypatch)
 
 
 # ------------------------------------------------------------------------------------------------------- damaged files
@@ -241,7 +242,7 @@ def test_damaged_digits_are_refused_in_words(tmp_path):
     for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "SHA256SUMS"):
         whole = (folder / name).read_bytes()
         lines = whole.count(b"train") if name == "SHA256SUMS" else 0
-        for content in damages(whole, 50):
+        for content in damages(whole, 15):
             (folder / name).write_bytes(content)
             if lines and content.splitlines()[:lines] == whole.splitlines()[:lines]:
                 continue  # what is damaged speaks of the test part
@@ -256,7 +257,7 @@ def test_damaged_records_are_refused_in_words(tmp_path):
     for path in sorted(folder.glob("*.json")):
         whole = path.read_bytes()
         assert records.stored(path) == json.loads(whole)
-        for content in damages(whole, 50):
+        for content in damages(whole, 5):
             path.write_bytes(content)
             with pytest.raises(DataError, match="git checkout -- data/records"):
                 records.stored(path)
@@ -264,7 +265,7 @@ def test_damaged_records_are_refused_in_words(tmp_path):
         with pytest.raises(DataError, match="Cannot read"):
             records.stored(path)
         path.write_bytes(whole)
-        for content in damages((folder / "SHA256SUMS").read_bytes(), 20):
+        for content in damages((folder / "SHA256SUMS").read_bytes(), 10):
             (folder / "SHA256SUMS").write_bytes(content)
             try:
                 assert records.stored(path) == json.loads(whole), "the line of another record is damaged"
@@ -284,7 +285,7 @@ def test_damaged_traces_are_refused_in_words_or_counted(tmp_path):
     whole = traces.read(tmp_path / "t.json")
     ends = Counter()
     for name, content in (("t.json", plain), ("t.json.gz", gzip.compress(plain, mtime=0))):
-        for bad in damages(content, 400):
+        for bad in damages(content, 100):
             (tmp_path / name).write_bytes(bad)
             try:
                 trace = traces.read(tmp_path / name)
@@ -295,7 +296,7 @@ def test_damaged_traces_are_refused_in_words_or_counted(tmp_path):
             except traces.TraceError as error:
                 assert str(error).startswith(name)
                 ends[name, "refused"] += 1
-    assert all(ends[name, "refused"] > 100 for name in ("t.json", "t.json.gz")), ends
+    assert all(ends[name, "refused"] > 25 for name in ("t.json", "t.json.gz")), ends
 
 
 def test_a_damaged_progress_file_does_no_harm(tmp_path, monkeypatch, capsys):
@@ -385,7 +386,8 @@ OWN_PICKLES = {
 
 def sources():
     """Every piece of Python that a learner or a maintainer runs: (file, its tree)."""
-    for path in sorted([*(ROOT / "helpers").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]):
+    folders = ROOT / "helpers", ROOT / "tools", ROOT / "notebooks" / "lessons"
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:

@@ -133,6 +133,7 @@ def one_gpu(course):
     return *record(course, 1, "made_up"), older
 
 
+@pytest.mark.long
 def test_one_gpu_runs_what_it_can(one_gpu):
     said, stored, _ = one_gpu
     assert stored["results"]["adds"]["result"] == {"sum": 2, "halves": [0.5, 1 / 3], "of": {"deep": True}}
@@ -144,6 +145,7 @@ def test_one_gpu_runs_what_it_can(one_gpu):
     assert "made_up.adds: " in said and " s in all, 5 skipped" in said
 
 
+@pytest.mark.long
 def test_each_skipped_experiment_has_its_reason(one_gpu):
     said, stored, _ = one_gpu
     assert stored["skipped"] == {
@@ -154,12 +156,14 @@ def test_each_skipped_experiment_has_its_reason(one_gpu):
     assert all(why in said for why in stored["skipped"].values())
 
 
+@pytest.mark.long
 def test_a_hang_costs_its_limit_and_leaves_no_process(course):
     said, _ = record(course, 1, "--limit", "4", "hanging")
     assert "skipped after 4." in said and "not finished after 4 s" in said and "1 skipped" in said
     assert eventually(lambda: not running("sleep 987"))
 
 
+@pytest.mark.long
 def test_an_earlier_result_stays_with_its_machine(one_gpu, course):
     said, stored, older = one_gpu
     assert stored["results"]["eight"] == older and "the earlier result stays" in said
@@ -177,12 +181,14 @@ def test_several_gpus_in_processes_of_their_own(one_gpu, course):
     assert stored["results"]["ranks"]["gpus"] == "8 × Stand-in GPU" and "0 skipped" in said
 
 
+@pytest.mark.long
 def test_without_a_gpu_nothing_changes(one_gpu, course):
     before = (course / "data" / "records" / "made_up.json").read_bytes()
     said, _ = record(course, 0)
     assert "no GPU here" in said and (course / "data" / "records" / "made_up.json").read_bytes() == before
 
 
+@pytest.mark.long
 def test_an_unknown_lesson_is_refused(course):
     done = subprocess.run([sys.executable, course / "tools" / "record.py", "nonsense"], capture_output=True, text=True)
     assert done.returncode == 2 and "no experiments in nonsense" in done.stderr and "made_up" in done.stderr
