@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+LESSONS = NOTEBOOKS / "lessons"
 
 
 def paths():
-    """The lessons' notebooks, in their order."""
-    return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    """The lessons' notebooks, in their order; a learner's copies are none."""
+    return [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")) if (LESSONS / path.stem[3:]).is_dir()]
 
 
 def code_cells():

@@ -114,13 +114,14 @@ def test_where_nothing_can_be_written_the_first_answer_holds_while_the_question_
 def test_progress_follows_questions_to_other_lessons_and_forgets_those_that_are_gone(monkeypatch, tmp_path):
     cell = nbformat.v4.new_code_cell("predict({!r}, {!r}, answer={!r})".format(*ASKED), id="here")
     book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell("predict(1 / 2, x) = %")])
-    nbformat.write(book, tmp_path / "03_old_name.ipynb")
-    (tmp_path / "04_damaged.ipynb").write_text("{")
+    nbformat.write(book, tmp_path / "03_data_loading.ipynb")
+    (tmp_path / "04_data_parallel.ipynb").write_text("{")  # damaged
+    (tmp_path / "05_data_parallel-Copy1.ipynb").write_text("{}")
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     journal.keep_first("not asked any more", "x", False)
-    assert progress().predictions == {"03_old_name": (None,)} and "predicted nothing" in repr(progress())
+    assert progress().predictions == {"03_data_loading": (None,)} and "predicted nothing" in repr(progress())
     press(predict(*ASKED).buttons(), "C")
-    (tmp_path / "03_old_name.ipynb").rename(tmp_path / "05_distributed_data_parallel.ipynb")
+    (tmp_path / "03_data_loading.ipynb").rename(tmp_path / "05_distributed_data_parallel.ipynb")
     now = progress()
     assert now.predictions == {"05_distributed_data_parallel": (False,)}
     assert "You predicted 0 of 1. Your surprise:" in repr(now) and "You said: ten" in repr(now)
