@@ -1,224 +1,170 @@
-"""How long a launch takes, ours beside others', each in a real Jupyter kernel: see README.md in this folder."""
+"""How long a launch takes, ours and torchrun's, each in a real Jupyter kernel: see README.md in this folder."""
 
 import argparse
 import contextlib
 import datetime
+import inspect
+import json
 import os
 import statistics
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-import venv
-from collections import Counter
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+from jupyter_client.manager import KernelManager
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT)]
 
-from engines import ENGINES, FIRSTS, FUNCTION, LATER, SCRIPT, Kernel, LaunchFailed  # noqa: E402
+import work  # noqa: E402
 
-from helpers.hardware import hardware  # noqa: E402
-from helpers.records import store  # noqa: E402
+from helpers.hardware import free_port, hardware  # noqa: E402
+from helpers.records import RECORDS, store  # noqa: E402
 
+LIMIT = 90  # seconds that any one launch may take
+TORCHRUN = '[sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port={port}", "work.py"]'
+#: By name: what a notebook imports, and its call, with places for the work's name, its folder, a port, a command line.
+WAYS = {
+    "launch, function": ("from helpers import launch", "launch({what}, 2, args=({folder!r},))"),
+    "launch, script": ("from helpers import launch", "launch('work.py', 2, args={words!r})"),
+    "torchrun": ("import subprocess, sys",
+                 f"subprocess.run({TORCHRUN} + {{words!r}}, check=True, capture_output=True)"),
+}
+OURS = ("launch, function", "launch, script")
 IN_WORDS = {"group": "two ranks form a group, all-reduce and return", "ddp": "two ranks, DDP and AdamW, one step"}
 
 
-class Results:
-    """Every time measured, and what could not be measured."""
-
-    def __init__(self):
-        self.times, self.failures, self.absent, self.training = {}, Counter(), {}, []
-        self.failed_last = set()
-
-    def usable(self, engines):
-        """Those of `engines`, a dict by name, that are installed and have not failed twice in a row."""
-        for name in engines:
-            if find_spec(FIRSTS[name].package) is None:
-                self.absent[name] = "not installed"
-        return {name: engine for name, engine in engines.items() if name not in self.absent}
-
-    def add(self, section, name, milliseconds):
-        self.times.setdefault(section, {}).setdefault(name, []).append(milliseconds)
-
-    @contextlib.contextmanager
-    def noting_failure_of(self, name):
-        """Go on with the others, and take an engine that fails twice in a row out of the race.
-
-        Once is no reason: a rank of torchrun's or spawn's aborts now and then, when its work is done.
-        """
-        try:
-            yield
-            self.failed_last.discard(name)
-        except LaunchFailed as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            self.failures[name] += 1
-            if name in self.failed_last:
-                self.absent[name] = "failed"
-            self.failed_last.add(name)
-
-    def median(self, section, name):
-        times = self.times.get(section, {}).get(name)
-        return statistics.median(times) if times else None
+class LaunchFailed(Exception):
+    """A launch raised, took too long, or its ranks did not do their work."""
 
 
-def measure_first(results, rounds):
-    """The first launch of a fresh kernel, engines in turn: `import` and launch in one cell, or 4 s between them."""
+class Kernel:
+    """A fresh Jupyter kernel which launches in one way."""
+
+    def __init__(self, way):
+        self.imports, self.call = WAYS[way]
+        self.manager = KernelManager(kernel_name="python3")
+        paths = [str(HERE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.manager.start_kernel(cwd=HERE, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=LIMIT)
+        self.run("import time\n" + "\n".join(map(inspect.getsource, (work.group, work.ddp))))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        own = psutil.Process(self.manager.provisioner.pid)
+        processes = [*own.children(recursive=True), own]
+        self.client.stop_channels()
+        self.manager.shutdown_kernel()
+        for process in psutil.wait_procs(processes, timeout=5)[1]:
+            process.kill()
+
+    def run(self, code, value="[]"):
+        """Run a cell; return the numbers in the list that the expression `value` then gives."""
+        reply = self.client.execute_interactive(code, user_expressions={"it": value}, timeout=LIMIT, allow_stdin=False,
+                                                output_hook=lambda message: None)["content"]
+        if reply["status"] != "ok":
+            raise LaunchFailed(f"{reply.get('ename')}: {reply.get('evalue')}")
+        return json.loads(reply["user_expressions"]["it"]["data"]["text/plain"])
+
+    def launch(self, what, extra=(), imports=False):
+        """Launch `what` once; return its milliseconds, imports included if asked for, and what the ranks left."""
+        with tempfile.TemporaryDirectory() as folder:
+            call = self.call.format(what=what, folder=folder, port=free_port(), words=[what, folder, *extra])
+            before, after = (self.imports, "") if imports else ("", self.imports)
+            cell = f"{after}\nt0 = time.perf_counter()\n{before}\n{call};\nt1 = time.perf_counter()"
+            took, = self.run(cell, "[1000 * (t1 - t0)]")
+            left = [float(file.read_text()) for file in sorted(Path(folder).iterdir())]
+        if len(left) != 2 or (what == "group" and left != [3, 3]):
+            raise LaunchFailed(f"its ranks left {left}")
+        return took, left
+
+
+def measure_first(rounds):
+    """{way: milliseconds} of import and first launch, each in a fresh kernel."""
+    times = {way: [] for way in WAYS}
     for _ in range(rounds):
-        for name, engine in results.usable(FIRSTS).items():
-            with results.noting_failure_of(name), Kernel(engine) as kernel:
-                if engine.wait:
-                    kernel.run(engine.setup)
-                    time.sleep(engine.wait)
-                before, took, _ = kernel.launch("group", setup="" if engine.wait else engine.setup)
-                results.add("first", name, took)
-                if not engine.wait:
-                    results.add("import", name, before)
-                    results.add("import + first", name, before + took)
+        for way in WAYS:
+            with Kernel(way) as kernel:
+                times[way].append(kernel.launch("group", imports=True)[0])
+    return times
 
 
-def measure_again(results, repeats, slow_repeats):
-    """Launches in kernels that have launched before: one engine after the other, again and again."""
+def measure_again(repeats, slow_repeats):
+    """{work: {way: milliseconds}} in kernels that have launched before: all ways in turn, again and again."""
+    times = {what: {way: [] for way in WAYS} for what in IN_WORDS}
     with contextlib.ExitStack() as stack:
-        kernels = {}
-        for name, engine in results.usable(ENGINES).items():
-            with results.noting_failure_of(name):
-                kernels[name] = stack.enter_context(Kernel(engine))
-                kernels[name].launch("group", setup=engine.setup)
+        kernels = {way: stack.enter_context(Kernel(way)) for way in WAYS}
+        for kernel in kernels.values():
+            kernel.launch("group")
         for turn in range(repeats):
             for what in IN_WORDS:
-                for name in results.usable(kernels):
-                    if ENGINES[name].slow and turn * slow_repeats // repeats == (turn - 1) * slow_repeats // repeats:
-                        continue
-                    time.sleep(0.1)
-                    with results.noting_failure_of(name):
-                        results.add(what, name, kernels[name].launch(what)[1])
+                for way, kernel in kernels.items():
+                    if way in OURS or turn < slow_repeats:
+                        time.sleep(0.1)
+                        times[what][way].append(kernel.launch(what)[0])
+    return times
 
 
-def measure_training(results, pairs, seconds):
+def measure_training(pairs, seconds):
     """Steps per second of the same script under launch and under torchrun, in pairs whose order alternates."""
-    with results.noting_failure_of("training"), Kernel(ENGINES[SCRIPT]) as ours, Kernel(ENGINES["torchrun"]) as theirs:
-        ours.run(ENGINES[SCRIPT].setup)
-        theirs.run(ENGINES["torchrun"].setup)
-        for turn in range(2 * pairs):  # torch aborts now and then at the end of a torchrun: such a pair does not count
+    found = []
+    with Kernel("launch, script") as ours, Kernel("torchrun") as theirs:
+        for turn in range(pairs):
             order = [("launch", ours), ("torchrun", theirs)][:: -1 if turn % 2 else 1]
-            with contextlib.suppress(LaunchFailed):
-                speeds = {name: min(kernel.launch("train", [str(seconds)])[2]) for name, kernel in order}
-                results.training.append(speeds)
-            if len(results.training) == pairs:
-                break
+            found.append({name: min(kernel.launch("train", [str(seconds)])[1]) for name, kernel in order})
+    return found
 
 
-def tables(results):
-    """The results as text, one table a section."""
-    titles = {"first": "First launch in a fresh kernel, group", "import + first": "The same, with the imports it needs"}
-    titles |= {what: f"Again: {words}" for what, words in IN_WORDS.items()}
-    lines = []
-    for section, title in titles.items():
-        lines += ["", f"{title:54}   n  median     min     max  × ours"]
-        for name in FIRSTS if section == "first" else ENGINES:
-            times = results.times.get(section, {}).get(name, [])
-            middle = statistics.median(times) if times else 0
-            numbers = f"{len(times):4}{middle:8.0f}{min(times):8.0f}{max(times):8.0f}" if times else ""
-            ours = results.median(section, FUNCTION)
-            ratio = f"{middle / ours:8.2f}" if times and ours else ""
-            failed = f"failed {results.failures[name]}×" if results.failures[name] else results.absent.get(name, "")
-            lines.append(f"  {name:52}{numbers}{ratio}  {failed}".rstrip())
-    lines += ["", f"{'Training, steps per second inside the loop':54}  launch  torchrun  ratio"]
-    for number, pair in enumerate(results.training, 1):
-        ours, theirs = pair["launch"], pair["torchrun"]
-        lines.append(f"  {f'pair {number}':52}{ours:8.1f}{theirs:10.1f}{ours / theirs:7.3f}")
-    return "All launches in milliseconds\n" + "\n".join(lines)
+def table(title, times):
+    ours = statistics.median(times[OURS[0]])
+    lines = ["", f"{title:54}   n  median     min     max  × ours"]
+    for way, some in times.items():
+        middle = statistics.median(some)
+        lines.append(f"  {way:52}{len(some):4}{middle:8.0f}{min(some):8.0f}{max(some):8.0f}{middle / ours:8.1f}")
+    return "\n".join(lines)
 
 
-def checks(results):
-    """What must be reached: (what, measured or None, limit, whether it holds)."""
-    def ratio(above, below):
-        return above / below if above and below else None
-
-    m, rows, ours = results.median, [], [FUNCTION, SCRIPT, FUNCTION + LATER, SCRIPT + LATER, "training"]
-    for name in (FUNCTION, SCRIPT):
-        group, later = m("group", name), f"{name}{LATER}"
-        rows += [
-            (f"{name}: again, group (ms)", group, "<=", 40),
-            (f"{name}: again, torchrun / ours", ratio(m("group", "torchrun"), group), ">=", 75),
-            (f"{name}: again, ours / fork", ratio(group, m("group", "fork from the kernel")), "<=", 1.1),
-            (f"{name}: again, DDP and AdamW (ms)", m("ddp", name), "<=", 100),
-            (f"{later}: first (ms)", m("first", later), "<=", 150),
-            (f"{name}: import and first at once, ours / torchrun",
-             ratio(m("import + first", name), m("import + first", "torchrun")), "<=", 1),
-        ]
-    pairs = [pair["launch"] / pair["torchrun"] for pair in results.training]
-    rows += [
-        ("training, launch / torchrun, median of pairs", statistics.median(pairs) if pairs else None, ">=", 0.98),
-        ("launches of ours that failed", sum(results.failures[name] for name in ours), "<=", 0),
-    ]
-    return [{"what": what, "measured": value and round(value, 3), "must be": f"{sign} {limit}",
-             "reached": value is not None and (value <= limit if sign == "<=" else value >= limit)}
-            for what, value, sign, limit in rows]
-
-
-def machine():
-    """Where this was measured: no host or user name, no path."""
-    def found(package):
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "not installed"
-
-    packages = ("ipykernel", "accelerate", "torchrunx")
-    return {"cpu": hardware.cpu, "cores": hardware.cores, "memory_gib": round(hardware.memory_gib, 1),
-            "load_before": round(os.getloadavg()[0], 2), "date": datetime.date.today().isoformat(),
-            "versions": hardware.versions | {package: found(package) for package in packages}}
-
-
-PEERS = ("accelerate==1.15.0", "torchrunx==0.4.0")
-
-
-def beside_peers():
-    """Run this program again in a scratch environment, which sees all packages of this one and has PEERS besides."""
-    with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=True)
-        python = Path(folder, "bin", "python")
-        found = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-                               capture_output=True, text=True, check=True).stdout.strip()
-        Path(found, "beside.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS], check=True)
-        return subprocess.run([python, __file__, *sys.argv[1:], "--here"]).returncode
+def checks(again, training):
+    """What must be reached: (what, measured, least, most)."""
+    medians = {way: statistics.median(times) for way, times in again["group"].items()}
+    for way in OURS:
+        yield f"{way}: again, group (ms)", medians[way], 0, 40
+        yield f"{way}: again, torchrun / ours", medians["torchrun"] / medians[way], 75, float("inf")
+    ratio = statistics.median(pair["launch"] / pair["torchrun"] for pair in training)
+    yield "training, launch / torchrun, median of pairs", ratio, 0.98, float("inf")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--here", action="store_true", help="in this environment, with the peers that it has")
     parser.add_argument("--quick", action="store_true", help="few repeats: does it work?")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if something that must be reached is not")
-    parser.add_argument("--repeats", type=int, help="of each repeated launch (15; with --quick 3)")
-    parser.add_argument("--json", type=Path, default=HERE.parents[1] / "data" / "records" / "launch.json",
-                        help="where the numbers go")
+    parser.add_argument("--json", type=Path, default=RECORDS / "launch.json", help="where the numbers go")
     options = parser.parse_args()
-    if not options.here:
-        sys.exit(beside_peers())
-    repeats = options.repeats or (3 if options.quick else 15)
-    results, here = Results(), machine()
-    print("first launches, each in a fresh kernel …", file=sys.stderr)
-    measure_first(results, 1 if options.quick else 3)
-    print("repeated launches …", file=sys.stderr)
-    measure_again(results, repeats, min(repeats, 2 if options.quick else 5))
-    print("training …", file=sys.stderr)
-    measure_training(results, *((2, 2) if options.quick else (5, 6)))
-    checked = checks(results)
-    print(tables(results), "\n\nMust be reached")
-    for row in checked:
-        value = "not measured" if row["measured"] is None else f"{row['measured']:.3f}"
-        print(f"  {'ok  ' if row['reached'] else 'FAIL'} {row['what']:58} {value:>12}   {row['must be']}")
-    content = {"machine": here, "milliseconds": results.times, "steps per second": results.training,
-               "absent": results.absent, "checks": checked}
+    load = round(os.getloadavg()[0], 2)
+    first = measure_first(1 if options.quick else 3)
+    again = measure_again(*((3, 2) if options.quick else (15, 5)))
+    training = measure_training(*((2, 2) if options.quick else (5, 6)))
+    print("Milliseconds\n" + table("Import and first launch, in a fresh kernel", first))
+    for what, words in IN_WORDS.items():
+        print(table(f"Again: {words}", again[what]))
+    print("\nTraining, steps per second inside the loop:", training, "\n\nMust be reached")
+    missed = []
+    for what, value, least, most in checks(again, training):
+        reached = least <= value <= most
+        print(f"  {'ok  ' if reached else 'FAIL'} {what:50} {value:8.2f}   {least} to {most}")
+        if not reached:
+            missed.append(what)
+    machine = {"cpu": hardware.cpu, "cores": hardware.cores, "load_before": load, "versions": hardware.versions,
+               "date": datetime.date.today().isoformat()}
+    content = {"machine": machine, "milliseconds": {"first": first, **again}, "steps per second": training}
     store(options.json, content)
-    missed = [row["what"] for row in checked if not row["reached"]]
-    if options.check and missed:
+    if missed:
         sys.exit("not reached: " + "; ".join(missed))
 
 

@@ -1,4 +1,4 @@
-"""What `launch.py` has the ranks do: a script for torchrun and launch, a module for engines that import functions.
+"""What `launch.py` has the ranks do: a script for torchrun and launch, functions of a cell for launch.
 
 Each function is complete in itself, so that its source can stand in a notebook cell as well, and leaves one file per
 rank in `folder`, by which the benchmark sees that the ranks really worked together.
@@ -74,14 +74,6 @@ def train(folder, seconds):
     speed = steps / (time.perf_counter() - began)
     dist.destroy_process_group()
     Path(folder, str(rank)).write_text(str(speed))
-
-
-def numbered(rank, name, folder, port):
-    """The work `name`, for engines that hand over a rank and set no environment."""
-    import os
-
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    globals()[name](folder)
 
 
 if __name__ == "__main__":
