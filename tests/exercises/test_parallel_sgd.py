@@ -66,7 +66,7 @@ test_run_epoch = edits(
     (WAITS, "        process.join(10)\n", "`join` with a limit, is only a guess"),
     (WAITS, "        process.is_alive()\n", "still training: [0, 1, 2]"),
     ("in processes:", "in processes[:-1]:", "still training: [2]"),
-    ("range(n_workers)", "range(3)", "5 workers: `starts of each worker` is"),
+    ("range(n_workers)", "range(3)", "5 workers: `ranks started` is '0, 1, 2'"),
 )
 
 

@@ -224,16 +224,15 @@ class RunEpoch(Table):
             return workers[-1]
 
         run_epoch(n_workers, lambda: note("pull down"), start, lambda: note("aggregate"))
-        started = [worker.rank for worker in workers]
         return {
-            "starts of each worker": {rank: started.count(rank) for rank in sorted(started, key=str)},
+            "ranks started": ", ".join(sorted(str(worker.rank) for worker in workers)),
             "calls": ", ".join(calls),
             "still training": training[-1] if training else [],
             "ended by force": [worker.rank for worker in workers if worker.killed],
             "workers side by side": max(map(len, training), default=0)}
 
     rules = (
-        same("starts of each worker",
+        same("ranks started",
              "how often each loop around `start(rank)` runs; what `rank` is then: a `lambda` reads it late"),
         same("calls", "what stands inside a loop, what does not, and in which order"),
         nothing("still training", WAIT, "`aggregate()` comes after every worker has ended"),
@@ -385,14 +384,13 @@ class PullDown(Table, Alone):
             return [{name: tensor.flatten().tolist() for name, tensor in state.items()} for state in states]
 
         now = [model.state_dict() for model in models]
-        owners, shared = {}, []
+        owners, shared = {}, ""
         names = ["the global model", *(f"worker {number}" for number in range(n_workers))]
         for who, state in zip(names, now, strict=True):
             for name, tensor in state.items():
                 owner = owners.setdefault(tensor.untyped_storage().data_ptr(), who)
-                if owner != who:
-                    shared.append(f"`{name}` of {who} is in the memory of {owner}")
-                    break
+                if owner != who and not shared:
+                    shared = f"`{name}` of {who} is in the memory of {owner}"
         global_model, *local_models = values(now)
         parameters = [item for model in models for item in model.named_parameters()]
         return {
