@@ -85,7 +85,6 @@ class Split(Table, Alone):
 
 MEAN = "tensor.double().mean(0).to(tensor.dtype)"
 WRITES = "`+=` and methods that end with `_` write into the tensor that they are given"
-INTEGERS = "integer tensors are averaged like the others: BatchNorm counts its batches in one"
 
 
 def state_of(worker):
@@ -169,8 +168,8 @@ class Aggregate(Table, Alone):
         (".double()", ".float()", "the dtype in which you compute: float32 keeps seven digits"),
         (MEAN, "(sum(tensor) / len(states)).to(tensor.dtype)",
          "the dtype in which you add: `uint8` ends at 255 and begins again; convert first"),
-        (MEAN, f"{MEAN} if tensor.is_floating_point() else tensor[0].clone()", INTEGERS),
-        ("stacked.items()", "stacked.items() if tensor.is_floating_point()", INTEGERS),
+        ("stacked.items()", "stacked.items() if tensor.is_floating_point()",
+         "integer tensors are averaged like the others: BatchNorm counts its batches in one"),
         (MEAN, "tensor[0].clone()", "that is worker 0's own: what you write into a copy is only there"),
         (MEAN, "states[0][name].copy_(tensor.double().mean(0))", WRITES),
     )
