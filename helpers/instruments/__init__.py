@@ -6,7 +6,6 @@
     waits         which rank waited in vain, at which line; and whether the machine had time for it
     hangs         what flight recorders hold of a hang on purpose
     wire          the bytes that really left over TCP
-    processes     workers that show who waited for them
     files         which files a process changes, who waits until that is done, and what a death would leave
     traces        what torch.profiler wrote, read: who computed, communicated or waited, and when
     schedules     when each instruction of a pipeline would start

@@ -1,0 +1,45 @@
+"""A stand-in for a worker's process, which shows who waited for it."""
+
+import multiprocessing
+
+
+class Worker:
+    """Like a `multiprocessing.Process` that trains until somebody waits for it, so that no clock decides a check.
+
+    `join()` waits. So does asking again and again whether it has ended: the second time, it has. `join(10)` gives up
+    before that. A `join()` begins with `until_all_are_started()`, because another thread may still be starting some.
+    """
+
+    def __init__(self, rank, until_all_are_started):
+        self.rank, self.until_all_are_started = rank, until_all_are_started
+        self.trains, self.killed, self.asked = True, False, 0
+
+    def join(self, timeout=None):
+        if timeout is None:
+            self.until_all_are_started()
+            self.trains = False
+
+    def kill(self):
+        self.killed, self.trains = self.trains, False
+
+    terminate = kill
+
+    def is_alive(self):
+        return self.exitcode is None
+
+    @property
+    def exitcode(self):
+        self.asked += 1
+        if self.asked > 1:
+            self.join()
+        return None if self.trains else -9 if self.killed else 0
+
+    @property
+    def sentinel(self):  # for `multiprocessing.connection.wait`
+        self.join()
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        writer.close()
+        return reader
+
+    def close(self):
+        """Nothing is left to close."""
