@@ -9,7 +9,6 @@
     processes     workers that show who waited for them
     files         which files a process changes, who waits until that is done, and what a death would leave
     traces        what torch.profiler wrote, read: who computed, communicated or waited, and when
-    schedules     when each instruction of a pipeline would start
     costs         what a step would cost on a cluster
 
 Each module is imported by name: `from helpers.instruments.calls import counted_calls`.
