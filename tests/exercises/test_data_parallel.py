@@ -142,7 +142,7 @@ def head(forward):
     (lambda x: x.mean((0, 2, 3)).expand(len(x), 64), "an image alone has another output"),
     (lambda x: x.detach().mean((2, 3)), "weights without a gradient: ['Conv2d(3,"),
     (lambda x: x.mean((2, 3)).squeeze(), "`shape of output`[2] is 1 long"),
-    (lambda x: __import__("torch").nn.Linear(65536, 64)(x.flatten(1)), "no part of the model: ['Linear(in_features=65536"),
+    (lambda x: __import__("torch").nn.Linear(65536, 64)(x.flatten(1)), "no part of the model: ['Linear("),
 ])
 def test_small_cnn_with_a_head_of_its_own(forward, fragment):
     refused(ex.small_cnn, head(forward), fragment)
