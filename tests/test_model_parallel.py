@@ -4,8 +4,8 @@ import pytest
 
 from helpers import launch
 from helpers.figures import title
-from helpers.instruments.schedules import gpipe, one_f_one_b, simulate
 from lessons.model_parallel.schedule_explorer import schedule_explorer
+from lessons.model_parallel.schedules import gpipe, one_f_one_b, simulate
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import launch
 from helpers.instruments import costs
-from helpers.instruments.schedules import one_f_one_b, simulate
+from lessons.model_parallel.schedules import one_f_one_b, simulate
 from lessons.scaling import scaling_explorer as scaling
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -8,7 +8,6 @@
     wire          the bytes that really left over TCP
     files         which files a process changes, who waits until that is done, and what a death would leave
     traces        what torch.profiler wrote, read: who computed, communicated or waited, and when
-    schedules     when each instruction of a pipeline would start
     costs         what a step would cost on a cluster
 
 Each module is imported by name: `from helpers.instruments.calls import counted_calls`.

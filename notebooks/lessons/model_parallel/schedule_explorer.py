@@ -3,8 +3,8 @@
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from helpers.instruments.schedules import COST, gpipe, one_f_one_b, simulate
 from helpers.widgets.explorer import Explorer, widgets
+from lessons.model_parallel.schedules import COST, gpipe, one_f_one_b, simulate
 
 SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b}
 

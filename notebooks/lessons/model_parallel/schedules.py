@@ -11,7 +11,7 @@ COST = {"F": 1, "B": 2}
 class Timeline:
     """When each rank does what, and what follows from it."""
 
-    starts: tuple
+    starts: list
     """By rank: {("F" or "B", micro-batch): when it starts}, in the rank's order."""
 
     @property
@@ -39,34 +39,27 @@ def simulate(orders):
     Raises:
         ValueError: ranks wait for each other for ever, or an instruction is there twice; says who waits for what.
     """
-    starts, clocks, at = [{} for _ in orders], [0] * len(orders), [0] * len(orders)
+    left, starts, clocks = [list(order) for order in orders], [{} for _ in orders], [0 for _ in orders]
 
-    def needs(rank, what, i):
-        if what == "F":
-            return [(rank - 1, ("F", i))] if rank > 0 else []
-        return [(rank, ("F", i))] + ([(rank + 1, ("B", i))] if rank + 1 < len(orders) else [])
+    def needs(rank):
+        what, i = left[rank][0]
+        wanted = [(rank - 1, ("F", i))] if what == "F" else [(rank, ("F", i)), (rank + 1, ("B", i))]
+        return [(other, step) for other, step in wanted if 0 <= other < len(orders)]
 
-    while any(at[rank] < len(order) for rank, order in enumerate(orders)):
-        moved = False
-        for rank, order in enumerate(orders):
-            while at[rank] < len(order):
-                step = tuple(order[at[rank]])
-                if step in starts[rank]:
-                    raise ValueError(f"rank {rank} does {step} twice")
-                waits = needs(rank, *step)
-                if any(one not in starts[other] for other, one in waits):
-                    break
-                ready = [starts[other][one] + COST[one[0]] for other, one in waits]
-                starts[rank][step] = max([clocks[rank], *ready])
-                clocks[rank] = starts[rank][step] + COST[step[0]]
-                at[rank] += 1
-                moved = True
-        if not moved:
-            rank = next(rank for rank, order in enumerate(orders) if at[rank] < len(order))
-            step = tuple(orders[rank][at[rank]])
-            other, one = next((other, one) for other, one in needs(rank, *step) if one not in starts[other])
-            raise ValueError(f"rank {rank} is at {step} and waits for ever for rank {other}'s {one}")
-    return Timeline(tuple(starts))
+    while any(left):
+        missing = {rank: [(other, step) for other, step in needs(rank) if step not in starts[other]]
+                   for rank, todo in enumerate(left) if todo}
+        if all(missing.values()):
+            rank, ((other, step), *_) = next(iter(missing.items()))
+            raise ValueError(f"rank {rank} is at {left[rank][0]} and waits for ever for rank {other}'s {step}")
+        for rank in [rank for rank, steps in missing.items() if not steps]:
+            ready = [starts[other][step] + COST[step[0]] for other, step in needs(rank)]
+            step = left[rank].pop(0)
+            if step in starts[rank]:
+                raise ValueError(f"rank {rank} does {step} twice")
+            starts[rank][step] = max([clocks[rank], *ready])
+            clocks[rank] = starts[rank][step] + COST[step[0]]
+    return Timeline(starts)
 
 
 def gpipe(rank, ranks, micro_batches):
