@@ -1,11 +1,4 @@
-"""Sharding: answers, wrong and right.
-
-How each could be cheated, or a right answer refused, and what stands against it:
-sharded_adamw    all the state, by hand, moved, not returned; broadcast too late; pieces, torch's own are right
-memory_per_rank  rounded down; a stage's kind left whole; numbers of another type are right
-my_piece         all files loaded; padding of four instead of N; a rank that has nothing but padding
-shard_it         one unit; blocks kept whole; a part left unsharded; more units than asked for are right
-"""
+"""Sharding: right answers in other styles, and the wrong ones that no row of a table can be."""
 
 import threading
 
@@ -13,27 +6,7 @@ import torch
 import torch.distributed as dist
 
 from lessons.sharding import exercises as ex
-from tests.answers import edits, right, wrong
-
-test_sharded_adamw = edits(
-    ex.sharded_adamw,
-    ("torch.optim.AdamW(mine,", "torch.optim.AdamW(model.parameters(),", "keeps 38,600 bytes"),
-    ("            dist.broadcast(parameter.data, src=owner)", "            pass", "4,825 weights have not moved"),
-    ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.AdamW(mine)", "moved 0.1 times as far as"),
-    ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.SGD(mine, lr=lr)", "own step: its weight decay and its eps"),
-    ("torch.optim.AdamW(mine, lr=lr)", "torch.optim.Adam(mine, lr=lr)", "own step: its weight decay and its eps"),
-    ("    for _ in steps:\n", "    for _ in steps:\n        for one in mine: one.grad /= 4\n", "averaged already"),
-    ("    for _ in steps:\n", "    for _ in steps:\n        for one in model.parameters(): dist.all_reduce(one.grad)\n",
-     "on the gradients as they are"),
-    ("    for _ in steps:\n", "    for _ in steps:\n        optimizer = torch.optim.AdamW(mine, lr=lr)\n",
-     "is the optimizer's state kept"),
-    ("for _ in steps:", "for _ in [next(steps)]:", "returned after 0 of 3 steps"),
-    ("owner == dist.get_rank()", "owner != dist.get_rank()", "has an owner, who steps it and hands it to the others"),
-    ("src=owner)", "src=0)", "4,825 weights have not moved"),
-    ("for _ in steps:", "for _ in list(steps):", "4,825 of rank 0's 4,825 weights have not moved"),
-    ((("torch.optim.AdamW(mine,", "torch.optim.AdamW(model.parameters(),"),
-      ("return optimizer", "return [optimizer.state[one] for one in mine]")), "keeps 38,600 bytes"),
-)
+from tests.answers import edited, refused, right, wrong
 
 
 @right(ex.sharded_adamw)
@@ -87,6 +60,24 @@ def test_gathers_into_a_tensor_of_its_own(model, steps, lr):
     return optimizer
 
 
+@right(ex.sharded_adamw)
+def test_views_of_pieces_and_of_gradients(model, steps, lr):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole = list(model.parameters())
+    cut = [one.detach().view(-1).tensor_split(ranks) for one in whole]
+    pieces = [torch.nn.Parameter(parts[rank]) for parts in cut]
+    optimizer = torch.optim.AdamW(pieces, lr=lr)
+    for _ in steps:
+        for one, piece in zip(whole, pieces, strict=True):
+            piece.grad = one.grad.view(-1).tensor_split(ranks)[rank]
+        optimizer.step()
+        for parts in cut:
+            for source, part in enumerate(parts):
+                if part.numel():
+                    dist.broadcast(part, src=source)
+    return optimizer
+
+
 def by_hand(first):
     """AdamW by hand, with new tensors in each step, which are counted from `first`."""
 
@@ -107,10 +98,9 @@ def by_hand(first):
 
 
 test_by_hand_with_new_tensors_in_each_step = right(ex.sharded_adamw)(by_hand(1))
-test_by_hand_and_steps_counted_from_0 = wrong(ex.sharded_adamw, "up to nan away from a plain AdamW's")(by_hand(0))
 
 
-@wrong(ex.sharded_adamw, "bytes beside parameters and gradients")
+@wrong(ex.sharded_adamw, "bytes kept beside weights and gradients: 38600")
 def test_by_hand_and_all_of_it(model, steps, lr):
     parameters, state = list(model.parameters()), {}
     for number, _ in enumerate(steps, 1):
@@ -122,18 +112,12 @@ def test_by_hand_and_all_of_it(model, steps, lr):
     return state
 
 
-@wrong(ex.sharded_adamw, "bytes beside parameters and gradients")
-def test_plain_and_the_weights_moved(model, steps, lr):
-    from torch.nn.utils import parameters_to_vector, vector_to_parameters
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    for _ in steps:
-        optimizer.step()
-        vector_to_parameters(parameters_to_vector(model.parameters()).detach(), model.parameters())
-    return optimizer
+def test_all_the_state_and_a_part_of_it_returned():
+    refused(ex.sharded_adamw, edited(ex.sharded_adamw, ("AdamW(mine,", "AdamW(model.parameters(),"), (
+        "return optimizer", "return [optimizer.state[one] for one in mine]")), "bytes in optimizers: 38600")
 
 
-@wrong(ex.sharded_adamw, "weights have not moved")
+@wrong(ex.sharded_adamw, "has an owner")
 def test_broadcast_after_the_loop_only(model, steps, lr):
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters[dist.get_rank()::dist.get_world_size()], lr=lr)
@@ -142,54 +126,6 @@ def test_broadcast_after_the_loop_only(model, steps, lr):
     for index, one in enumerate(parameters):
         dist.broadcast(one.data, src=index % dist.get_world_size())
     return optimizer
-
-
-@wrong(ex.sharded_adamw, "bytes beside parameters and gradients")
-def test_a_plain_one_that_broadcasts_as_well(model, steps, lr):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    for _ in steps:
-        optimizer.step()
-        for one in model.parameters():
-            dist.broadcast(one.data, src=0)
-    return optimizer
-
-
-@wrong(ex.sharded_adamw, "weights have not moved")
-def test_what_does_not_divide_is_nobodys(model, steps, lr):
-    parameters, n, rank = list(model.parameters()), dist.get_world_size(), dist.get_rank()
-    each = len(parameters) // n
-    optimizer = torch.optim.AdamW(parameters[rank * each:(rank + 1) * each], lr=lr)
-    for _ in steps:
-        optimizer.step()
-        for index, one in enumerate(parameters[:n * each]):
-            dist.broadcast(one.data, src=index // each)
-    return optimizer
-
-
-@wrong(ex.sharded_adamw, "holds 0 bytes together")
-def test_the_state_is_not_returned(model, steps, lr):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    for _ in steps:
-        optimizer.step()
-
-
-test_memory_per_rank = edits(
-    ex.memory_per_rank,
-    ("-(-parameters // ranks)", "parameters // ranks", "1,001 parameters, 4 ranks, stage 1: optimizer: 2,000 bytes"),
-    ("-(-parameters // ranks)", "round(parameters / ranks)", "and equal: round up"),
-    ("8 * (piece if stage >= 1 else parameters)", "4 * -(-2 * parameters // (ranks if stage >= 1 else 1))",
-     "and equal: round up"),
-    ("8 * (piece", "12 * (piece", "AdamW keeps two for each parameter"),
-    ("stage >= 2", "stage >= 1", "stage 1: gradients: 1,000 bytes"),
-    ("stage >= 3", "stage >= 2", "stage 2: parameters: 1,000 bytes"),
-    ("8 * (piece", "4 * (piece", "optimizer: 4,000 bytes"),
-    ("4 * (piece if stage >= 3 else parameters)", "2 * (piece if stage >= 3 else parameters)", "stage 0: parameters"),
-    ('"optimizer": 8', '"state": 8', "a dict with these keys"),
-    ((("return {", "held = {"), ("parameters)}",
-      "parameters)}\n    return {name: size / 2**20 for name, size in held.items()}")),
-     "parameters: 0.003814697 bytes"),
-    ("-(-parameters // ranks)", "parameters - (ranks - 1) * -(-parameters // ranks)", "the last one padded"),
-)
 
 
 @right(ex.memory_per_rank)
@@ -201,34 +137,28 @@ def test_with_math_and_floats(parameters, ranks, stage):
     return {"parameters": 4 * sizes[0], "gradients": 4 * sizes[1], "optimizer": 8 * sizes[2]}
 
 
-test_my_piece = edits(
-    ex.my_piece,
-    ("size, saved = -(-total // n)", "size, saved = total // n", "2 ranks, 13 numbers: rank 0 returned"),
-    ("(rank + 1) * size, total)", "(rank + 1) * size)", "9 numbers: the piece is right, but rank 1 loaded the files"),
-    ("if start < end:", "if True:", "rank "),
-    ("part.new_zeros(size)", "torch.zeros(size)", "rank 0's piece is float32"),
-    ("saved = -(-total // n), -(-total // len(files))", "saved = -(-total // n), total // 4", "13 numbers"),
-    ("return torch.zeros(size) if piece is None else piece", "return piece", "returned None"),
-    ("return torch.zeros(size) if piece is None else piece", "return piece.tolist()", "a tensor of [1.0, 2.0"),
-    ("    piece = None\n", "    piece = None\n    from pathlib import Path\n"
-     "    for file in files:\n        torch.load(Path(file))\n", "loaded the files [0, 1, 2, 3]"),
-)
-
-
-@wrong(ex.my_piece, "loaded the files [0, 1, 2, 3]")
-def test_puts_the_whole_together_first(files, total):
-    n, rank = dist.get_world_size(), dist.get_rank()
-    whole = torch.cat([torch.load(file) for file in files])[:total]
-    return torch.nn.functional.pad(whole, (0, -total % n)).chunk(n)[rank].clone()
-
-
-@wrong(ex.my_piece, "loaded the files [0, 1, 2, 3]")
+@wrong(ex.my_piece, "`files loaded` is 'rank0, rank1, rank2, rank3'")
 def test_opens_all_of_them_itself(files, total):
     n, rank, parts = dist.get_world_size(), dist.get_rank(), []
     for file in files:
         with open(file, "rb") as opened:
             parts.append(torch.load(f=opened))
     return torch.nn.functional.pad(torch.cat(parts)[:total], (0, -total % n)).chunk(n)[rank].clone()
+
+
+@wrong(ex.my_piece, "`files loaded` is 'rank0, rank1, rank2, rank3'")
+def test_reads_all_files_by_itself(files, total):
+    import io
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+
+    whole = torch.cat([torch.load(io.BytesIO(Path(file).read_bytes())) for file in files])[:total]
+    size, rank = -(-total // dist.get_world_size()), dist.get_rank()
+    piece, part = whole.new_zeros(size), whole[rank * size:(rank + 1) * size]
+    piece[:len(part)] = part
+    return piece
 
 
 @right(ex.my_piece)
@@ -244,23 +174,6 @@ def test_number_by_number(files, total):
     return torch.nn.functional.pad(piece, (0, size - len(piece)))
 
 
-test_shard_it = edits(
-    ex.shard_it,
-    ("    for block", "    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n    FSDP(model)\n"
-     "    for block", "the older FSDP"),
-    ("    for block in model.blocks:\n        fully_shard(block)\n", "", "up to 4 blocks were whole"),
-    ("fully_shard(block)\n", "fully_shard(block, reshard_after_forward=False)\n", "up to 4 blocks"),
-    ("    fully_shard(model)\n", "", "are not sharded"),
-    ("    for block", "    import copy\n\n    model = copy.deepcopy(model)\n    for block", "no copy, no wrapper"),
-    ("    for block", "    fully_shard(model)\n    for block", "inner units come first"),
-    ("    for block in model.blocks:\n        fully_shard(block)\n", "    fully_shard(model.blocks)\n",
-     "each has a `forward`"),
-    ("for block in model.blocks:", "for block in model.blocks[:2]:", "at the same time; 2 of 4 were given"),
-    ("    fully_shard(model)\n", "    fully_shard(model)\n    for one, after in zip(model.blocks, model.blocks[1:]):\n"
-     "        one.set_modules_to_forward_prefetch([after])\n", "the next one had been gathered already"),
-)
-
-
 @right(ex.shard_it)
 def test_units_inside_blocks_too(model):
     from torch.distributed.fsdp import fully_shard
@@ -271,25 +184,7 @@ def test_units_inside_blocks_too(model):
     fully_shard(model, reshard_after_forward=True)
 
 
-@right(ex.sharded_adamw)
-def test_views_of_pieces_and_of_gradients(model, steps, lr):
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    whole = list(model.parameters())
-    cut = [one.detach().view(-1).tensor_split(ranks) for one in whole]
-    pieces = [torch.nn.Parameter(parts[rank]) for parts in cut]
-    optimizer = torch.optim.AdamW(pieces, lr=lr)
-    for _ in steps:
-        for one, piece in zip(whole, pieces, strict=True):
-            piece.grad = one.grad.view(-1).tensor_split(ranks)[rank]
-        optimizer.step()
-        for parts in cut:
-            for source, part in enumerate(parts):
-                if part.numel():
-                    dist.broadcast(part, src=source)
-    return optimizer
-
-
-@wrong(ex.shard_it, "between two steps rank 0 holds 100% of the parameters")
+@wrong(ex.shard_it, "share held between two steps: 1")
 def test_a_mesh_that_copies(model):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -298,18 +193,3 @@ def test_a_mesh_that_copies(model):
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-
-
-@wrong(ex.my_piece, "loaded the files [0, 1, 2, 3]")
-def test_reads_all_files_by_itself(files, total):
-    import io
-    from pathlib import Path
-
-    import torch
-    import torch.distributed as dist
-
-    whole = torch.cat([torch.load(io.BytesIO(Path(file).read_bytes())) for file in files])[:total]
-    size, rank = -(-total // dist.get_world_size()), dist.get_rank()
-    piece, part = whole.new_zeros(size), whole[rank * size:(rank + 1) * size]
-    piece[:len(part)] = part
-    return piece

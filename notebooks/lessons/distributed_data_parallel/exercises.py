@@ -1,45 +1,33 @@
 """The exercises of DistributedDataParallel: all-reduce and DDP by hand, gradients that travel once, a drift."""
 
-import copy
-from dataclasses import replace
+import math
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parameters_to_vector
 
-from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
-from helpers.exercises.tables import Table, between, each, holds, nothing, same
-from helpers.instruments.calls import counted_calls
+from helpers.exercises.tables import Table, between, holds, nothing, same
 from helpers.instruments.memory import held_bytes
 
 WRITE = "`tensor += …` and `tensor.copy_(…)` write into it; `tensor = tensor + …` makes another one"
 CHUNKS = "send chunks, not the tensor, in its own dtype; and add up on the way"
 STEPS = ("which chunk goes out in which step? N − 1 steps add, N − 1 overwrite, and the first of these sends the "
          "chunk that is finished")
+HOW_MANY = "how many steps are there? N − 1 that add, N − 1 that overwrite: try it with three ranks on paper"
 REST = "is it in any chunk? N need not divide the length"
 AT_ONCE = "`isend` and `irecv` return at once: wait for them afterwards"
 NEIGHBOURS = "to whom you send, from whom you receive: what rank 0 sends to rank 1, rank 1 receives from rank 0"
+ALL = "the sums are right, but did all of them go through `send`? A store, a file or another dtype is another way"
+SPLIT, LAST = "tensor.tensor_split(n)", "            take.copy_(received)\n"
 SEND, RECEIVE = "        dist.send(give, (rank + 1) % n)\n", "        dist.recv(received, (rank - 1) % n)\n"
 SENDING = f"        sending = dist.isend(give, (rank + 1) % n)\n{RECEIVE}        sending.wait()\n"
-
-
-def returned_instead(mine, wanted, case):
-    if mine["tensor"] != wanted["tensor"] and mine["returned"] == wanted["tensor"]:
-        return "the function returned the sums, but `tensor` holds other values", "the sums are in `tensor` itself"
 
 
 def unchanged(mine, wanted, case):
     if all(one["tensor"] == one["before"] for one in mine):
         return "`tensor` holds what it held before, in every rank", "the sums are in it"
-
-
-def too_little_sent(mine, wanted, case):
-    sent, size = mine["elements sent"], case[0]
-    if sent < size:
-        return f"the sums are right, but {sent:g} elements were sent", f"all {size} go through `send`"
 
 
 def nothing_sent(lost):
@@ -66,23 +54,24 @@ def everything_to_everybody(tensor):
 
 class RingAllReduce(Table, InGroup):
     title = "All-reduce, by hand, in a ring"
-    task = ("`tensor` has one dimension and any number of elements, at least as many as there are ranks. Leave "
-            "in every rank's `tensor` the **sum over all ranks**, in place, as `dist.all_reduce` does. Use only "
-            "`send`, `recv`, `isend`, `irecv` or `batch_isend_irecv` of `torch.distributed`. No rank may send more "
-            "than 2(N − 1) chunks, where a chunk is an N-th of the tensor, rounded up.")
+    task = ("`tensor` has one dimension, and at least as many elements as there are ranks. Leave in every "
+            "rank's `tensor` the **sum over all ranks**, in place, as `dist.all_reduce` does. Use only "
+            "`send`, `recv`, `isend`, `irecv` or `batch_isend_irecv` of `torch.distributed`. No rank may "
+            "send more than 2(N − 1) chunks, where a chunk is an N-th of the tensor, rounded up.")
     hints = (
-        "`tensor.tensor_split(N)` gives N views, also where N does not divide the length. Every rank sends to "
-        "`rank + 1` and receives from `rank - 1`, modulo N.",
-        "First half, N − 1 steps: send a chunk on, add the one that you receive to yours. In step `s` rank `r` "
-        "sends chunk `r - s` and receives chunk `r - s - 1`. Then each rank holds one finished chunk.",
-        "Second half, N − 1 steps: send the finished chunk on, overwrite yours with the one that you receive. "
-        "All `send` first, and nobody receives? Use `isend`, then `recv`, then `wait()` for the send.",
+        "`tensor.tensor_split(N)` gives N views, also where N does not divide the length. Every rank sends "
+        "to `rank + 1` and receives from `rank - 1`, modulo N.",
+        "First half, N − 1 steps: send a chunk on, add the one that you receive to yours. In step `s` rank "
+        "`r` sends chunk `r - s` and receives chunk `r - s - 1`. Then each rank holds one finished chunk.",
+        "Second half, N − 1 steps: send the finished chunk on, overwrite yours with the one that you "
+        "receive. All `send` first, and nobody receives? Use `isend`, then `recv`, then `wait()`.",
     )
-    explanation = ("The chunks are views, so that adding to them changes `tensor`. The index runs on through both "
-                   "halves: in step N − 1 a rank sends the chunk that it has just finished. `isend` returns at "
-                   "once, so that every rank comes to its `recv`.")
-    why = ("each rank sends 2(N − 1)/N of the tensor, however many ranks there are: less than twice its size. "
-           "Sending everything to everybody would be (N − 1) times. So gradients are averaged on large clusters.")
+    explanation = ("The chunks are views, so that adding to them changes `tensor`. The index runs on "
+                   "through both halves: in step N − 1 a rank sends the chunk that it has just finished. "
+                   "`isend` returns at once, so that every rank comes to its `recv`.")
+    why = ("each rank sends 2(N − 1)/N of the tensor, however many ranks there are: less than twice its "
+           "size. Sending everything to everybody would be (N − 1) times. So gradients are averaged on "
+           "large clusters.")
     world_sizes = (2, 3, 4)
     cases = {"12 elements": (12, "float64"), "5 elements": (5, "float32")}  # divided by all, and by none
     waiting = "who sends while you receive, and who receives while you send?"
@@ -109,33 +98,31 @@ class RingAllReduce(Table, InGroup):
         (size, dtype), n = case, dist.get_world_size()
         memory = torch.arange(1, size + 1, dtype=getattr(torch, dtype)) * 10 ** dist.get_rank()
         before = memory.tolist()
-        returned = ring_all_reduce(memory[:])  # who only exchanges the tensor's memory has not written into it
+        ring_all_reduce(memory[:])  # who only exchanges the tensor's memory has not written into it
         traffic = RingAllReduce.traffic
         return {
             "before": before,
             "tensor": memory.tolist(),
             "elements sent": sum(traffic.sent) / memory.element_size(),
-            "elements of 2(N − 1) chunks": 2 * (n - 1) * -(-size // n),
-            "returned": returned.tolist() if isinstance(returned, torch.Tensor) else None,
+            "the most to send": 2 * (n - 1) * -(-size // n),
             "collectives called": [one.name for one in traffic.collectives if one.name != "barrier"]}
 
     rules = (
         nothing("collectives called", "the collective is what you are to build", "only `send`, `recv` …"),
-        each(returned_instead, WRITE),
         holds(unchanged, WRITE),
         same("tensor", STEPS, within=1e-6),
-        each(too_little_sent, "a store, a file or another dtype is another way"),
-        between("elements sent", lambda wanted, case: (0, wanted["elements of 2(N − 1) chunks"]), CHUNKS),
+        between("elements sent", lambda wanted, case: (case[0], math.inf), ALL),
+        between("elements sent", lambda wanted, case: (0, wanted["the most to send"]), CHUNKS),
     )
     mistakes = (
-        ("take.copy_(received)", "take += received", "in the second half a finished chunk comes in: overwrite"),
+        ("take.copy_(received)", "take += received", "in the second half what comes in is finished: keep it"),
         ("take += received", "take.copy_(received)", "in the first half, what comes in is added to yours"),
         ("step < n - 1", "step < n", "how many steps add? Only N − 1 of them"),
-        ("2 * (n - 1)", "2 * n - 3", "how many steps are there? N − 1 that add, N − 1 that overwrite"),
-        ("2 * (n - 1)", "2", "the steps grow with N: try it with three ranks on paper"),
-        ("tensor.tensor_split(n)", "tensor.clone().tensor_split(n)", "the chunks belong to a copy of `tensor`"),
-        ("tensor.tensor_split(n)", "tensor.split(len(tensor) // n)", REST),
-        ("            take.copy_(received)", "            take.copy_(received)\n    tensor /= n", "who divides?"),
+        ("2 * (n - 1)", "2 * (n - 2)", HOW_MANY),
+        ("2 * (n - 1)", "2", HOW_MANY),
+        (SPLIT, "tensor.clone().tensor_split(n)", "the chunks belong to a copy of `tensor`"),
+        (SPLIT, "tensor.split(len(tensor) // n)", REST),
+        (LAST, f"{LAST}    tensor /= n\n", "the task asks for the sum, not for the mean"),
         (everything_to_everybody, CHUNKS),
     )
     stops = (
@@ -143,34 +130,47 @@ class RingAllReduce(Table, InGroup):
         (SENDING, RECEIVE + SEND, nothing_sent, f"nobody sends. {AT_ONCE}"),
         ("(rank - 1) % n)", "(rank + 1) % n)", as_many_sent_as_asked_for, NEIGHBOURS),
         ("        sending.wait()\n", "", "never waited for it", AT_ONCE),
-        ("dist.recv(", "dist.irecv(", "never waited for it", AT_ONCE),
     )
 
 
-def _near(ones, others, within=1e-6):
-    """Whether numbers, or None, are the same but for a small part of each."""
-    if ones is None or others is None:
-        return ones is others
-    return all(abs(one - other) <= within * abs(other) for one, other in zip(ones, others, strict=True))
+FROZEN = "0.bias", "1.bias"
+ALL_REDUCE = "dist.all_reduce(parameter.grad)"
+REDUCE, DIVIDE = f"            {ALL_REDUCE}\n", "            parameter.grad /= dist.get_world_size()\n"
+ZEROS = "            if parameter.grad is None:\n                parameter.grad = torch.zeros_like(parameter)\n"
+NOT_DATA = "`parameter.grad`, not `parameter` or `parameter.data`"
+LATE = "            work = dist.all_reduce(parameter.grad, async_op=True)\n"
+WAIT = "            work.wait()\n"
+HALF = "            parameter.grad = parameter.grad.half().to(parameter.dtype)\n"
+AVERAGED = ("is `parameter.grad` itself averaged, of each parameter that is not frozen, in every rank? And what do "
+            "you divide by?")
 
 
-class AverageGradients(InGroup):
+def another_mean(mine, wanted, case):
+    digits = {"float32": 1e-5, "bfloat16": 0.02}
+    return same("gradients", AVERAGED, within=digits[case[0]]).broken(mine, wanted, case)
+
+
+class AverageGradients(Table, InGroup):
     title = "Your own DDP: average the gradients"
-    task = ("Every rank has run `backward` on its own batch. Replace each parameter's gradient by the **mean over all "
-            "ranks**. A parameter that one rank did not use has no gradient there (`None`): it counts as zeros, and "
-            "has the mean afterwards, like the others. Frozen parameters (`requires_grad` is False) are left alone.")
+    task = ("Every rank has run `backward` on its own batch. Replace each parameter's gradient by the "
+            "**mean over all ranks**. A parameter that one rank did not use has no gradient there (`None`): "
+            "it counts as zeros, and has the mean afterwards, like the others. Frozen parameters "
+            "(`requires_grad` is False) are left alone.")
     hints = (
         "`dist.all_reduce(parameter.grad)` adds up, in place. How do you get from the sum to the mean?",
         "All ranks have to call the same collectives in the same order. What happens if one of them skips a "
         "parameter? Give it a gradient of zeros first: `torch.zeros_like(parameter)`.",
     )
-    explanation = ("`requires_grad` is the same in all ranks; whether there is a gradient is not. So the loop asks for "
-                   "the first, and makes up for the second with zeros.")
-    why = ("this, after a broadcast of the weights, is DistributedDataParallel without its speed. And what may differ "
-           "between ranks, such as `if parameter.grad is None`, must never decide who calls a collective.")
+    explanation = ("`requires_grad` is the same in all ranks; whether there is a gradient is not. So the "
+                   "loop asks for the first, and makes up for the second with zeros.")
+    why = ("this, after a broadcast of the weights, is DistributedDataParallel without its speed. And what "
+           "may differ between ranks, such as `if parameter.grad is None`, must never decide who calls a "
+           "collective.")
     world_sizes = (2, 3)
-    cases = {"float32": ("float32", -1), "bfloat16, None in rank 0": ("bfloat16", 0)}
-    sizes = "what decides whether a parameter is skipped, and in which order they come: is it the same in all ranks?"
+    cases = {"float32, `1.weight.grad` is None in the last rank": ("float32", -1),
+             "bfloat16, it is None in rank 0": ("bfloat16", 0)}
+    waiting = sizes = ("what decides whether a parameter is skipped, and in which order they come: is it the "
+                       "same in all ranks?")
 
     def answer(model):
         import torch
@@ -183,87 +183,92 @@ class AverageGradients(InGroup):
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
 
-    def probe(average_gradients, case):
-        rank, n, (dtype, without) = dist.get_rank(), dist.get_world_size(), case
-        torch.manual_seed(rank)  # in a training all ranks have the same weights; here, who averages those shows it
-        model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Linear(2, 2), nn.Linear(2, 2)).to(getattr(torch, dtype))
-        parameters = dict(model.named_parameters())
-        for name, one in parameters.items():
-            one.requires_grad, own = name not in FROZEN, _gradient(name, rank, n, without)
-            one.grad = None if own is None else torch.tensor(own, dtype=one.dtype).view_as(one)
+    def observe(average_gradients, case):
+        rank, (dtype, without) = dist.get_rank(), case
+        torch.manual_seed(rank)  # weights that differ: averaging those shows
+        model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Linear(2, 2), nn.Linear(2, 2))
+        parameters = dict(model.to(getattr(torch, dtype)).named_parameters())
+        for number, one in enumerate(parameters.values(), start=1):
+            own = 10 ** rank * (1000 * number + torch.arange(1, one.numel() + 1))  # 2003: the second's third
+            one.grad = own.view_as(one).to(one.dtype)
+        for name in FROZEN:
+            parameters[name].requires_grad = False
+        parameters["1.bias"].grad = None  # the other frozen one has a gradient from before
+        if rank == range(dist.get_world_size())[without]:
+            parameters["1.weight"].grad = None
         before = {name: one.detach().clone() for name, one in parameters.items()}
-        returned = average_gradients(model)
-        return {"grads": {name: one.grad if one.grad is None else one.grad.flatten().tolist()
-                          for name, one in parameters.items()},
-                "talked": AverageGradients.traffic.count(),
-                "returned": "" if returned is None else f"; your function returned a {type(returned).__name__}",
-                "moved": [name for name, one in parameters.items() if not torch.equal(one, before[name])]}
+        average_gradients(model)
+        gradients = {name: None if one.grad is None else one.grad.flatten().tolist()
+                     for name, one in parameters.items()}
+        return {
+            "collectives called": AverageGradients.traffic.count(),
+            "weights changed": [name for name in before if not before[name].equal(parameters[name])],
+            "frozen": {name: gradients.pop(name) for name in FROZEN},
+            "gradients": gradients}
 
-    def judge(self, seen, case):
-        n, exact = len(seen), 1e-5 if case[0] == "float32" else 0.02
-        for rank, name in ((rank, name) for name in seen[0]["grads"] for rank in range(n)):
-            one, owns = seen[rank], [_gradient(name, rank, n, case[1]) for rank in range(n)]
-            got, own = one["grads"][name], owns[rank]
-            mean = [sum(column) / n for column in zip(*([0] * 6 if own is None else own for own in owns), strict=False)]
-            if name in one["moved"]:
-                return not_yet(f"the weights have changed, `{name}` for example", "only gradients change; the "
-                               "optimizer will do the rest", "`parameter.grad`, not `parameter` or `parameter.data`")
-            if _near(got, own if name in FROZEN else mean, exact):
-                continue
-            if name in FROZEN:
-                return not_yet(f"`{name}` is frozen, and its gradient has changed", "it stays as it was, None or not",
-                               "`parameter.requires_grad`: an optimizer with weight decay would move it")
-            if not one["talked"]:
-                return not_yet("it called no collective, so that no rank knows the others' gradients",
-                               "the mean over all ranks", "`dist.all_reduce`, and whether the loop around it ever runs")
-            guess, look = "", "what you divide by, and whether every rank gets the result"
-            owners = n - owns.count(None)
-            if owners < n and _near(got, [n / owners * value for value in mean], exact):
-                guess, look = ", the mean of those that have one", "who has none counts as zeros, and is divided by"
-            elif got is None or _near(got, own, exact):
-                guess = ", as before" + one["returned"]
-                look = "which parameters you skip; and `all_reduce` works in place: on which tensor?"
-            elif _near(got, [n * value for value in mean], exact):
-                guess, look = ", which is the sum", ("what is divided by the number of ranks; and when: what you write "
-                                                     "before an asynchronous `all_reduce` is waited for may be lost")
-            elif _near(got, mean, 0.02):
-                guess, look = ", which has lost its digits", "the dtype in which they travel or are added up"
-            shown, wanted = (numbers and f"{numbers[0]:g}, {numbers[1]:g} …" for numbers in (got, mean))
-            return not_yet(f"rank {rank}'s gradient of `{name}` is {shown}{guess}", f"{wanted}, the mean", look)
-        return None
-
-    def lost(self, seen, case):
-        return replace(super().lost(seen, case), where_to_look=(
-            f"{self.sizes} Rank {range(len(seen))[case[1]]} has no gradient for `1.weight`"))
+    rules = (
+        nothing("weights changed", NOT_DATA,
+                "none: only gradients change; the optimizer will do the rest"),
+        same("frozen", "`parameter.requires_grad`: an optimizer with weight decay would move what is frozen"),
+        between("collectives called", lambda wanted, case: (1, math.inf),
+                "`dist.all_reduce`, and whether the loop around it ever runs"),
+        holds(another_mean, AVERAGED),
+    )
+    mistakes = (
+        (DIVIDE, "", "`all_reduce` adds up: what makes a mean of the sum?"),
+        (REDUCE + DIVIDE, LATE + DIVIDE + WAIT,
+         "what you write before an asynchronous `all_reduce` is waited for may be lost"),
+        (ALL_REDUCE, "dist.all_reduce(parameter.grad.clone())", "it works in place: on which tensor?"),
+        (ALL_REDUCE, "dist.reduce(parameter.grad, 0)", "`reduce` gives the sum to one rank alone"),
+        (ALL_REDUCE, "dist.broadcast(parameter.grad, 0)", "`broadcast` adds nothing up"),
+        (ZEROS, ZEROS + HALF, "the dtype in which they are added up: digits are lost"),
+        ("parameter.grad", "parameter.data", NOT_DATA),
+        ("if parameter.requires_grad:", "if True:", "who decides what is frozen? `parameter.requires_grad`"),
+    )
+    stops = (
+        ("if parameter.requires_grad:", "if parameter.grad is not None:", "waited in vain",
+         "a rank without a gradient skips the collective in which the others wait: it counts as zeros"),
+        (ZEROS, "", "NoneType", "a rank without a gradient counts as zeros: `torch.zeros_like(parameter)`"),
+    )
 
 
-FROZEN = "0.bias", "1.bias"
+NO_SYNC = "contextlib.nullcontext() if last else model.no_sync()"
+LOSS = "loss = loss_fn(model(x), y) / len(batches)\n"
+LOOP = "    for number, (x, y) in enumerate(batches, start=1):\n"
+CLEAR, STEP = "    optimizer.zero_grad()\n", "    optimizer.step()\n"
+AGAIN = "    for one in model.parameters():\n        torch.distributed.all_reduce(one.grad)\n"
+ONCE = ("DDP averages in the backward whose forward was outside `no_sync`: that of the last micro-batch, and no "
+        "other. (A store is another way.)")
+NO_RANKS = "`model.module`, the model inside, knows of no ranks: `model(x)`, at least for the last micro-batch"
+IN_BACKWARD = "DDP averages in each backward: which of them belong into `no_sync`?"
+SCALED = ("what scales the step, or clips it? Each micro-batch counts the same, whatever its size, and DDP has made a "
+          "mean over the ranks already. A `backward` after `step` comes too late")
+FREED = ("a `backward` before the next forward frees what that micro-batch kept, unless `retain_graph=True`, or a loss "
+         "that you keep, holds on to it")
+LAST_ONE = "outside `no_sync` has to be the last micro-batch: what comes after it stays in its rank"
+BEFORE = "the gradients from before are still there: `optimizer.zero_grad()`, before the first backward"
+TAKEN = "`zero_grad` between backward and `step` takes away what backward has made"
 
 
-def _gradient(name, rank, n, without):
-    """What this rank's gradient holds, or None; `0.bias` is frozen, and has one from before."""
-    numbers = {"0.weight": 6, "0.bias": 2, "1.weight": 4, "2.weight": 4, "2.bias": 2}.get(name)
-    if numbers is None or (name == "1.weight" and rank == without % n):
-        return None
-    return [10 ** rank * (len(name) + int(name[0]) + place / 8) for place in range(numbers)]
-
-
-class Accumulate(InGroup):
+class Accumulate(Table, InGroup):
     title = "Accumulate gradients, talk once"
-    task = ("`model` is a DDP model, `batches` a list of this rank's micro-batches `(x, y)`, equally many in every "
-            "rank. Make **one** optimizer step with the mean gradient over all micro-batches of all ranks, "
-            "`loss_fn(model(x), y)` being each micro-batch's mean loss. The gradients may be all-reduced only "
-            "**once**, and memory is short: never hold the activations of two micro-batches. When your function is "
-            "called, the gradients of an earlier step may still be there. Leave the list `batches` as it is.")
+    task = ("`model` is a DDP model, `batches` a list of this rank's micro-batches `(x, y)`, equally many "
+            "in every rank. Make **one** optimizer step with the mean gradient over all micro-batches of "
+            "all ranks, `loss_fn(model(x), y)` being each micro-batch's mean loss. The gradients may be "
+            "all-reduced only **once**, and memory is short: never hold the activations of two "
+            "micro-batches. When your function is called, the gradients of an earlier step may still be "
+            "there. Leave the list `batches` as it is.")
     hints = (
         "`with model.no_sync():` keeps DDP from averaging. For which of the micro-batches?",
-        "DDP decides in the forward whether it will average in the backward. So forward and backward both belong into "
-        "the `with`; only the last micro-batch is outside. `contextlib.nullcontext()` is a `with` that does nothing.",
+        "DDP decides in the forward whether it will average in the backward. So forward and backward both "
+        "belong into the `with`; only the last micro-batch is outside. `contextlib.nullcontext()` is a "
+        "`with` that does nothing.",
     )
-    explanation = ("Gradients add up over the micro-batches, so each loss is divided by their number. The last "
-                   "backward averages what has piled up: all of it, and only once.")
-    why = ("all-reduces are what a step over a slow network waits for: with K micro-batches and `no_sync` there are K "
-           "times fewer. Without it, or with the forward outside, the result is the same, and nothing is saved.")
+    explanation = ("Gradients add up over the micro-batches, so each loss is divided by their number. The "
+                   "last backward averages what has piled up: all of it, and only once.")
+    why = ("all-reduces are what a step over a slow network waits for: with K micro-batches and `no_sync` "
+           "there are K times fewer. Without it, or with the forward outside, the result is the same, and "
+           "nothing is saved.")
     world_sizes = (3,)
     cases = {"4 micro-batches": 4, "1 micro-batch": 1}
     waiting = "do all ranks run as many backwards outside `no_sync`?"
@@ -279,112 +284,88 @@ class Accumulate(InGroup):
                 loss.backward()
         optimizer.step()
 
-    def probe(accumulate, number):
-        torch.manual_seed(0)  # few weights, and many activations to keep; no two micro-batches of a rank equally large
-        plain = nn.Sequential(nn.Linear(2, 64), *(nn.Tanh() for _ in range(8)), nn.Linear(64, 1)).double()
-        everyones = [[[10 * torch.randn(48 + 4 * place, width).double() for width in (2, 1)] for place in range(number)]
-                     for _ in range(dist.get_world_size())]
+    def observe(accumulate, number):
+        def loss_fn(outputs, targets):  # so the gradient of each bias is the mean target
+            return (outputs * targets).sum(1).mean()
 
-        def loss_fn(outputs, targets):
-            return (outputs - targets).pow(4).mean()
-
-        def gradient(x, y):
-            return parameters_to_vector(torch.autograd.grad(loss_fn(plain(x), y), plain.parameters()))
-
-        with held_bytes() as by_one:
-            gradients = torch.stack([torch.stack([gradient(*batch) for batch in own]) for own in everyones])
-        mean, last, own = gradients.mean((0, 1)), gradients[:, -1].mean(0), gradients[dist.get_rank()].mean(0)
-        model, synced, forwards, steps, old = DistributedDataParallel(plain), [], [], [], 5.0
+        plain = nn.Sequential(nn.Linear(16, 16), *(nn.ReLU() for _ in range(16))).double()
+        for parameter in plain.parameters():
+            nn.init.ones_(parameter)
+            parameter.grad = torch.full_like(parameter, 5)  # of an earlier step
+        ones = [torch.ones(48 + 4 * place, 16).double() for place in range(number)]  # none as long as another
+        batches = [(3 * one, (place + 1) * 10 ** dist.get_rank() * one) for place, one in enumerate(ones)]
+        model, averaged, steps = DistributedDataParallel(plain), [], []
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         optimizer.register_step_post_hook(lambda *_: steps.append(1))
-        model.register_forward_pre_hook(lambda *_: synced.append(model.require_backward_grad_sync))
-        plain.register_forward_pre_hook(lambda *_: forwards.append(1))
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, old)
-        before = parameters_to_vector(model.parameters()).detach()
-        batches = list(everyones[dist.get_rank()])
-        with held_bytes() as held, counted_calls(DistributedDataParallel, "no_sync") as calls:
+        model.register_forward_pre_hook(lambda *_: averaged.append(model.require_backward_grad_sync))
+        with held_bytes() as held:
             accumulate(model, optimizer, batches, loss_fn)
-        moved, traffic = before - parameters_to_vector(model.parameters()).detach(), Accumulate.traffic
-        ratio = (moved @ mean / (mean @ mean)).item()
-        guesses = {"right": mean, "nothing": 0 * mean, "old": mean + old, "old, too": mean + old / number, "last": last,
-                   "first": gradients[:, 0].mean(0),
-                   "last, too": last / number, "own": own, "scaled": ratio * mean}
-        near = [name for name, one in guesses.items() if torch.allclose(moved, one, 1e-9, 1e-6)]
-        asked = [sum(traffic.sent), *(traffic.bytes(one.name) for one in traffic.collectives)]
-        return {"step": near[0] if near else "other", "ratio": ratio, "steps": len(steps),
-                "times": round(max(asked) / before.nbytes), "outside": sum(synced) * bool(calls["no_sync"]),
-                "early": any(synced) and not synced[-1],
-                "plain": len(forwards) - len(synced), "changed": len(batches) != number,
-                "held": held.peak / by_one.peak}
+        traffic, size = Accumulate.traffic, sum(one.nbytes for one in plain.parameters())
+        sent = [sum(traffic.sent), *(traffic.bytes(one.name) for one in traffic.collectives)]
+        return {
+            "batches taken away": number - len(batches),
+            "optimizer steps": len(steps),
+            "all-reduces of the gradients": round(max(sent) / size),
+            "forwards whose backward averages": averaged,
+            "step": {name: round((1 - one).mean().item(), 6) for name, one in plain.named_parameters()},
+            "micro-batches held at once": round(held.peak / (17 * ones[-1].nbytes))}
 
-    def judge(self, seen, number):
-        for rank, one in enumerate(seen):
-            times, step, never = one["times"], one["step"].partition(",")[0], "the gradients were never all-reduced"
-            if one["changed"]:
-                return not_yet("the list `batches` has changed", "it stays as it was: the next epoch needs it again",
-                               "`pop`, `remove`, `clear`, and assignments to `batches[…]`")
-            if one["steps"] != 1:
-                return not_yet(f"rank {rank}'s optimizer stepped {one['steps']} times", "once, at the end",
-                               "where `optimizer.step()` stands")
-            if times > 1:
-                cause = f": {one['outside']} forwards were outside `no_sync`" if one["outside"] > 1 else ""
-                return not_yet(f"the gradients were all-reduced {times} times{cause}", "once",
-                               "what you send: outside `no_sync`, DDP has averaged already" if one["outside"] == 1 else
-                               "what stands inside `with model.no_sync():`, forward **and** backward?")
-            if times == 0 and step == "right":
-                return not_yet(f"{never}, and yet each rank has the mean", "once", "a store or a file is another way")
-            if times == 0 and one["plain"]:
-                return not_yet(f"{never}: `model.module` was called, the model inside, which knows of no rank",
-                               "once", "`model(x)`, at least for the last micro-batch")
-            if times == 0 and step != "nothing":
-                return not_yet(f"{never}; each rank stepped on its own", "once",
-                               "the last micro-batch: it is the one that must not be in `no_sync`")
-            if step == "right" and one["held"] > 1.4:
-                return not_yet(f"the step is right, but rank {rank} held {one['held']:.1f} times the memory that one "
-                               "micro-batch needs, at the peak", "the activations of one micro-batch at a time",
-                               "a `backward` before the next forward frees what that micro-batch kept, unless "
-                               "`retain_graph=True`, or a loss that you keep, holds on to it")
-            scaled = {number: "gradients add up; what would make a mean of them?",
-                      len(seen): "a sum over the ranks is no mean yet",
-                      round(1 / number, 6): "by their number each loss, or the gradient, is divided once",
-                      round(1 / len(seen), 6): "DDP's all-reduce has already made a mean over the ranks"}
-            problem, look = {
-                "right": ("", ""),
-                "nothing": ("moved nothing: there were no gradients",
-                            "is there a `backward`? `zero_grad` between it and `step` takes away what it has made"),
-                "old": ("is wrong: the gradients from before were still there, and counted, too",
-                        "`optimizer.zero_grad()`: once, and before the first backward"),
-                "last": ("is wrong: only the last micro-batch counted", "where `optimizer.zero_grad()` stands"),
-                "first": ("is wrong: only the first micro-batch counted", "which one does each pass take?"),
-                "own": ("is wrong: it follows this rank's gradient only", "what travels, and when: before the step?"),
-                "scaled": (f"is {one['ratio']:.3g} times as long as it should be",
-                           scaled.get(round(one["ratio"], 6), "what scales it, or clips it")),
-                "other": ("leads elsewhere",
-                          "outside `no_sync` has to be the last micro-batch: what comes after it stays in its rank"
-                          if one["early"] else "what you divide by, clip, or leave out (does a `backward` come after "
-                          "`step`?); each micro-batch counts the same, whatever its size"),
-            }[step]
-            if problem:
-                return not_yet(f"rank {rank}'s step {problem}", "the mean of all micro-batches of all ranks", look)
-        return None
+    rules = (
+        nothing("batches taken away", "`pop`, `remove`, `clear`: the next epoch needs the list again"),
+        same("optimizer steps", "where `optimizer.step()` stands: once in every rank, at the end"),
+        same("all-reduces of the gradients", ONCE),
+        same("step", SCALED, within=1e-6),
+        between("micro-batches held at once", lambda wanted, case: (0, 1), FREED),
+    )
+    mistakes = (
+        (NO_SYNC, "contextlib.nullcontext()", IN_BACKWARD),
+        (((f"with {NO_SYNC}:\n            {LOSS}", f"{LOSS}        with {NO_SYNC}:\n"),),
+         "forward **and** backward belong inside `no_sync`: DDP decides in the forward"),
+        (NO_SYNC, "model.no_sync()", "the last micro-batch: it must not be in `no_sync`"),
+        ("model(x)", "model.module(x)", NO_RANKS),
+        (STEP, AGAIN + STEP, "DDP has averaged already, in the backward outside `no_sync`"),
+        (" / len(batches)", "", "gradients add up: what makes a mean of them?"),
+        ("last = number == len(batches)", "last = number == 1", LAST_ONE),
+        (((CLEAR, ""), (LOOP, f"{LOOP}    {CLEAR}")), "`zero_grad` in the loop: all but the last is lost"),
+        (CLEAR, "", BEFORE),
+        (STEP, CLEAR + STEP, TAKEN),
+    )
 
 
-class FineTune(InGroup):
+FREEZE, UNFREEZE = "    net[0].requires_grad_(False)\n", "            net[0].requires_grad_(True)\n"
+WRAP, AGAIN_WRAPPED = "    model = DDP(net)\n", "            model = DDP(net)\n"
+SEND_WEIGHTS = "    for one in net.parameters():\n        torch.distributed.broadcast(one.data, 0)\n"
+KNOWN = "what does DDP know of this parameter, and since when? And do you call `model(x)`, not `net(x)`?"
+THREE = "for how many batches is `net[0]` frozen? The fourth is the first that trains it"
+STILL = ("what is frozen, and until when (a module has `requires_grad_(…)`; `requires_grad` is a parameter's)? Does "
+         "the optimizer know of it? And is it `net` itself that is trained?")
+OTHERWISE = ("what is frozen when, and who clears its gradients meanwhile; what is averaged: the gradients, in each "
+             "step, before `optimizer.step()`; plain SGD with `lr=0.1`; and is there a step for each batch?")
+
+
+def copies_differ(mine, wanted, case):
+    for name, numbers in mine[0]["weights"].items():
+        if numbers != mine[-1]["weights"][name]:
+            return (f"after the last step, `{name}` differs between rank 0 and rank {len(mine) - 1}",
+                    "the same weights in every rank")
+
+
+class FineTune(Table, InGroup):
     title = "Hunt: the copies that drift apart"
-    task = ("Repair the program. `net[0]` is frozen for the first three batches and trained from the fourth on; each "
-            "rank has its own `batches`. Train with SGD, `lr=0.1`, one step a batch, on the **mean** gradient of all "
-            "ranks. Afterwards every rank's `net` holds the same weights: those that one process would have got from "
-            "the batches of all ranks together.")
+    task = ("Repair the program. `net[0]` is frozen for the first three batches and trained from the fourth "
+            "on; each rank has its own `batches`. Train with SGD, `lr=0.1`, one step a batch, on the "
+            "**mean** gradient of all ranks. Afterwards every rank's `net` holds the same weights: those "
+            "that one process would have got from the batches of all ranks together.")
     hints = (
         "After the last step, compare the weights of two ranks, layer by layer. Which ones differ?",
-        "DDP asks each parameter `requires_grad` when the network is wrapped. Those that say no are none of its "
-        "business, then and later.",
+        "DDP asks each parameter `requires_grad` when the network is wrapped. Those that say no are none of "
+        "its business, then and later.",
     )
-    explanation = ("DDP is made for what is trainable at that moment. After unfreezing, wrap the network again; the "
-                   "optimizer can stay, for its parameters are the same.")
-    why = ("DDP averages what it knew when it was built. A parameter that begins to train later is stepped by each "
-           "rank on its own, without an error, and only rank 0's is saved. Unfreeze, then wrap; or wrap anew.")
+    explanation = ("DDP is made for what is trainable at that moment. After unfreezing, wrap the network "
+                   "again; the optimizer can stay, for its parameters are the same.")
+    why = ("DDP averages what it knew when it was built. A parameter that begins to train later is stepped "
+           "by each rank on its own, without an error, and only rank 0's is saved. Unfreeze, then wrap; or "
+           "wrap anew.")
     world_sizes = (2, 3)
     cases = {"5 batches": 5, "2 batches": 2}
     waiting = "is the network wrapped in every rank, and at the same batch?"
@@ -404,69 +385,40 @@ class FineTune(InGroup):
             loss_fn(model(x), y).backward()
             optimizer.step()
 
-    def probe(fine_tune, number):
+    def observe(fine_tune, number):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-        loss_fn, rank = nn.MSELoss(), dist.get_rank()
-        everyones = [[(torch.randn(6, 3).double(), torch.randn(6, 2).double()) for _ in range(number)]
-                     for _ in range(dist.get_world_size())]
-        untrained = copy.deepcopy(net)
+        untrained = {name: one.tolist() for name, one in net.named_parameters()}
+        torch.manual_seed(dist.get_rank())
+        batches = [(torch.randn(6, 3).double(), torch.randn(6, 2).double()) for _ in range(number)]
+        fine_tune(net, batches, nn.MSELoss())
+        return {
+            "trained": {name: one.tolist() != untrained[name] for name, one in net.named_parameters()},
+            "weights": {name: [round(value, 6) for value in one.flatten().tolist()]
+                        for name, one in net.named_parameters()}}
 
-        def trained(begin=3, clear=True, times=1):
-            alone = copy.deepcopy(untrained)
-            optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
-            for place, batches in enumerate(zip(*everyones, strict=True)):
-                alone[0].requires_grad_(place >= begin)
-                if clear:
-                    optimizer.zero_grad()
-                loss = loss_fn(alone(torch.cat([x for x, _ in batches])), torch.cat([y for _, y in batches]))
-                (times * loss).backward()
-                optimizer.step()
-            return alone.state_dict()
-
-        def fits(wanted):
-            return {name: torch.allclose(one, wanted[name], 1e-9, 1e-12) for name, one in net.named_parameters()}
-
-        fine_tune(net, everyones[rank], loss_fn)
-        right = fits(trained())
-        guesses = () if all(right.values()) else (
-            *((f"`net[0]` was frozen for {begin} batches, not for 3", trained(begin)) for begin in (0, 1, 2, 4)),
-            ("`optimizer.zero_grad()`, in each step", trained(clear=False)),
-            ("the steps are as long as with the gradients' sum, which is no mean yet; and `lr` is 0.1",
-             trained(times=len(everyones))))
-        return {"guess": next((words for words, wanted in guesses if all(fits(wanted).values())), ""),
-                "weights": {name: (one.flatten().tolist(), right[name], torch.equal(one, untrained.get_parameter(name)))
-                            for name, one in net.named_parameters()}}
-
-    def judge(self, seen, number):
-        weights = {name: list(zip(*(one["weights"][name] for one in seen), strict=True)) for name in seen[0]["weights"]}
-        for name, (values, *_) in weights.items():
-            if not _near(values[0], values[-1], 1e-12):
-                return not_yet(f"after the last step, `{name}` differs between rank 0 and rank {len(seen) - 1}",
-                               "the same weights in every rank",
-                               "what does DDP know of this parameter, and since when? And do you call `model(x)`, not "
-                               "`net(x)`?")
-        for name, (_, fits, still) in sorted(weights.items(), key=lambda one: not all(one[1][2])):  # the unmoved first
-            if all(fits):
-                continue
-            if all(still):
-                return not_yet(f"`{name}` is what it was at the beginning", "it is trained"
-                               + (" from the fourth batch on" if name.startswith("0.") else ""),
-                               "what is frozen, and until when (a module has `requires_grad_(…)`; `requires_grad` is a "
-                               "parameter's)? Does the optimizer know of it? And is it `net` itself "
-                               "that is trained?")
-            return not_yet(f"`{name}` is the same in all ranks, but not what training on the mean gradient gives",
-                           "the weights of one process that has the batches of all ranks",
-                           seen[0]["guess"] or "what is frozen when, and who clears its gradients meanwhile; what is "
-                           "averaged: the gradients, in each step, before `optimizer.step()`; plain SGD with `lr=0.1`; "
-                           "and is there a step for each batch?")
-        return None
-
-    def _of_error(self, error, answer):
-        if "Expected to have finished reduction" in str(error):
-            return not_yet("DDP waits for gradients that do not come: of what is frozen, and was not when it was made",
-                           "it knows what is trainable", "DDP asks `requires_grad` when it wraps: freeze before")
-        return super()._of_error(error, answer)
+    rules = (
+        holds(copies_differ, KNOWN),
+        same("trained", STILL),
+        same("weights", OTHERWISE),
+    )
+    mistakes = (
+        (AGAIN_WRAPPED, "", KNOWN),
+        ("(model(x)", "(net(x)", "`model(x)`, not `net(x)`: DDP averages what its own forward began"),
+        (UNFREEZE, "", "`net[0]` stays frozen: who sets `requires_grad` to True again?"),
+        ("SGD(net.parameters()", "SGD([one for one in net.parameters() if one.requires_grad]",
+         "does the optimizer know of `net[0]`?"),
+        ("number == 3", "number == 2", THREE),
+        ("number == 3", "number == 4", THREE),
+        (FREEZE, "", "`net[0]` is trained from the first batch on: freeze it before the network is wrapped"),
+        ("        optimizer.zero_grad()\n", "", "`optimizer.zero_grad()`, in each step"),
+        (((AGAIN_WRAPPED, ""), ("        optimizer.step()\n", "        optimizer.step()\n" + SEND_WEIGHTS)),
+         "what is averaged? The gradients in each step, not the weights"),
+    )
+    stops = (
+        (FREEZE + WRAP, WRAP + FREEZE, "Expected to have finished reduction",
+         "DDP waits for gradients of what is frozen, and was not when it was made: freeze before you wrap"),
+    )
 
 
 ring_all_reduce, average_gradients = RingAllReduce(), AverageGradients()
