@@ -2,33 +2,72 @@
 
 import contextlib
 import io
+from collections import Counter
 
 import torch
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
+from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 from torch.nn.utils import parameters_to_vector
 
 from helpers.exercises.alone import Alone
-from helpers.exercises.engine import not_yet
 from helpers.exercises.group import InGroup
+from helpers.exercises.tables import Table, between, holds, nothing, same
 
 SLOTS = 5
+MINE = "range(dist.get_rank(), slots, dist.get_world_size())"
+REDUCED = "            dist.all_reduce(parameter.grad)\n"
+GATHERED = "return {slot: state for part in parts for slot, state in part.items()}"
+FIRST = 'min(waits, key=lambda entry: entry["record_id"])'
+KEPT = "a slot draws the same numbers in each step: keep the state that its loss has left"
+SHARE = "each slot is one rank's work, once in each item of `steps`; and there are more slots than ranks"
+DIVIDED_TWICE = "each loss is divided by `slots`: the sum over the ranks is the mean already"
+RETURNED = "in the next world another rank may have that slot: how does it get the slot's state?"
+DIGITS = ("one for each `optimizer.step()`, the same in all ranks. Its digits, from the right, belong to slots 0, "
+          "1, …: is each in it once, from the random state that the slot's last time has left?")
 
 
-class AnyWorld(InGroup):
+def each_slot_once(mine, wanted, case):
+    calls, right = (Counter(call for one in ranks for call in one["calls"]) for ranks in (mine, wanted))
+    for step, slot in sorted({*calls, *right}):
+        times = calls[step, slot]
+        if times != right[step, slot]:
+            return (f"in step {step}, `loss_of` was called {times} times for slot {slot}",
+                    "once for each slot, in each of the steps, by all ranks together")
+
+
+def a_training():
+    torch.manual_seed(0)
+    net = torch.nn.Linear(1, 1).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    return net, optimizer, {slot: torch.Generator().manual_seed(slot).get_state() for slot in range(SLOTS)}
+
+
+def next_number(state):
+    generator = torch.Generator()
+    generator.set_state(state)
+    return torch.rand((), generator=generator).item()
+
+
+class AnyWorld(Table, InGroup):
     title = "The same training in a world of any size"
-    task = ("A batch has `slots` slots, 0, 1, …; more than there are ranks. For each step of `steps`: share out the "
-            "slots among the ranks that there are now, each slot to one rank. For each of its slots a rank sets torch's"
-            " random state to `random[slot]`, calls `loss_of(step, slot)` once, and keeps the random state that it "
-            "leaves for the slot's next time. The gradient of the step is that of the **mean** of all slots' losses. "
-            "Then `optimizer.step()`. Return a dict with the random state of **every** slot, the same in all ranks. No "
-            "rank may work for more slots than its share, rounded up.")
-    hints = ("`range(rank, slots, world_size)` shares out evenly. How many ranks there are must not change the weight "
-             "of a slot: divide by `slots`, and sum over the ranks.",
-             "`torch.get_rng_state()` and `torch.set_rng_state(state)`, around each slot's loss and its backward.",
+    task = ("A batch has `slots` slots, 0, 1, …; more than there are ranks. For each step of `steps`: share "
+            "out the slots among the ranks that there are now, each slot to one rank. For each of its slots "
+            "a rank sets torch's random state to `random[slot]`, calls `loss_of(step, slot)` once, and keeps "
+            "the random state that it leaves for the slot's next time. The gradient of the step is that of "
+            "the **mean** of all slots' losses. Then `optimizer.step()`. Return a dict with the random state "
+            "of **every** slot, the same in all ranks. No rank may work for more slots than its share, "
+            "rounded up.")
+    hints = ("`range(rank, slots, world_size)` shares out evenly. How many ranks there are must not change "
+             "the weight of a slot: divide by `slots`, and sum over the ranks.",
+             "`torch.get_rng_state()`, `torch.set_rng_state(state)`, around a slot's loss and its backward.",
              "`dist.all_gather_object` collects a dict from each rank.")
-    explanation = ("All that decides about the numbers belongs to a slot: its images, its random state, its weight of "
-                   "one in `slots`. Ranks only share out the work.")
-    why = ("torchrun may restart your script with more or fewer ranks at any moment. A training whose result depends on"
-           " how many there were cannot be compared with itself, and nobody will find out why it got worse.")
+    explanation = ("All that decides about the numbers belongs to a slot: its images, its random state, its "
+                   "weight of one in `slots`. Ranks only share out the work.")
+    why = ("torchrun may restart your script with more or fewer ranks at any moment. A training whose result "
+           "depends on how many there were cannot be compared with itself, and nobody will find out why it "
+           "got worse.")
     world_sizes = (2, 3)
     waiting = "every rank sums the same tensors, equally often, however many slots it has"
 
@@ -49,124 +88,111 @@ class AnyWorld(InGroup):
         dist.all_gather_object(parts, {slot: random[slot] for slot in mine})
         return {slot: state for part in parts for slot, state in part.items()}
 
-    def probe(any_world, case):
-        def training():
-            torch.manual_seed(0)
-            net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)).double()
-            x = torch.randn(10, SLOTS, 6, 8).double()
-            random = {slot: torch.Generator().manual_seed(slot).get_state() for slot in range(SLOTS)}
-            optimizer = torch.optim.Adam(net.parameters(), lr=0.05, eps=1.0)  # steps do not add up
-            calls, gradients = [], []
-            optimizer.register_step_pre_hook(lambda *_: gradients.append(torch.cat(
-                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in net.parameters()])))
+    def observe(any_world, case):
+        net, optimizer, states = a_training()
+        calls, gradients, lacks = [], [], set()
+        optimizer.register_step_pre_hook(
+            lambda *_: gradients.append([float(one.grad or 0) for one in net.parameters()]))
 
-            def loss_of(step, slot):
-                calls.append((step, slot))
-                return (1 + slot) * net(x[step, slot]).square().mean()
+        def loss_of(step, slot):  # digit `slot` of the gradient is a random one of this slot's
+            calls.append((step, slot))
+            return SLOTS * 10**slot * torch.randint(1, 10, ()) * net(torch.ones(1).double()).sum()
 
-            return (net, optimizer, loss_of, random), calls, gradients
+        for steps in (range(3, 5), range(5, 7)):  # twice, as before and after a restart
+            returned = any_world(net, optimizer, loss_of, steps, SLOTS, dict(states)) or {}
+            lacks |= states.keys() - returned.keys()
+            states |= returned
+        return {
+            "slots whose state it did not return": sorted(lacks),
+            "most slots in a step": max(Counter(step for step, _ in {*calls}).values(), default=0),
+            "a share, rounded up": -(-SLOTS // dist.get_world_size()),
+            "calls": calls,
+            "gradient of each step": gradients,
+            "weights": parameters_to_vector(net.parameters()).tolist(),
+            "next random number of each slot": [next_number(state) for state in states.values()]}
 
-        (net, optimizer, loss_of, states), _, right = training()
-        for step in range(3, 9):  # by one process
-            optimizer.zero_grad()
-            for slot in range(SLOTS):
-                torch.set_rng_state(states[slot])
-                (loss_of(step, slot) / SLOTS).backward()
-                states[slot] = torch.get_rng_state()
-            optimizer.step()
-        weights = parameters_to_vector(net.parameters()).detach()
-        (net, optimizer, loss_of, random), calls, gradients = training()
-        for steps in (range(3, 6), range(6, 9)):  # twice, as before and after a restart
-            given = dict(random)
-            random = any_world(net, optimizer, loss_of, steps, SLOTS, random)
-            if not isinstance(random, dict):
-                return {"returned": type(random).__name__}
-            if missing := [slot for slot in given if slot not in random]:
-                return {"lacks": missing}
-        off = (parameters_to_vector(net.parameters()) - weights).abs().max().item()
-        return {"calls": calls, "right": off < 1e-9, "off": f"{off:.1e}", "fault": _fault(gradients, right),
-                "states": all(torch.equal(torch.as_tensor(random[slot]), state) for slot, state in states.items())}
-
-    def judge(self, seen, case):
-        for rank, one in enumerate(seen):
-            if "returned" in one:
-                return not_yet(f"rank {rank} returned a {one['returned']}", "a dict: a random state for each slot",
-                               "the line with `return`")
-            if "lacks" in one:
-                return not_yet(f"what rank {rank} returned lacks the state of slot {one['lacks'][0]}",
-                               "the states of all slots, in every rank",
-                               "in the next world another rank may have that slot: who has its state?")
-        calls = [call for one in seen for call in one["calls"]]
-        wanted = [(step, slot) for step in range(3, 9) for slot in range(SLOTS)]
-        if missing := [call for call in wanted if call not in calls]:
-            step, slot = missing[0]
-            others = any(call[0] == step for call in calls)
-            return not_yet(f"in step {step} no rank called `loss_of` for slot {slot}", "each slot once in each step",
-                           "are there more slots than ranks?" if others else
-                           "`loss_of` takes an item of `steps`, and every one")
-        share = -(-SLOTS // len(seen))
-        for rank, one in enumerate(seen):
-            most = max(sum(call[0] == step for call in set(one["calls"])) for step in range(3, 9))
-            if most > share:
-                return not_yet(f"rank {rank} worked for {most} slots in a step", f"at most {share}",
-                               "each slot is one rank's work")
-        if more := [call for call in calls if calls.count(call) > (call in wanted)]:  # once, or not at all
-            step, slot = min(more)
-            return not_yet(f"in step {step} `loss_of` was called {calls.count(min(more))} times for slot {slot}",
-                           "each slot once in each step", "who has which slot, and how often does it call `loss_of`?")
-        # A rank whose first step is right may have been misled by another's.
-        for rank, one in sorted(enumerate(seen), key=lambda item: item[1]["fault"][0].startswith("its first step")):
-            if not one["right"]:
-                return not_yet(f"rank {rank}'s weights are off by {one['off']} from those of a world of one; "
-                               + one["fault"][0], "the same weights, up to rounding", one["fault"][1])
-            if not one["states"]:
-                return not_yet(f"a random state that rank {rank} returned is not the slot's own",
-                               "the state from after the slot's last loss",
-                               "when is it kept? And it is where its slot was worked for: who hears of it?")
-        return None
+    rules = (
+        nothing("slots whose state it did not return", RETURNED, "the states of all slots, in every rank"),
+        between("most slots in a step", lambda wanted, case: (0, wanted["a share, rounded up"]), SHARE),
+        holds(each_slot_once, SHARE),
+        same("gradient of each step", DIGITS, within=1e-9),
+        same("weights", "one `optimizer.step()` in each step changes them, and nothing else", within=1e-9),
+        same("next random number of each slot", "is a slot's state that of the rank that worked for it?"),
+    )
+    mistakes = (
+        (MINE, "range(slots)", "every rank works for all slots: which are this rank's?"),
+        (MINE, "[dist.get_rank()]", "there are more slots than ranks"),
+        ("loss_of(step, slot) / slots", "loss_of(step, slot)", "the sum of the losses is 5 times their mean"),
+        ("/ slots", "/ len(mine)", "shares are uneven: then the slots of a small share weigh more"),
+        ("        optimizer.zero_grad()\n", "", "a step's gradient still holds those of the steps before"),
+        ("            random[slot] = torch.get_rng_state()\n", "", KEPT),
+        ("dist.all_reduce(parameter.grad)", "pass", "a rank computes for its own slots only: who sums?"),
+        (REDUCED, f"{REDUCED}            parameter.grad /= dist.get_world_size()\n", DIVIDED_TWICE),
+        (GATHERED, "return random", "a rank knows the states of its own slots only: collect them"),
+    )
 
 
-def _fault(found, right):
-    """Where the gradients of the steps first differ from the right ones: what was seen, and where to look."""
-    def times(one, other):  # the factor between two gradients, or None
-        factor = (one @ other / (other @ other)).item()
-        return factor if (one - factor * other).abs().max() < 1e-9 else None
-
-    if len(found) != len(right):
-        return f"it called `optimizer.step()` {len(found)} times", f"once for each of the {len(right)} steps"
-    first = times(found[0], right[0])
-    if first is None:
-        return ("its gradient of the first step is another one", "is it summed over the ranks, in every rank? Does "
-                "each slot weigh the same, also where shares are uneven, and begin with `random[slot]`?")
-    if abs(first - 1) > 1e-6:
-        return (f"its gradient of the first step is {first:.3g} times that of the mean", "by what is each slot's loss "
-                "divided, and what do the ranks do with the sum?")
-    if abs(times(found[1] - right[1], right[0]) or 0) > 1e-6:
-        return "its gradient of the second step still holds that of the first", "when are gradients set to zero?"
-    return ("its first step is right, a later one is not", "does `random[slot]` hold the state from after its last "
-            "loss, also in what you return? Whose state of a slot wins there?")
+def dumps_of(case):
+    """What the recorders of a case hold; the clocks of the machines differ."""
+    groups, ranks = case
+    dumps = {}
+    for rank, entries in enumerate(ranks):
+        now = 1_795_000_000_000_000_000 + HOURS_AHEAD[rank] * 3600 * 10**9
+        listed = [{"record_id": 40 + place, "process_group": [group, "a group"], "profiling_name": name,
+                   "collective_seq_id": number, "retired": over, "time_created_ns": now - round(age * 1e9)}
+                  for place, (group, name, number, over, age) in enumerate(entries)]
+        dumps[rank] = {"now": now, "entries": listed[2:] + listed[:2]}
+    return dumps, groups
 
 
-class WhoWaits(Alone):
+HOURS_AHEAD = 0, 0, 2, -1
+EVERYBODY = {"0": [0, 2, 1, 3]}
+MESH = {**EVERYBODY, "1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
+#: Entries: group, name, number in the group, whether it is over, how many seconds ago the rank came to it.
+DONE = ("0", "gloo:broadcast", 1, True, 60)
+WAITS, CAME_LATER = (("0", "gloo:all_reduce", 2, False, seconds) for seconds in (5, 3.5))
+SCATTER, GATHER = ("0", "gloo:reduce_scatter", 2, False, 6), ("0", "gloo:all_gather", 3, False, 5.5)
+BARRIER = ("0", "gloo:barrier", 4, False, 5)
+SEVENTH, EIGHTH = ("0", "gloo:broadcast", 7, True, 3), ("0", "gloo:all_reduce", 8, False, 2)
+NINTH, TENTH = ("0", "gloo:all_reduce", 9, False, 6), ("0", "gloo:broadcast", 10, True, 1)
+ROW_1, ROW_2 = ("1", "gloo:all_gather", 1, True, 9), ("1", "gloo:all_reduce", 2, False, 4)
+ROW_SENT, ROW_WAITS = ("1", "gloo:broadcast", 2, True, 4), ("1", "gloo:all_gather", 1, False, 5)
+COLUMN_2 = ("4", "gloo:all_reduce", 2, True, 8)
+#: {in words: (groups, entries by rank)}
+DUMPS = {
+    "one group": (EVERYBODY, [[DONE, WAITS], [DONE, WAITS], [DONE], [DONE, CAME_LATER]]),
+    # Rank 1 has come to number 2 of another group.
+    "two groups that count alike": (
+        MESH, [[DONE, ROW_1, ROW_2], [DONE, ROW_1, COLUMN_2], [DONE], [DONE, COLUMN_2]]),
+    "asked for more before it waits": (
+        MESH, [[DONE, SCATTER, GATHER, BARRIER], [DONE, ROW_1, SCATTER, GATHER], [DONE, SCATTER], [DONE]]),
+    # The sender of a broadcast need not wait for those who receive it.
+    "old entries have fallen out": (MESH, [[TENTH], [SEVENTH, EIGHTH], [SEVENTH], [TENTH]]),
+    "nobody waits": (MESH, [[DONE], [DONE], [], [DONE]]),
+    "a later one is over": (MESH, [[NINTH, ROW_WAITS, ROW_SENT], [ROW_SENT], [DONE], [DONE]]),
+    "all have come": (MESH, [[DONE, WAITS]] * 4),  # a cable was pulled while they sent
+}
+
+
+class WhoWaits(Table, Alone):
     title = "Who waits for whom, since when?"
     task = ("`dumps[rank]` is a dict: `\"now\"`, that rank's clock in nanoseconds when it wrote it down, and "
-            "`\"entries\"`, the collectives that it came to and its recorder still holds, in no certain order. An entry"
-            " has a `\"record_id\"` (which counts up), `\"process_group\"` (a list: the group's name comes first),"
-            " `\"collective_seq_id\"` (its number in that group), `\"profiling_name\"`, `\"retired\"` and "
-            "`\"time_created_ns\"`. `groups[name]` lists a group's ranks. Return a dict with an item for each rank that"
-            " waits: `rank: (profiling_name, seconds, missing)`: the **first** collective that is not over for it "
-            "(`profiling_name`, as it is), for how many seconds by now, and the sorted list of its group's ranks "
-            "that have not come to it.")
+            "`\"entries\"`, the collectives that it came to and its recorder still holds, in no certain "
+            "order. An entry has a `\"record_id\"` (which counts up), `\"process_group\"` (a list: the "
+            "group's name comes first), `\"collective_seq_id\"` (its number in that group), "
+            "`\"profiling_name\"`, `\"retired\"` and `\"time_created_ns\"`. `groups[name]` lists a group's "
+            "ranks. Return a dict with an item for each rank that waits: `rank: (profiling_name, seconds, "
+            "missing)`: the **first** collective that is not over for it (`profiling_name`, as it is), for "
+            "how many seconds by now, and the sorted list of its group's ranks that have not come to it.")
     hints = ("Not `retired` is not over. The smallest `record_id` among those is where the rank stands.",
-             "A rank has come to number 7 of a group if it has that number in that group, or a later one: an old entry "
-             "may have fallen out.", "The clocks of machines differ: take times of one dump only.")
-    explanation = ("Numbers count within a group, and times within a machine. So compare numbers of the same group, and"
-                   " times of the same dump.")
-    why = ("in a job with hundreds of groups one rank that does not come stops all, through chains of groups that wait "
-           "for groups. Following `missing` from rank to rank leads to the one that waits for nobody.")
-    cases = {"one group": 0, "two groups that count alike": 1, "clocks that differ": 2,
-             "asked for more before it waits": 3, "old entries have fallen out": 4, "nobody waits": 5, "a chain": 6,
-             "a later one is over": 7, "all have come": 8}
+             "A rank has come to number 7 of a group if it has that number in that group, or a later one: an "
+             "old entry may have fallen out.", "The clocks of machines differ: take times of one dump only.")
+    explanation = ("Numbers count within a group, and times within a machine. So compare numbers of the same "
+                   "group, and times of the same dump.")
+    why = ("in a job with hundreds of groups one rank that does not come stops all, through chains of groups "
+           "that wait for groups. Following `missing` from rank to rank leads to the one that waits for "
+           "nobody.")
+    cases = DUMPS
 
     def answer(dumps, groups):
         def came(rank, name, number):
@@ -183,151 +209,121 @@ class WhoWaits(Alone):
                                sorted(one for one in groups[name] if not came(one, name, number)))
         return found
 
-    def probe(who_waits, number):
-        found, wanted = who_waits(*_case(number)), WhoWaits.answer(*_case(number))
-        form = ("a dict: rank: (profiling_name, seconds, missing), of ranks that wait, and no others",
-                "the line with `return`")
-        if not isinstance(found, dict):
-            return not_yet(f"it returned a {type(found).__name__}", *form)
-        for rank, said in found.items():
-            if not isinstance(said, tuple | list) or len(said) != 3:
-                return not_yet(f"it returned a dict with {said!r} for rank {rank}", *form)
-        found = {int(rank): (str(name), round(float(seconds), 3), list(missing))
-                 for rank, (name, seconds, missing) in found.items()}
-        for rank, (name, seconds, missing) in wanted.items():
-            if rank not in found:
-                return not_yet(f"rank {rank} is not in what it returned, but it waits in {name}", f"all of {[*wanted]}",
-                               "which entries are not `retired`? They come in any order, so look at all; and all ranks "
-                               "may have come, and none be over")
-            got = found[rank]
-            if got[0] == name.removeprefix("gloo:"):
-                return not_yet(f"rank {rank} was said to wait in {got[0]!r}", f"{name!r}", "`profiling_name`, as it is")
-            if got[0] != name:
-                return not_yet(f"rank {rank} was said to wait in {got[0]}", f"{name}: the first that is not over",
-                               "look at all entries, in any order: of those that are not `retired`, which has the "
-                               "smallest `record_id`? Each group counts its own `collective_seq_id`")
-            if abs(got[1] - seconds) > 0.01:
-                return not_yet(f"rank {rank} was said to wait since {got[1]:g} s", f"{seconds:g} s",
-                               "whose clock is `now`, and how many nanoseconds has a second?")
-            if got[2] != missing:
-                return not_yet(f"rank {rank} was said to wait for {got[2]}", f"{missing}, sorted",
-                               "whose group is it, and who has come to that number *of that group*, or to a later one? "
-                               "An entry says that its rank has come, `retired` or not")
-        if extra := [rank for rank in found if rank not in wanted]:
-            return not_yet(f"rank {extra[0]} was said to wait", "it does not: all that it came to is over", "`retired`")
-        return None
+    def observe(who_waits, case):
+        found = who_waits(*dumps_of(case))
+        waits = sorted((int(rank), *said) for rank, said in found.items())
+        return {
+            "waits": {rank: rank in found for rank in range(len(case[1]))},
+            "profiling_name": {rank: str(name) for rank, name, _, _ in waits},
+            "seconds": {rank: float(seconds) for rank, _, seconds, _ in waits},
+            "missing": {rank: str([int(one) for one in missing]) for rank, *_, missing in waits}}
+
+    rules = (
+        same("waits", "a rank waits if any of its entries is not `retired`: look at all of them"),
+        same("profiling_name", "the first by `record_id` that is not `retired`; its name, as it is"),
+        same("seconds", "take both times from the same dump; a second has 10⁹ nanoseconds", within=1e-3),
+        same("missing", "whose group is it, and who has come to that number *of that group*, or to a later "
+                        "one? The list is sorted"),
+    )
+    mistakes = (
+        (FIRST, "waits[0]", "entries come in no certain order: sort them by `record_id`"),
+        ("min(waits", "max(waits", "it waits in the first; it has only asked for the later ones"),
+        ('entry["record_id"])', 'entry["collective_seq_id"])', "each group counts for itself"),
+        ('entry["process_group"][0] == name and ', "", "number 2 of another group is another collective"),
+        (">= number", "== number", "a rank that has come to a later number has come to this"),
+        (">= number", '>= number and entry["retired"]', "an entry says that its rank has come, over or not"),
+        ('dump["now"]', 'dumps[0]["now"]', "the clocks of machines differ: take both times from one dump"),
+        ("one in groups[name]", "one in dumps", "only the ranks of that group are missed there"),
+        ('if not entry["retired"]', "", "a `retired` entry is over: nobody waits in it any more"),
+    )
 
 
-def _case(number):
-    """The dumps and the groups of a case."""
-    everybody = {"0": [0, 2, 1, 3]}
-    mesh = {**everybody, "1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
-    # A rank's entries: group, name, number, whether it is over, how many seconds ago it came.
-    done = [("0", "gloo:broadcast", 1, True, 60)]
-    wait = [*done, ("0", "gloo:all_reduce", 2, False, 5)]
-    clocks, groups = [0, 0, 0, 0], mesh
-    if number in (0, 2):
-        ranks = [wait, wait, done, [*done, ("0", "gloo:all_reduce", 2, False, 3.5)]]
-        clocks, groups = ([0, 0, 0, 0] if number == 0 else [0, 0, 7200, -3600]), everybody
-    elif number == 1:  # rank 1 is at number 2 of its other group: that is not this one's
-        ranks = [[*done, ("1", "gloo:all_gather", 1, True, 9), ("1", "gloo:all_reduce", 2, False, 4)],
-                 [*done, ("1", "gloo:all_gather", 1, True, 9), ("4", "gloo:all_reduce", 2, True, 8)],
-                 [*done, ("2", "gloo:all_reduce", 2, True, 8)], [*done, ("4", "gloo:all_reduce", 2, True, 8)]]
-    elif number == 3:
-        more = [("0", "gloo:reduce_scatter", 2, False, 6), ("0", "gloo:all_gather", 3, False, 5.5),
-                ("0", "gloo:barrier", 4, False, 5)]
-        ranks = [[*done, *more], [*done, *more[:2]], [*done, more[0]], done]
-    elif number == 4:  # the sender of a broadcast need not wait for those who receive
-        late = [("0", "gloo:broadcast", 9, True, 2), ("0", "gloo:broadcast", 10, True, 1)]
-        ranks = [late, [("0", "gloo:broadcast", 7, True, 3), ("0", "gloo:all_reduce", 8, False, 2)],
-                 [("0", "gloo:broadcast", 7, True, 3)], late]
-    elif number == 5:
-        ranks = [done, done, [], done]
-    elif number == 8:  # a cable was pulled while they sent
-        ranks = [wait, wait, wait, wait]
-    elif number == 7:  # who counts only in a group, or looks at the last one only, is misled
-        ranks = [[("0", "gloo:all_reduce", 9, False, 6), ("1", "gloo:all_gather", 1, False, 5),
-                  ("1", "gloo:broadcast", 2, True, 4)], [("1", "gloo:broadcast", 2, True, 4)], done, done]
-    else:  # 0 waits for 1 in their group, 1 for 3, 3 for 2, and 2 is in no collective
-        ranks = [[*done, ("1", "gloo:all_reduce", 1, False, 4)], [*done, ("4", "gloo:all_gather", 1, False, 3)],
-                 done, [*done, ("2", "gloo:reduce", 1, False, 2)]]
-    dumps = {}
-    for rank, (entries, clock) in enumerate(zip(ranks, clocks, strict=True)):
-        now = 1_795_000_000_000_000_000 + round(clock * 1e9)
-        listed = [{"record_id": 40 + place, "process_group": [group, "a group"], "profiling_name": name,
-                   "collective_seq_id": seq, "retired": over, "time_created_ns": now - round(age * 1e9)}
-                  for place, (group, name, seq, over, age) in enumerate(entries)]
-        dumps[rank] = {"now": now, "entries": listed[-1:] + listed[:-1] if number else listed}
-    return dumps, groups
+#: Options, as they are read, and where to look when one is wrong.
+OPTIONS = {
+    "refused by torchrun's parser": 'one list of texts, options only: "--nnodes=2", or "--nnodes", "2"; '
+                                    "`torchrun --help` lists them",
+    "script": "options only: the check adds the script, `train.py`, at the end",
+    "--standalone": "that is for one machine, and overrides the endpoint",
+    "--rdzv-backend": "without it there is no rendezvous that can restart",
+    "--nnodes": "how many agents are there? (least and most)",
+    "--nproc-per-node": "the ranks of one node",
+    "--rdzv-id": "agents meet only those that give the same name",
+    "--rdzv-endpoint": "where all meet: one address, and a port",
+    "--local-addr": "how others reach this node, whose name leads nowhere",
+    "--max-restarts": "torchrun's default is no restart at all",
+    "is_host": "`--rdzv-conf=is_host=…`: an agent that is not told has to guess whether it opens the store",
+}
 
 
-class AgentOptions(Alone):
+def read_by_torchrun(given):
+    """The values of `OPTIONS`, as torchrun's own parser reads them; where it refuses them, only why."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            options = get_args_parser().parse_args([*given, "train.py"])
+        least, most = parse_min_max_nnodes(options.nnodes)
+        host, port = parse_rendezvous_endpoint(options.rdzv_endpoint, 29400)
+        conf = RendezvousParameters("c10d", "", "job", 1, 1, **_parse_rendezvous_config(options.rdzv_conf))
+        is_host = conf.get_as_bool("is_host")
+    except (SystemExit, ValueError) as error:
+        return {"refused by torchrun's parser": (said.getvalue().strip() or str(error)).splitlines()[-1]}
+    return {
+        "script": " ".join([options.training_script, *options.training_script_args]),
+        "--standalone": options.standalone,
+        "--rdzv-backend": options.rdzv_backend,
+        "--nnodes": f"{least}:{most}",
+        "--nproc-per-node": str(options.nproc_per_node),
+        "--rdzv-id": options.rdzv_id,
+        "--rdzv-endpoint": f"{host}:{port}",
+        "--local-addr": options.local_addr,
+        "--max-restarts": options.max_restarts,
+        "is_host": is_host}
+
+
+class AgentOptions(Table, Alone):
     title = "Hunt: nobody opens the door"
     task = ("Return the list of torchrun's options for the agent on `node` (0, 1, …) of a job named `job`. "
-            "`addresses[i]` is node i's address; no node's name leads to it. There are as many nodes as addresses; "
-            "`gpus` ranks on each. The agents meet over c10d at port 29500 of node 0, and must not have to guess who "
-            "opens the store there. Up to three restarts.")
+            "`addresses[i]` is node i's address; no node's name leads to it. There are as many nodes as "
+            "addresses; `gpus` ranks on each. The agents meet over c10d at port 29500 of node 0, and must "
+            "not have to guess who opens the store there. Up to three restarts.")
     hints = ("Which options must be the same on all nodes, because they are what the nodes have in common?",
-             "`--rdzv-conf=is_host=1` on the node whose address is the endpoint's, `is_host=0` elsewhere. Others reach "
-             "a node at `--local-addr`.")
-    explanation = ("One name, one endpoint, one host. The rest says what each node is: its ranks, and its address.")
-    why = ("an agent that is not told guesses whether it is the host, by comparing names and addresses. On a cluster, "
-           "in containers and on machines with two network cards that guess fails, with a time-out that says only that "
-           "nobody answered.")
+             "`--rdzv-conf=is_host=1` on the node whose address is the endpoint's, `is_host=0` elsewhere. "
+             "Others reach a node at `--local-addr`.")
+    explanation = "One name, one endpoint, one host. The rest is each node's own: its ranks, and its address."
+    why = ("an agent that is not told guesses whether it is the host, by comparing names and addresses. On a "
+           "cluster, in containers and on machines with two network cards that guess fails, with a time-out "
+           "that says only that nobody answered.")
     cases = {"two nodes": (["10.0.0.1", "10.0.0.2"], 1, "lab"),
              "three nodes": (["10.1.7.30", "10.1.7.4", "10.1.10.1"], 8, "4711"),
              "one node": (["192.168.1.5"], 2, "small")}
 
     def answer(node, addresses, gpus, job):
-        return [f"--nnodes={len(addresses)}", f"--nproc-per-node={gpus}", f"--rdzv-id={job}", "--rdzv-backend=c10d",
-                f"--rdzv-endpoint={addresses[0]}:29500", f"--rdzv-conf=is_host={int(node == 0)}",
+        return [f"--nnodes={len(addresses)}", f"--nproc-per-node={gpus}", f"--rdzv-id={job}",
+                "--rdzv-backend=c10d", f"--rdzv-endpoint={addresses[0]}:29500",
+                f"--rdzv-conf=is_host={int(node == 0)}",
                 f"--local-addr={addresses[node]}", "--max-restarts=3"]
 
-    def probe(agent_options, case):
-        from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
-        from torch.distributed.run import get_args_parser, parse_min_max_nnodes
-
+    def observe(agent_options, case):
         addresses, gpus, job = case
-        options_only = "one list of texts, options only: \"--nnodes=2\", or \"--nnodes\", \"2\""
+        read = {}
         for node in range(len(addresses)):
-            given, said = agent_options(node, addresses, gpus, job), io.StringIO()
-            if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
-                return not_yet(f"it returned a {type(given).__name__}", options_only, "the line with `return`")
-            given = [str(part) for part in given]
-            try:
-                with contextlib.redirect_stderr(said):  # torchrun's own parser
-                    options = get_args_parser().parse_args([*given, "train.py"])
-                if options.training_script != "train.py" or options.training_script_args:
-                    return not_yet(f"torchrun takes {options.training_script!r} for the script", options_only,
-                                   "the check itself adds the script, `train.py`, at the end")
-                conf = RendezvousParameters("c10d", "", "job", 1, 1, **_parse_rendezvous_config(options.rdzv_conf))
-                opens = conf.get_as_bool("is_host")
-                host, port = parse_rendezvous_endpoint(options.rdzv_endpoint, 29400)
-                nodes = parse_min_max_nnodes(options.nnodes)
-            except (SystemExit, ValueError) as error:
-                refused = (said.getvalue().strip().splitlines() or [str(error)])[-1]
-                return not_yet(f"torchrun's parser refuses {given}: {refused}", "options of torchrun",
-                               "`torchrun --help` lists them; a list of texts such as \"--nnodes=2\"")
-            for name, got, wanted, look in (
-                    ("--standalone", options.standalone, False, "that is for one machine, and overrides the endpoint"),
-                    ("--rdzv-backend", options.rdzv_backend, "c10d",
-                     "without it there is no rendezvous that can restart"),
-                    ("--nnodes", list(nodes), [len(addresses)] * 2, "how many agents are there? (least and most)"),
-                    ("--nproc-per-node", str(options.nproc_per_node), str(gpus), "the ranks of one node"),
-                    ("--rdzv-id", options.rdzv_id, job, "agents meet only those that give the same name"),
-                    ("--rdzv-endpoint", f"{host}:{port}", f"{addresses[0]}:29500",
-                     "where all meet: one address, and a port"),
-                    ("--local-addr", options.local_addr, addresses[node],
-                     "how others reach this node, whose name leads nowhere"),
-                    ("--max-restarts", options.max_restarts, 3, "torchrun's default is no restart at all")):
-                if got != wanted:
-                    return not_yet(f"on node {node} {name} is {got!r}", f"{wanted!r}", look)
-            if opens is not (node == 0):
-                said = {None: "has to guess whether it opens the store", True: "opens a store of its own",
-                        False: "does not open the store"}[opens]
-                return not_yet(f"node {node} {said}", "node 0 opens it, and no other", "`is_host` in `--rdzv-conf`")
-        return None
+            given = agent_options(node, addresses, gpus, job)
+            options = [given] if isinstance(given, str) else [str(one) for one in given]
+            read[f"node {node}"] = read_by_torchrun(options)
+        return {name: {node: values.get(name) for node, values in read.items()} for name in OPTIONS}
+
+    rules = tuple(same(name, look) for name, look in OPTIONS.items())
+    mistakes = (
+        ("--rdzv-id={job}", "--rdzv-id={job}-{node}", OPTIONS["--rdzv-id"]),
+        ("addresses[0]}:29500", "addresses[node]}:29500", "all meet at node 0, none at its own door"),
+        ("addresses[0]}:29500", "addresses[0]}", "without a port, torchrun takes 29400"),
+        ('f"--rdzv-conf=is_host={int(node == 0)}",', "", "each agent has to guess: who opens the store?"),
+        ("{int(node == 0)}", "1", "a node with a store of its own meets nobody: only node 0 opens one"),
+        ("{int(node == 0)}", "0", "all wait for a store, and nobody opens it: node 0 does"),
+        ("--local-addr={addresses[node]}", "--local-addr={addresses[0]}", OPTIONS["--local-addr"]),
+        ("--nnodes={len(addresses)}", "--nnodes=2", "another job has another number of nodes"),
+        ("--nproc-per-node={gpus}", "--nproc-per-node=1", OPTIONS["--nproc-per-node"]),
+    )
 
 
 any_world, who_waits, agent_options = AnyWorld(), WhoWaits(), AgentOptions()
