@@ -30,7 +30,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from helpers.exercises.engine import Exercise, not_yet
-from helpers.launcher import RankError, launch
 
 
 class Rule(NamedTuple):
@@ -158,7 +157,9 @@ class Table(Exercise):
 
     def _recognised(self):
         """Where to look, said by the mistake that shows the same as the learner's function; None if none does."""
-        alive, compared = self.mistakes if not self.slow else (), False
+        if self.slow:
+            return None
+        alive, compared = self.mistakes, False
         for world_size in self.world_sizes:
             *others, mine = self.shown_by((*alive, (self._given,)), world_size)
             if mine is not None:
@@ -173,6 +174,8 @@ class Table(Exercise):
 
     def shown_by(self, rows, world_size):
         """For each row, what its function left, by rank and case; None where it cannot be run."""
+        from helpers.launcher import RankError, launch  # here, so that importing an exercise stays cheap
+
         functions = [self.written(row) for row in rows]
         try:
             run = launch(_each_in_rank, world_size, (type(self), functions), timeout=3 * self.timeout, show=False)
