@@ -4,22 +4,19 @@
 its prediction can be compared.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from helpers.figures import ACTIVITIES
 from helpers.instruments import traces as tracing
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import LOOK, Explorer, choice, widgets, wipe
 
-_COMPUTE, _COMMUNICATION = ACTIVITIES["compute"], ACTIVITIES["communication"]
+#: The bucket sizes that the explorer offers, in MB; the last one holds everything.
+SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
 
-# ------------------------------------------------------------------------------------------------------------ the model
 
-
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One backward pass and its all-reduces; times in milliseconds from the beginning of backward."""
 
     backward: list
@@ -46,7 +43,7 @@ class Step:
     def overlap(self):
         """The share of the communication, 0 to 1, that runs while backward computes."""
         hidden = sum(max(0.0, min(end, self.computed) - begin) for _, _, begin, end in self.buckets)
-        return hidden / self.communicated if self.communicated else 0.0
+        return hidden / self.communicated
 
 
 def fill_buckets(megabytes, bucket_mb):
@@ -82,22 +79,7 @@ def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=
         latency_ms: Milliseconds that an all-reduce takes however small it is.
         mb_per_s: MB that an all-reduce gets through in a second, beyond its latency.
         layers: How many there are.
-
-    Raises:
-        TypeError, ValueError: an argument makes no sense; the message says which.
     """
-    if isinstance(layers, bool) or not isinstance(layers, int):
-        raise TypeError(f"layers must be a whole number such as 20, not {layers!r}")
-    if layers < 1:
-        raise ValueError("there must be at least one layer")
-    for name, value in {"bucket_mb": bucket_mb, "backward_ms": backward_ms, "layer_mb": layer_mb,
-                        "latency_ms": latency_ms, "mb_per_s": mb_per_s}.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number, not {value!r}")
-        if not 0 <= value < float("inf") or (value == 0 and name in ("bucket_mb", "mb_per_s")):
-            raise ValueError(f"{name} must be a positive number, not {value}")
-    if backward_ms + layer_mb == 0:
-        raise ValueError("backward_ms and layer_mb are both 0: there is nothing to see")
     backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms) for place in range(layers)]
     buckets, free = [], 0.0
     for members in fill_buckets([layer_mb] * layers, bucket_mb):
@@ -108,37 +90,25 @@ def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=
     return Step(backward, buckets)
 
 
-# -------------------------------------------------------------------------------------------- the pictures of the model
-
-#: The bucket sizes that the explorer offers, in MB; the last one holds everything.
-SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
-
-
 def draw(ax, bucket_mb, **model):
     """Draw the timeline of one backward with buckets of this size: its layers, and the all-reduce of each bucket.
 
     Args:
         ax: The axes.
-        bucket_mb: As `simulate` takes it.
-        model: The other arguments of `simulate`.
+        bucket_mb, model: As `simulate` takes them.
     """
     step = simulate(bucket_mb, **model)
     all_reduces = [(number, begin, end) for number, (_, _, begin, end) in enumerate(step.buckets)]
-    for row, bars, colour, ink in ((0, step.backward, _COMPUTE, "white"), (1, all_reduces, _COMMUNICATION, "#111111")):
-        ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7), facecolors=colour,
-                       edgecolors="white", linewidth=0.6)
+    for row, bars, kind, ink in ((0, step.backward, "compute", "white"), (1, all_reduces, "communication", "#111111")):
+        ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7),
+                       facecolors=ACTIVITIES[kind], edgecolors="white", linewidth=0.6)
         for number, begin, end in bars:
             if end - begin > 0.03 * step.total:  # there is room for it
                 ax.text((begin + end) / 2, row, number, ha="center", va="center", color=ink)
     ready = [ready for _, ready, _, _ in step.buckets]
     ax.plot(ready, [0.5] * len(ready), "v", color="#111111", markersize=6, clip_on=False)
-    ax.set(xlim=(0, 1.01 * step.total), ylim=(1.45, -0.45),
-           xlabel="ms since backward began (blue: layers; orange: buckets; ▼: a bucket is full)")
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.set_yticks([0, 1], ["backward", "all-reduce"])
-    ax.tick_params(axis="y", length=0)
-    ax.set_title("One backward, and the all-reduces of its buckets", pad=26)
-    buckets = f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}"
+    ax.set_xlim(0, 1.01 * step.total)
+    buckets = f"{len(step.buckets)} bucket{'s' if len(step.buckets) > 1 else ''}"
     ax.text(0, 1.06, f"{buckets}: step {step.total:.1f} ms, backward {step.computed:.1f} ms, communication "
             f"{step.communicated:.1f} ms, {step.overlap:.0%} hidden", transform=ax.transAxes, va="bottom")
     hidden = step.overlap * step.communicated
@@ -146,7 +116,7 @@ def draw(ax, bucket_mb, **model):
                         f"{step.total:.1f} ms; of the communication, {hidden:.1f} ms are hidden.")
 
 
-def draw_sizes(ax, bucket_mb, measured_ms=None, **model):
+def draw_sizes(ax, bucket_mb, measured_ms, **model):
     """Draw the step's time over the size of its buckets: the model as a curve, measurements as points.
 
     Args:
@@ -159,17 +129,11 @@ def draw_sizes(ax, bucket_mb, measured_ms=None, **model):
     ax.plot([SIZES[0], SIZES[-1]], 2 * [steps[bucket_mb].computed], color="C6", linestyle="--", label="backward alone")
     ax.plot(list(steps), [step.total for step in steps.values()], ".-", color="C0", label="model")
     ax.plot(bucket_mb, steps[bucket_mb].total, "o", color="C0", markersize=11)
+    highest = max(step.total for step in steps.values())
     if measured_ms:
         ax.plot(list(measured_ms), list(measured_ms.values()), "D", color="#111111", label="measured")
-    if ax.get_xscale() != "log":  # what stays is set once: a slider has to be followed
-        ax.set_xscale("log")
-        ax.minorticks_off()
-        ax.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
-        ax.yaxis.set_major_locator(MaxNLocator(3))
-        ax.set(xlabel="bucket size (MB)", ylabel="step (ms)")
-        points = ", ◆ measured" if measured_ms else ""
-        ax.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
-    ax.set_ylim(0, 1.1 * max([*(step.total for step in steps.values()), *(measured_ms or {0: 0}).values()]))
+        highest = max(highest, *measured_ms.values())
+    ax.set_ylim(0, 1.1 * highest)
 
 
 def _size(megabytes):
@@ -185,34 +149,39 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
         latency_ms, mb_per_s, bucket_mb: The sliders' first values.
         measured_ms: As `draw_sizes` takes it.
     """
+    sizes = [(_size(size), size) for size in sorted({*SIZES, bucket_mb})]
+    controls = {
+        "bucket_mb": choice("bucket size, MB", bucket_mb, sizes),
+        "latency_ms": widgets.FloatLogSlider(latency_ms, min=-2, max=1.5, readout_format=".2f",
+                                             description="latency, ms", **LOOK),
+        "mb_per_s": widgets.FloatLogSlider(mb_per_s, min=1, max=5, readout_format=".0f",
+                                           description="MB per second", **LOOK),
+    }
+    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
     figure = Figure(figsize=(9, 5.2), layout="none")
     timeline, curve = figure.add_axes((0.12, 0.6, 0.86, 0.28)), figure.add_axes((0.12, 0.11, 0.86, 0.3))
-    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
+    timeline.set(ylim=(1.45, -0.45),
+                 xlabel="ms since backward began (blue: layers; orange: buckets; ▼: a bucket is full)")
+    timeline.set_yticks([0, 1], ["backward", "all-reduce"])
+    timeline.tick_params(axis="y", length=0)
+    timeline.locator_params(axis="x", nbins=5)
+    timeline.set_title("One backward, and the all-reduces of its buckets", pad=26)
+    curve.set(xscale="log", xlabel="bucket size (MB)", ylabel="step (ms)")
+    curve.minorticks_off()
+    curve.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
+    curve.locator_params(axis="y", nbins=3)
+    points = ", ◆ measured" if measured_ms else ""
+    curve.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
 
     def redraw(bucket_mb, **network):
-        for ax in (timeline, curve):
-            for artist in (*ax.collections, *ax.lines, *ax.texts):
-                artist.remove()  # quicker than `clear`, which makes new axes
+        wipe(timeline, curve)
         draw(timeline, bucket_mb, **network, **model)
         draw_sizes(curve, bucket_mb, measured_ms, **network, **model)
         return figure
 
-    wide = {"style": {"description_width": "150px"}, "layout": {"width": "620px"}}
-    sizes = sorted({*SIZES, bucket_mb})
-    controls = {
-        "bucket_mb": widgets.SelectionSlider(options=[(_size(size), size) for size in sizes], value=bucket_mb,
-                                             description="bucket size, MB", **wide),
-        "latency_ms": widgets.FloatLogSlider(latency_ms, base=10, min=-2, max=1.5, step=0.1, description="latency, ms",
-                                             readout_format=".2f", **wide),
-        "mb_per_s": widgets.FloatLogSlider(mb_per_s, base=10, min=1, max=5, step=0.1, description="MB per second",
-                                           readout_format=".0f", **wide),
-    }
     return Explorer(controls, redraw,
                     "Bucket explorer: set the bucket size, the latency and the bandwidth; the picture shows backward, "
                     "the all-reduces, how much of them is hidden, and the step's time for every bucket size.")
-
-
-# ---------------------------------------------------------------------------------------------------------- real traces
 
 
 def draw_overlap(ax, traces, title="When each rank computed, communicated and waited", step=None):
@@ -223,10 +192,6 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
         traces: One `helpers.instruments.traces.Trace` per rank, or the paths of their files. They are put on one clock.
         title: Said above the picture.
         step: The number of the profiler's step to show, each rank's own; None for all that was recorded.
-
-    Raises:
-        helpers.instruments.traces.TraceError: a file cannot be read, the traces do not belong together, or there is no
-            such step.
     """
     traces = [trace if isinstance(trace, tracing.Trace) else tracing.read(trace) for trace in traces]
     traces = tracing.together(traces)

@@ -73,7 +73,7 @@ def draw_curves(ax, reports):
 class LaunchPanel(widgets.VBox):
     """Controls for a script and its ranks above one box of live output per rank and the curve of what they report."""
 
-    def __init__(self, scripts, args=(), nprocs=2, shown=None):
+    def __init__(self, *scripts, args=(), nprocs=2, shown=None):
         """
         Args:
             scripts: Names of scripts in notebooks/lessons/, or paths.
@@ -82,7 +82,7 @@ class LaunchPanel(widgets.VBox):
             shown: A `Run` that the panel shows until its first own.
         """
         self.stop_event, self.thread = threading.Event(), None
-        self.script = widgets.Dropdown(options=list(scripts), description="Script")
+        self.script = widgets.Dropdown(options=scripts, description="Script")
         self.args = widgets.Text(shlex.join(args), description="Arguments")
         self.nprocs = widgets.BoundedIntText(nprocs, 1, MOST_RANKS, description="Ranks", layout={"width": "150px"})
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
@@ -167,6 +167,4 @@ class LaunchPanel(widgets.VBox):
                                f"Launch panel for {', '.join(self.script.options)}", self.figure)
 
 
-def launch_panel(*scripts, **options):
-    """A `LaunchPanel` for these scripts."""
-    return LaunchPanel(scripts, **options)
+launch_panel = LaunchPanel  # called as explorers are
