@@ -1,8 +1,4 @@
-"""Communication behind compute: `draw_overlap` shows it in real traces, `bucket_explorer` in a model of DDP's buckets.
-
-`simulate` is the model. The notebook measures backward, and a step over a link of given latency and bandwidth, so that
-its prediction can be compared.
-"""
+"""Communication behind compute: `draw_overlap` shows it in real traces, `bucket_explorer` in a model of DDP."""
 
 from typing import NamedTuple
 
@@ -19,10 +15,8 @@ SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
 class Step(NamedTuple):
     """One backward pass and its all-reduces; times in milliseconds from the beginning of backward."""
 
-    backward: list
-    """[(layer, begin, end)], in the order in which they run: the last layer first."""
-    buckets: list
-    """[(megabytes, ready, begin, end)]: when the bucket's last gradient is there, and when its all-reduce runs."""
+    backward: list  # [(layer, begin, end)], the last layer first
+    buckets: list  # [(megabytes, when its last gradient is there, when its all-reduce begins, and ends)]
 
     @property
     def computed(self):
@@ -47,13 +41,9 @@ class Step(NamedTuple):
 
 
 def fill_buckets(megabytes, bucket_mb):
-    """[[place, …], …]: which gradients share a bucket, as DDP fills them, in the order in which they become ready.
+    """[[place, …], …]: which gradients, of these `megabytes` in the order in which they are ready, share a bucket.
 
-    A bucket is closed by the gradient with which it reaches its size, so it may be larger than that.
-
-    Args:
-        megabytes: The size of each gradient, in the order in which they become ready.
-        bucket_mb: The size at which a bucket is closed.
+    As in DDP, a bucket is closed by the gradient with which it reaches its size, so it may be larger than that.
     """
     buckets, size = [[]], 0.0
     for place, megabyte in enumerate(megabytes):
@@ -68,19 +58,13 @@ def fill_buckets(megabytes, bucket_mb):
 def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=1000.0, layers=20):
     """One step's backward with DDP's buckets.
 
-    The model: equal layers run backward from the last to the first, and each one's gradient is ready when the layer is
-    done. Gradients fill buckets in that order. A bucket's all-reduce begins when the bucket is full and the one before
-    it is done; it takes latency plus bytes over bandwidth, and costs the computing nothing.
-
-    Args:
-        bucket_mb: Size at which a bucket is closed, in MB (2**20 bytes, as DDP's `bucket_cap_mb` counts).
-        backward_ms: Milliseconds of a layer's backward.
-        layer_mb: MB of a layer's gradients.
-        latency_ms: Milliseconds that an all-reduce takes however small it is.
-        mb_per_s: MB that an all-reduce gets through in a second, beyond its latency.
-        layers: How many there are.
+    The model: equal layers run backward from the last to the first, `backward_ms` each, and the `layer_mb` of a
+    layer's gradient are ready when it is done. Gradients fill buckets in that order. A bucket's all-reduce begins
+    when the bucket is full and the one before it is done; it takes latency plus bytes over bandwidth, and costs the
+    computing nothing. MB are 2**20 bytes, as DDP's `bucket_cap_mb` counts.
     """
-    backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms) for place in range(layers)]
+    backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms)
+                for place in range(layers)]
     buckets, free = [], 0.0
     for members in fill_buckets([layer_mb] * layers, bucket_mb):
         megabytes, ready = len(members) * layer_mb, backward[members[-1]][2]
@@ -91,15 +75,11 @@ def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=
 
 
 def draw(ax, bucket_mb, **model):
-    """Draw the timeline of one backward with buckets of this size: its layers, and the all-reduce of each bucket.
-
-    Args:
-        ax: The axes.
-        bucket_mb, model: As `simulate` takes them.
-    """
+    """Draw the timeline of one backward by `simulate`: its layers, and the all-reduce of each bucket."""
     step = simulate(bucket_mb, **model)
     all_reduces = [(number, begin, end) for number, (_, _, begin, end) in enumerate(step.buckets)]
-    for row, bars, kind, ink in ((0, step.backward, "compute", "white"), (1, all_reduces, "communication", "#111111")):
+    for row, bars, kind, ink in ((0, step.backward, "compute", "white"),
+                                 (1, all_reduces, "communication", "#111111")):
         ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7),
                        facecolors=ACTIVITIES[kind], edgecolors="white", linewidth=0.6)
         for number, begin, end in bars:
@@ -117,19 +97,14 @@ def draw(ax, bucket_mb, **model):
 
 
 def draw_sizes(ax, bucket_mb, measured_ms, **model):
-    """Draw the step's time over the size of its buckets: the model as a curve, measurements as points.
-
-    Args:
-        ax: The axes.
-        bucket_mb: The size to be marked.
-        measured_ms: {bucket_mb: milliseconds}: measured steps; or None.
-        model: The other arguments of `simulate`.
-    """
+    """Draw the step's time over the size of its buckets: by `simulate`, and as measured, {bucket_mb: milliseconds}."""
     steps = {size: simulate(size, **model) for size in sorted({*SIZES, bucket_mb})}
-    ax.plot([SIZES[0], SIZES[-1]], 2 * [steps[bucket_mb].computed], color="C6", linestyle="--", label="backward alone")
-    ax.plot(list(steps), [step.total for step in steps.values()], ".-", color="C0", label="model")
+    totals = [step.total for step in steps.values()]
+    alone = steps[bucket_mb].computed
+    ax.plot([SIZES[0], SIZES[-1]], [alone, alone], "--", color="C6", label="backward alone")
+    ax.plot(list(steps), totals, ".-", color="C0", label="model")
     ax.plot(bucket_mb, steps[bucket_mb].total, "o", color="C0", markersize=11)
-    highest = max(step.total for step in steps.values())
+    highest = max(totals)
     if measured_ms:
         ax.plot(list(measured_ms), list(measured_ms.values()), "D", color="#111111", label="measured")
         highest = max(highest, *measured_ms.values())
@@ -142,12 +117,10 @@ def _size(megabytes):
 
 def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000.0, layers=20, bucket_mb=25,
                     measured_ms=None):
-    """Move the bucket size, the latency and the bandwidth; see how much of the communication hides behind backward.
+    """Bucket explorer: set the bucket size, the latency and the bandwidth; the picture shows backward, the
+    all-reduces, how much of them is hidden, and the step's time for every bucket size.
 
-    Args:
-        backward_ms, layer_mb, layers: As `simulate` takes them.
-        latency_ms, mb_per_s, bucket_mb: The sliders' first values.
-        measured_ms: As `draw_sizes` takes it.
+    The arguments are those of `simulate`, and measured steps, {bucket_mb: milliseconds}.
     """
     sizes = [(_size(size), size) for size in sorted({*SIZES, bucket_mb})]
     controls = {
@@ -164,12 +137,12 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
                  xlabel="ms since backward began (blue: layers; orange: buckets; ▼: a bucket is full)")
     timeline.set_yticks([0, 1], ["backward", "all-reduce"])
     timeline.tick_params(axis="y", length=0)
-    timeline.locator_params(axis="x", nbins=5)
+    timeline.locator_params(axis="x", nbins=6)
     timeline.set_title("One backward, and the all-reduces of its buckets", pad=26)
     curve.set(xscale="log", xlabel="bucket size (MB)", ylabel="step (ms)")
     curve.minorticks_off()
     curve.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
-    curve.locator_params(axis="y", nbins=3)
+    curve.locator_params(axis="y", nbins=4)
     points = ", ◆ measured" if measured_ms else ""
     curve.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
 
@@ -179,17 +152,15 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
         draw_sizes(curve, bucket_mb, measured_ms, **network, **model)
         return figure
 
-    return Explorer(controls, redraw,
-                    "Bucket explorer: set the bucket size, the latency and the bandwidth; the picture shows backward, "
-                    "the all-reduces, how much of them is hidden, and the step's time for every bucket size.")
+    return Explorer(controls, redraw, bucket_explorer.__doc__)
 
 
 def draw_overlap(ax, traces, title="When each rank computed, communicated and waited", step=None):
-    """Draw when each rank computed, communicated and waited, from real traces; how long in all stands beside it.
+    """Draw when each rank computed, communicated and waited, and beside it how long in all.
 
     Args:
         ax: The axes; those that share its figure add to the text alternative.
-        traces: One `helpers.instruments.traces.Trace` per rank, or the paths of their files. They are put on one clock.
+        traces: One `helpers.instruments.traces.Trace` per rank, or the paths of their files.
         title: Said above the picture.
         step: The number of the profiler's step to show, each rank's own; None for all that was recorded.
     """
@@ -213,7 +184,7 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
             hidden = f", {overlap:.0%} hidden" if kind == tracing.COMMUNICATION and overlap is not None else ""
             ax.text(1.01, y, took + hidden, transform=ax.get_yaxis_transform(), va="center")
             said.append(f"rank {trace.rank}: {kind} {took}{hidden};")
-    ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # one scale for all axes that share x: to the last one's end
+    ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # axes that share x end where the last one ends
     ax.margins(x=0)
     ax.set(ylim=(max(rows) + 0.6, -0.6), xlabel="ms")
     ax.set_yticks(list(rows), list(rows.values()))

@@ -9,8 +9,8 @@ try:
 except ImportError:
     from helpers.widgets import still as widgets
 
-    warnings.warn("ipywidgets is not installed here: explorers show a picture each, and nothing can be moved.",
-                  stacklevel=2)
+    warnings.warn("ipywidgets is not installed here: explorers show a picture each, and nothing can be "
+                  "moved.", stacklevel=2)
 
 #: How a control looks: what it sets stands at its left.
 LOOK = {"style": {"description_width": "190px"}, "layout": {"width": "640px"}}
@@ -37,7 +37,7 @@ def checkbox(description):
 
 
 def wipe(*axes):
-    """Remove what was drawn into the axes. Ticks and titles stay: `clear` would take several times as long."""
+    """Remove what was drawn into the axes. Ticks and titles stay: `clear` would take much longer."""
     for ax in axes:
         for artist in (*ax.containers, *ax.collections, *ax.lines, *ax.texts):
             artist.remove()
@@ -46,20 +46,17 @@ def wipe(*axes):
 
 
 class Explorer(widgets.VBox):
-    """Controls above a figure.
-
-    Where no kernel runs, on GitHub for example, the output shows the first picture; a text-only reader gets
-    `description`.
-    """
+    """Controls above a figure. Where no kernel runs, on GitHub for example, the output shows the first picture."""
 
     def __init__(self, controls, draw, description):
         """
         Args:
             controls: {name: ipywidgets control}; when one changes, the figure is drawn from all values.
-            draw: Called as `draw(name=value, …)`, returns a matplotlib `Figure`; to be quick, the same one each time.
-            description: One or two sentences that say what the picture shows; the same in every execution.
+            draw: Called as `draw(name=value, …)`, returns a `Figure`; to be quick, the same one each time.
+            description: What the explorer's docstring says; a text-only reader gets its first paragraph.
         """
-        self.controls, self.draw, self.description = controls, draw, description
+        self.controls, self.draw = controls, draw
+        self.description = " ".join(description.partition("\n\n")[0].split())
         self.picture = widgets.HTML()
         self._redraw()
         for control in controls.values():
@@ -78,6 +75,6 @@ class Explorer(widgets.VBox):
 
 
 def with_static(bundle, description, figure):
-    """The mime bundle and metadata of a widget, with a text and a picture for readers that cannot show widgets."""
+    """The mime bundle and metadata of a widget, with a text and a picture for whoever cannot show widgets."""
     return ({**(bundle or {}), "text/plain": description, "image/png": png(figure)},
             {"image/png": {"alt": alt(figure)}})

@@ -17,18 +17,16 @@ EVERY = 7
 
 
 class Timeline(NamedTuple):
-    """What happened to each batch, or would happen: times in milliseconds from the moment the epoch was asked for."""
+    """What happened to each batch, or would happen: times in milliseconds since the epoch was asked for."""
 
     num_workers: int
-    loads: list
-    """By batch: (worker, begin, end); the worker is 0 where the main process loads."""
-    computes: list
-    """By batch: (begin, end) of the training step, during which the device is busy."""
+    loads: list  # by batch: (worker, begin, end); the worker is 0 where the main process loads
+    computes: list  # by batch: (begin, end) of the training step, during which the device is busy
 
     @classmethod
     def measured(cls, row):
         """The timeline in a row that `input_pipeline.py` reported."""
-        return cls(row["workers"], [tuple(load) for load in row["loads"]], [tuple(step) for step in row["computes"]])
+        return cls(row["workers"], row["loads"], row["computes"])
 
     @property
     def total(self):
@@ -43,25 +41,19 @@ class Timeline(NamedTuple):
     @property
     def waits(self):
         """By batch: (begin, end) of the device's wait for it."""
-        return list(zip([0, *(end for _, end in self.computes)], [begin for begin, _ in self.computes], strict=False))
+        begins, ends = zip(*self.computes, strict=True)
+        return list(zip([0, *ends[:-1]], begins, strict=True))
 
 
 def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batches=24, start_ms=0.0):
     """The timeline of one epoch, as DataLoader would run it.
 
     The model: the main process starts the workers one after another, `start_ms` each, and then asks for
-    `num_workers * prefetch_factor` batches, dealt out to the workers in turn. Each worker loads its batches one by one.
-    The main process takes the batches in order, waits for the next one if it must, asks for one more batch whenever it
-    takes one, and computes. Without workers it loads each batch itself, just before it computes. Every worker has a
-    core of its own, or loads by waiting for a disk; handing a batch over costs nothing.
-
-    Args:
-        num_workers: Workers; 0 for none.
-        prefetch_factor: Batches asked for in advance, per worker.
-        load_ms: Milliseconds that loading a batch takes; or a list of them, by batch.
-        compute_ms: Milliseconds of one training step.
-        batches: Batches in the epoch.
-        start_ms: Milliseconds to start a worker.
+    `num_workers * prefetch_factor` batches, dealt out to the workers in turn. Each worker loads its batches one by
+    one, in `load_ms`, which may be a list, by batch. The main process takes the batches in order, waits for the next
+    one if it must, asks for one more batch whenever it takes one, and computes. Without workers it loads each batch
+    itself, just before it computes. Every worker has a core of its own, or loads by waiting for a disk; handing a
+    batch over costs nothing.
     """
     durations = load_ms if isinstance(load_ms, list) else [load_ms] * batches
     started = num_workers * start_ms
@@ -88,13 +80,9 @@ def stalling(load_ms, batches, times=5):
 
 
 def draw(ax, timeline, title, until=0):
-    """Draw a row for each worker, the batches that lie ready, and the device.
+    """Draw a row for each worker, the batches that lie ready, and the device, into empty axes.
 
-    Args:
-        ax: Axes to draw into, empty.
-        timeline: A `Timeline`, simulated or measured.
-        title: For example "Measured, two workers".
-        until: Milliseconds at the right edge, so that several pictures have the same scale; at least the total.
+    `until` milliseconds are at the right edge, or the total: several pictures can have the same scale.
     """
     rows, until = max(1, timeline.num_workers), max(until, timeline.total)
     ready, device = rows, rows + 1
@@ -103,8 +91,8 @@ def draw(ax, timeline, title, until=0):
     def bars(row, spans, colour, words=None):
         spans = [(begin, end - begin) for begin, end in spans]
         thin = any(0 < length < until / 200 for _, length in spans)  # edges would hide what they part
-        ax.broken_barh([span for span in spans if span[1] > 0], (row - 0.4, 0.8), facecolor=colour, edgecolor="white",
-                       linewidth=0 if thin else 0.5, label=words)
+        ax.broken_barh([span for span in spans if span[1] > 0], (row - 0.4, 0.8), facecolor=colour,
+                       edgecolor="white", linewidth=0 if thin else 0.5, label=words)
 
     for worker in range(rows):
         own = {batch: span for batch, (by, *span) in enumerate(timeline.loads) if by == worker}
@@ -112,8 +100,8 @@ def draw(ax, timeline, title, until=0):
         _number(ax, own, worker, until)
     at, counts = _ready(timeline)
     most = max(counts)
-    ax.fill_between(at, ready + 0.4, [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts], step="post",
-                    color="C6", linewidth=0)
+    tops = [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts]
+    ax.fill_between(at, ready + 0.4, tops, step="post", color="C6", linewidth=0)
     bars(device, timeline.waits, ACTIVITIES["waiting"], "the device waits")
     bars(device, timeline.computes, ACTIVITIES["compute"], "the device computes")
     _number(ax, dict(enumerate(timeline.computes)), device + 0.62, until)
@@ -125,12 +113,13 @@ def draw(ax, timeline, title, until=0):
     ax.set_title(f"{timeline.total:,.0f} ms; the device is busy {timeline.busy:.0%} of the time", loc="right",
                  fontsize="medium", fontweight="normal")
     if ax.get_legend() is None:
-        ax.legend(loc="upper right", bbox_to_anchor=(1, -0.5 / ax.figure.get_figheight()), ncols=2, borderpad=0)
+        below = -0.5 / ax.figure.get_figheight()
+        ax.legend(loc="upper right", bbox_to_anchor=(1, below), ncols=2, borderpad=0)
     computed = timeline.busy * timeline.total
     ax.figure.set_label(
         f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
-        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device computes for "
-        f"{computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
+        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device computes "
+        f"for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
         f"{max(end - begin for begin, end in timeline.waits[1:]):.0f} ms for one batch after the first. "
         f"At most {most} batch{'' if most == 1 else 'es'} lay ready.")
 
@@ -156,9 +145,10 @@ def _number(ax, spans, y, until):
 
 
 def pipeline_explorer(num_workers=3, prefetch_factor=2):
-    """Move the workers and the times; see how long the device waits.
+    """Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each worker's
+    loading, the batches that lie ready, and when the device computes or waits.
 
-    At first every EVERYth batch stalls, and the workers are quick enough on average: then `prefetch_factor` matters.
+    At first some batches stall, and the workers are quick enough on average: then `prefetch_factor` matters.
     """
     controls = {
         "num_workers": slider("num_workers", num_workers, 0, 8),
@@ -183,6 +173,4 @@ def pipeline_explorer(num_workers=3, prefetch_factor=2):
         figure.set_label(f"{figure.get_label()} {note.get_text()}".rstrip())
         return figure
 
-    return Explorer(controls, redraw,
-                    "Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each "
-                    "worker's loading, the batches that lie ready, and when the device computes or waits.")
+    return Explorer(controls, redraw, pipeline_explorer.__doc__)

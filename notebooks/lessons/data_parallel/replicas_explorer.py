@@ -13,19 +13,20 @@ from helpers.widgets.explorer import Explorer, buttons, choice, slider, wipe
 
 #: What a device holds, and what it does, each with its colour.
 KINDS = {"weights": "C0", "gradients": "C4", "optimizer": "C2", "activations": "C5", "outputs": "C3"}
-PHASES = {"scatter": "C4", "replicate": "C1", "forward": "C0", "gather": "C3", "loss": "#b0b0b0", "backward": "#00365c",
-          "reduce": "#8a3600", "optimizer": "C2", "waits": ACTIVITIES["waiting"]}
+PHASES = {"scatter": "C4", "replicate": "C1", "forward": "C0", "gather": "C3", "loss": "#b0b0b0",
+          "backward": "#00365c", "reduce": "#8a3600", "optimizer": "C2", "waits": ACTIVITIES["waiting"]}
 
 MIB = 2**20
 #: What the explorer takes for granted; the picture says so. Bytes per second of a link between two devices:
 LINKS = {"PCIe, 12 GB/s": 12e9, "NVLink, 100 GB/s": 100e9}
 #: Operations per second that a device does, and bytes per second of its own memory.
 SPEED, OWN_MEMORY = 20e12, 1e12
-#: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; bytes of the
-#: other activations per use of the weights.
+#: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; bytes of
+#: the other activations per use of the weights.
 INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
 ASSUMED = f"""Memory: the formula that the lesson checked against counted tensors; Adam. Assumed for a sample:
-input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight. Time: a model, nothing in it is measured. Assumed:
+input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight. Time: a model, nothing in it is measured. \
+Assumed:
 {SPEED / 1e12:.0f} TFLOP/s per device, copies in turn, no overhead."""
 
 
@@ -43,7 +44,6 @@ def memory(batch, n_devices, weights, activations, output, states=2):
     log-softmax of a cross-entropy). The batch comes from the CPU's memory.
 
     Args:
-        batch, n_devices: Samples, devices.
         weights: Bytes of the whole model.
         activations, output: Bytes of one sample; the input that the first layer keeps is an activation.
         states: Tensors that the optimizer keeps per weight: SGD 0, with momentum 1, Adam 2.
@@ -61,10 +61,8 @@ def memory(batch, n_devices, weights, activations, output, states=2):
 def timeline(batch, n_devices, weights, output, uses=1, link=12e9):
     """A step as [(device, phase, begin, end)] in milliseconds: a model without any overhead, all copies in turn.
 
-    Args:
-        batch, n_devices, weights, output: As for `memory`.
-        uses: How often a sample uses each weight (2 operations forward, 4 backward).
-        link: Bytes per second between device 0 and another.
+    A sample uses each weight `uses` times (2 operations forward, 4 backward). `link` is bytes per second between
+    device 0 and another; the other arguments are those of `memory`.
     """
     sizes = [samples for samples in chunk_sizes(batch, n_devices) if samples]
     events = []
@@ -108,23 +106,19 @@ def _size(size):
 
 
 def _rows(ax, n_devices, colours):
-    """Empty axes with a row for each device, device 0 on top, and what the colours mean. (Only what is new is made.)"""
+    """Empty axes with a row for each device, and what the colours mean. Only what is new is made."""
     wipe(ax)
     if ax.get_ylim() != (n_devices - 0.5, -0.5):
         ax.set_yticks(range(n_devices), [f"device {device}" for device in range(n_devices)])
         ax.set_ylim(n_devices - 0.5, -0.5)
     if ax.get_legend() is None:
         ax.locator_params(axis="x", nbins=5)
-        ax.legend(handles=[Patch(color=colour, label=name) for name, colour in colours.items()], labelspacing=0.2,
-                  loc="center left", bbox_to_anchor=(1, 0.5), handlelength=1.2, borderpad=0)
+        ax.legend(handles=[Patch(color=colour, label=name) for name, colour in colours.items()],
+                  loc="center left", bbox_to_anchor=(1, 0.5), labelspacing=0.2, handlelength=1.2, borderpad=0)
 
 
 def draw_memory(ax, held):
-    """Draw what each device holds as a stacked bar.
-
-    Args:
-        held: By device, {kind of KINDS: bytes}, from `memory` or counted.
-    """
+    """Draw what each device holds, {kind of KINDS: bytes}, as a stacked bar."""
     totals = [sum(kinds.values()) for kinds in held]
     unit, size = ("GiB", 1024 * MIB) if max(totals) >= 1000 * MIB else ("MiB", MIB)
     _rows(ax, len(held), KINDS)
@@ -140,12 +134,7 @@ def draw_memory(ax, held):
 
 
 def draw_timeline(ax, events, n_devices):
-    """Draw what each device does during a step, and when it waits.
-
-    Args:
-        events: [(device, phase of PHASES, begin, end)] in milliseconds.
-        n_devices: Rows.
-    """
+    """Draw what each device does during a step, (device, phase of PHASES, begin, end), and when it waits."""
     took, total = busy(events)
     _rows(ax, n_devices, PHASES)
     for device in range(n_devices):
@@ -158,14 +147,19 @@ def draw_timeline(ax, events, n_devices):
 
 
 def data_parallel_explorer():
-    """Move devices, batch, model and output; see who holds what and who waits."""
+    """DataParallel explorer: set devices, batch, weights, outputs, work per sample and link; the picture shows
+    which device holds what, and what each one does, or waits for, during a step."""
+
+    def numbers(description, value, *options):
+        return choice(description, value, [(f"{number:,}", number) for number in options])
+
     controls = {
         "n_devices": slider("devices", 4, 1, 8),
         "batch": slider("batch size", 64, 1, 256),
-        "parameters": choice("weights of the model", 25_000_000, _named(10**6, 5 * 10**6, 25 * 10**6, 10**8,
-                                                                        35 * 10**7, 10**9)),
-        "output": choice("outputs per sample", 1000, _named(1, 10, 1000, 50_000, 10**6, 10**7)),
-        "uses": choice("uses of a weight per sample", 100, _named(1, 10, 100, 1000)),
+        "parameters": numbers("weights of the model", 25_000_000, 10**6, 5_000_000, 25_000_000, 10**8,
+                              350_000_000, 10**9),
+        "output": numbers("outputs per sample", 1000, 1, 10, 1000, 50_000, 10**6, 10**7),
+        "uses": numbers("uses of a weight per sample", 100, 1, 10, 100, 1000),
         "link": buttons("link", LINKS),
     }
     figure = Figure(figsize=(9.6, 6.8), layout="none")
@@ -192,10 +186,4 @@ def data_parallel_explorer():
         figure.set_label(f"{said}. {holds}. By a model {speed}; {waits}.")
         return figure
 
-    return Explorer(controls, redraw,
-                    "DataParallel explorer: set devices, batch, weights, outputs, work per sample and link; the "
-                    "picture shows which device holds what, and what each one does, or waits for, during a step.")
-
-
-def _named(*numbers):
-    return [(f"{number:,}", number) for number in numbers]
+    return Explorer(controls, redraw, data_parallel_explorer.__doc__)

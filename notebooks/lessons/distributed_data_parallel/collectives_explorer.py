@@ -26,12 +26,10 @@ _ARROW, _GAP = 1.6, 0.25  # room between before and after, and between parts, in
 
 
 def draw(ax, name, before, after):
-    """Draw what the ranks held before a collective, and what they hold after it: a row of boxes for each rank.
+    """Draw what the ranks held before a collective, one of WORDS, and what they hold after it.
 
     Args:
-        ax: The axes.
-        name: One of WORDS.
-        before: By rank, the numbers that it held; every number in one rank only, so that its colour shows its origin.
+        before: By rank, the numbers that it held; each in one rank only, so that its colour shows its origin.
         after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None for nothing.
     """
     origin = {number: rank for rank, numbers in enumerate(before) for number in numbers}
@@ -39,7 +37,8 @@ def draw(ax, name, before, after):
     right = middle + len(before) * (len(before[0]) + _GAP)  # all collectives to one scale: room for all_gather
     for rank, numbers in enumerate(before):
         boxes += [(x, rank, number) for x, number in enumerate(numbers)]
-        ax.annotate("", (middle - 0.3, rank), (middle - _ARROW + 0.2, rank), arrowprops={"arrowstyle": "-|>", "lw": 2})
+        begin, end = (middle - _ARROW + 0.2, rank), (middle - 0.3, rank)
+        ax.annotate("", end, begin, arrowprops={"arrowstyle": "-|>", "lw": 2})
         if after[rank] is None:
             ax.text(middle, rank, "nothing", va="center")
         x = middle
@@ -47,11 +46,11 @@ def draw(ax, name, before, after):
             boxes += [(x + place, rank, number) for place, number in enumerate(part)]
             x += len(part) + _GAP
     fills = [_fill(origin.get(number)) for _, _, number in boxes]
-    ax.add_collection(PatchCollection([Rectangle((x, rank - 0.36), 0.92, 0.72) for x, rank, _ in boxes],
-                                      facecolors=fills, edgecolors="#555555"))
+    rectangles = [Rectangle((x, rank - 0.36), 0.92, 0.72) for x, rank, _ in boxes]
+    ax.add_collection(PatchCollection(rectangles, facecolors=fills, edgecolors="#555555"))
     for (x, rank, number), fill in zip(boxes, fills, strict=True):
         look = {"color": "white", "fontweight": "bold"} if fill == SUM else {"color": "#111111"}
-        ax.text(x + 0.46, rank, f"{number:g}", ha="center", va="center", fontsize=min(12, 200 / right), **look)
+        ax.text(x + 0.46, rank, f"{number:g}", ha="center", va="center", size=min(12, 200 / right), **look)
     ax.set(xlim=(-0.1, right), ylim=(len(before) - 0.5, -0.5))
     after_ends = max(middle + 1, *(x + 1 for x, _, _ in boxes))
     ax.set_xticks([len(before[0]) / 2, (middle + after_ends) / 2], ["before", "after"])
@@ -83,11 +82,10 @@ def _fill(rank):
 
 
 def collectives_explorer(results, name):
-    """Choose a collective; see what every rank held before and after it.
+    """Laboratory of collectives: choose one; the picture shows the numbers that every rank held before and after
+    it, coloured by the rank they come from; sums are dark.
 
-    Args:
-        results: {name: (before, after)}, as `draw` takes them, from real ranks.
-        name: The one to begin with.
+    `results` are {name: (before, after)}, as `draw` takes them, from real ranks; `name` is the one to begin with.
     """
     figure = Figure(figsize=(9, 2.8), layout="none")
     ax = figure.add_axes((0.08, 0.1, 0.91, 0.7))
@@ -99,6 +97,4 @@ def collectives_explorer(results, name):
         draw(ax, name, *results[name])
         return figure
 
-    return Explorer({"name": choice}, redraw,
-                    "Laboratory of collectives: choose one; the picture shows the numbers that every rank held before "
-                    "and after it, coloured by the rank they come from; sums are dark.")
+    return Explorer({"name": choice}, redraw, collectives_explorer.__doc__)

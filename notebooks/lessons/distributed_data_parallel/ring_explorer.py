@@ -1,7 +1,4 @@
-"""The ring all-reduce, step by step: who holds which partial sum, who sends what to whom, and how much in all.
-
-`ring_states` runs the algorithm; the picture and the explorer only show its states.
-"""
+"""The ring all-reduce, step by step: who holds which partial sum, who sends what to whom, and how much in all."""
 
 import itertools
 from typing import NamedTuple
@@ -22,26 +19,18 @@ MEGABYTES = 100
 class RingState(NamedTuple):
     """What all ranks hold after one step."""
 
-    phase: str
-    """BEFORE, REDUCE_SCATTER or ALL_GATHER."""
-    chunks: list
-    """chunks[rank][chunk]: the list of numbers that the rank holds in that chunk."""
-    summed: list
-    """summed[rank][chunk]: the set of the ranks whose numbers are summed up in it."""
-    sends: list
-    """What was sent in the step: [(sender, receiver, chunk)], one per rank; empty before the first step."""
-    sent: list
-    """By rank: how many numbers it has sent so far."""
+    phase: str  # BEFORE, REDUCE_SCATTER or ALL_GATHER
+    chunks: list  # chunks[rank][chunk]: the list of numbers that the rank holds in that chunk
+    summed: list  # summed[rank][chunk]: the set of the ranks whose numbers are summed up in it
+    sends: list  # what was sent in the step: [(sender, receiver, chunk)]
+    sent: list  # by rank: how many numbers it has sent so far
 
 
 def ring_states(values):
-    """Run a ring all-reduce (sum) over `values`, and return the state before it and after each of its 2(N-1) steps.
+    """Sum `values`, the numbers of each rank, in a ring; return the state before, and after each of 2(N-1) steps.
 
-    Reduce-scatter: in each step every rank sends a chunk to its right neighbour, which adds it to its own. After N-1
-    steps every rank holds one chunk of the whole sum. All-gather: the finished chunks go round, N-1 steps again.
-
-    Args:
-        values: By rank, its numbers; equally many in each rank.
+    Reduce-scatter: in each step every rank sends a chunk to its right neighbour, which adds it to its own. After
+    N-1 steps every rank holds one chunk of the whole sum. All-gather: the finished chunks go round, N-1 steps again.
     """
     ranks = len(values)
     chunks = [[part.tolist() for part in numpy.array_split(numbers, ranks)] for numbers in values]
@@ -66,12 +55,12 @@ _HIGH, _WIDE = 0.52, 0.84  # of a box in the picture, in rows and columns
 
 
 def example(ranks):
-    """Numbers that show where they come from: rank 0 holds 1, 2, 3 …, rank 1 holds 10, 20, 30 …, and so on."""
+    """Numbers that show where they come from: rank 0 holds 1, 2, 3 …, rank 1 holds 10, 20, 30 …"""
     return [[(chunk + 1) * 10**rank for chunk in range(ranks)] for rank in range(ranks)]
 
 
 def draw(ax, ranks, step):
-    """Draw what 2 to 6 ranks hold after a step: a row of chunks for each, and arrows for what was sent in the step."""
+    """Draw what 2 to 6 ranks hold after a step: a row of chunks for each, and arrows for what was sent in it."""
     states = ring_states(example(ranks))
     state = states[step]
     arrived = {(receiver, chunk) for _, receiver, chunk in state.sends}
@@ -106,7 +95,8 @@ def draw(ax, ranks, step):
 
 def _explained(ranks, step, state):
     if state.phase == BEFORE:
-        return "Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: a sum shows by its digits which ranks are in it."
+        return ("Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: "
+                "a sum shows by its digits which ranks are in it.")
     if state.phase == REDUCE_SCATTER:
         end = " Each now holds one finished chunk." if step == ranks - 1 else ""
         return f"Each sent a chunk to its right neighbour, which added it to its own.{end}"
@@ -115,7 +105,7 @@ def _explained(ranks, step, state):
 
 
 def _arrows(ax, sends, ranks):
-    """From each sender's box down to the receiver's; from the last rank out at the bottom, and in at the top."""
+    """From each sender's box down to the receiver's; from the last rank out at the bottom, in at the top."""
     spans = []  # (x, from y, to y); all of them go down
     for sender, receiver, chunk in sends:
         if receiver > sender:
@@ -129,19 +119,21 @@ def _arrows(ax, sends, ranks):
 
 
 def draw_amounts(ax, ranks, step):
-    """Draw how much each rank has sent after a step, beside what it is in the end, and what the naive way sends."""
+    """Draw how much each rank has sent after a step, beside the end's amount, and the naive way's."""
     sent = ring_states(example(ranks))[step].sent[0] / ranks
     rows = {"sent so far": sent, f"in the end, 2·({ranks}−1)/{ranks}": 2 * (ranks - 1) / ranks,
             "naive, all to all others": ranks - 1}
     bars = ax.barh(range(3), list(rows.values()), color=["C0", "C4", "C6"])
-    ax.bar_label(bars, [f"{amount:.2f} tensors, {amount * MEGABYTES:.0f} MB" for amount in rows.values()], padding=6)
+    said = [f"{amount:.2f} tensors, {amount * MEGABYTES:.0f} MB" for amount in rows.values()]
+    ax.bar_label(bars, said, padding=6)
     ax.set_yticks(range(3), list(rows))
     ax.set(xlim=(0, 1.45 * max(rows.values())), ylim=(2.6, -0.6))
     ax.set_title(f"Sent by each rank, of a tensor of {MEGABYTES} MB")
 
 
 def ring_explorer():
-    """Step through a ring all-reduce of 2 to 6 ranks."""
+    """Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's chunks with
+    their partial sums, what is sent in the step, and how much each rank has sent."""
     ranks, step = slider("ranks", 4, 2, 6), slider("step", 2, 0, 6)
     ranks.observe(lambda change: setattr(step, "max", 2 * (change["new"] - 1)), names="value")
     figure = Figure(figsize=(9, 5.4), layout="none")
@@ -156,6 +148,4 @@ def ring_explorer():
         draw_amounts(amounts, ranks, step)
         return figure
 
-    return Explorer({"ranks": ranks, "step": step}, redraw,
-                    "Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's "
-                    "chunks with their partial sums, what is sent in the step, and how much each rank has sent.")
+    return Explorer({"ranks": ranks, "step": step}, redraw, ring_explorer.__doc__)

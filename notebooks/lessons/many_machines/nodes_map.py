@@ -1,4 +1,4 @@
-"""A live map of a job on several nodes: which step each has come to, in how large a world, and who was killed when."""
+"""A live map of a job on several nodes: the step of each, in how large a world, and who was killed when."""
 
 import time
 
@@ -12,7 +12,7 @@ INTERVAL = 0.7
 
 
 class NodesMap:
-    """Steps over seconds, a line for each node. The job's rows have "node", "time" (of day), "step" and "world".
+    """Steps over seconds, a line for each node. The job's rows have "node", "time", "step" and "world".
 
         live = NodesMap(job)
         live.until(lambda job: …, 60)        # as `job.until`, and the picture moves
@@ -30,7 +30,7 @@ class NodesMap:
         return self.marks[-1][0]
 
     def until(self, holds, timeout=60):
-        """Wait as `Job.until` does, and show the picture while it waits; returns nothing, for the end of a cell."""
+        """Wait as `Job.until` does, and show the picture while it waits."""
         def look(job):
             if time.monotonic() - self.drawn > INTERVAL:
                 self.show()

@@ -10,7 +10,8 @@ from helpers.formats import FORMATS, encode, parse
 from helpers.widgets.explorer import LOOK, Explorer, slider, widgets
 
 _SIGN, _EXPONENT, _FRACTION, _UNUSED = "#e3e3e3", "#f7cfa8", "#bcdcf2", "white"
-_KEY = {"sign": _SIGN, "exponent: how far": _EXPONENT, "fraction: how fine": _FRACTION, "stored, not used": _UNUSED}
+_KEY = {"sign": _SIGN, "exponent: how far": _EXPONENT, "fraction: how fine": _FRACTION,
+        "stored, not used": _UNUSED}
 _ALARM = "#a83c00"
 #: Where the columns of text begin, in bits from the first one.
 _NAME, _VALUE, _ERROR, _END = -6.2, 34, 45.3, 57.5
@@ -20,15 +21,13 @@ _WORDS = {"zero": "underflow: 0", "infinite": "overflow: inf", "not a number": "
 def draw(ax, number):
     """Draw the bits that each format keeps of a number, what it becomes there, and how wrong that is.
 
-    Args:
-        ax: The axes.
-        number: Text, as `helpers.formats.parse` reads it. If it says no number, the picture says so.
+    The number is what somebody types. If `helpers.formats.parse` cannot read it, the picture says so.
     """
     ax.set_axis_off()
     try:
         value = parse(number)
     except ValueError as error:
-        ax.text(0, 0.9, f"✘ {error}", color=_ALARM, fontweight="bold", parse_math=False, transform=ax.transAxes)
+        ax.text(0, 0.9, f"✘ {error}", color=_ALARM, weight="bold", parse_math=False, transform=ax.transAxes)
         ax.figure.set_label(str(error))
         return
     boxes, colours, bits, said = [], [], {"0": [], "1": [], " ": []}, []
@@ -51,14 +50,15 @@ def draw(ax, number):
         said.append(f"{form.name} {encoded.value:.9g}, {wrong}")
     ax.add_collection(PatchCollection(boxes, facecolors=colours, edgecolors="#666666", linewidths=0.8))
     for bit in "01":  # as markers: a text for each bit would take ten times as long
-        ax.plot(*zip(*bits[bit], strict=True), ls="", marker=f"${bit}$", ms=8, mew=0, color="black", label=f"_{bit}")
+        xs, ys = zip(*bits[bit], strict=True)
+        ax.plot(xs, ys, ls="", marker=f"${bit}$", ms=8, mew=0, color="black", label=f"_{bit}")
     for x, head in ((_NAME, "format"), (0, "bits"), (_VALUE, "becomes"), (_ERROR, "relative error")):
         ax.text(x, -0.85, head, va="center", color="#444444")
     ax.set(xlim=(_NAME, _END), ylim=(len(FORMATS) - 0.5, -1.2))
     shown = number.strip()[:40]
     ax.set_title(shown, parse_math=False)
-    ax.legend(handles=[Patch(facecolor=colour, edgecolor="#666666", label=words) for words, colour in _KEY.items()],
-              loc="upper left", bbox_to_anchor=(0, 0.02), ncols=4, borderaxespad=0)
+    patches = [Patch(facecolor=colour, edgecolor="#666666", label=words) for words, colour in _KEY.items()]
+    ax.legend(handles=patches, loc="upper left", bbox_to_anchor=(0, 0.02), ncols=4, borderaxespad=0)
     ax.figure.set_label(f"The bits of {shown} by format: {'; '.join(said)}.")
 
 
@@ -75,7 +75,8 @@ def _said(encoded, number, form):
 
 
 def float_explorer(number="0.1"):
-    """Type a number, or move the slider through the powers of two; see what each format makes of it."""
+    """Float explorer: type a number or choose a power of two; the picture shows which bits fp32, tf32, bf16, fp16
+    and two fp8 formats keep, what it becomes, and how wrong that is."""
     text = widgets.Text(number, description="number", **LOOK)
     power = slider("or 2 to the power of", 0, -30, 20)
     figure = Figure(figsize=(10, 3.6), layout="none")
@@ -86,9 +87,7 @@ def float_explorer(number="0.1"):
         draw(ax, number)
         return figure
 
-    explorer = Explorer({"number": text, "power": power}, redraw,
-                        "Float explorer: type a number or choose a power of two; the picture shows which bits fp32, "
-                        "tf32, bf16, fp16 and two fp8 formats keep, what it becomes, and how wrong that is.")
+    explorer = Explorer({"number": text, "power": power}, redraw, float_explorer.__doc__)
     power.unobserve(explorer._redraw, names="value")  # the number's change draws it
     power.observe(lambda change: setattr(text, "value", f"2**{change['new']}"), names="value")
     return explorer

@@ -16,17 +16,14 @@ _LOW, _HIGH = -60, 24
 class Shares(NamedTuple):
     """What becomes of gradients in fp16, each a share from 0 to 1 of those that are not 0 to begin with."""
 
-    lost: float
-    """Becomes 0."""
-    subnormal: float
-    """Keeps only some of its bits."""
+    lost: float  # becomes 0
+    subnormal: float  # keeps only some of its bits
     kept: float
-    overflow: float
-    """Becomes infinite."""
+    overflow: float  # becomes infinite
 
 
 def shares(gradients, scale=1.0):
-    """What becomes of `gradients`, a tensor of any shape with a number that is not 0, times `scale` in fp16."""
+    """What becomes of `gradients`, a tensor of any shape, times `scale` in fp16."""
     scaled = (gradients[gradients != 0].float() * scale).half().abs()
     smallest = torch.finfo(torch.float16).smallest_normal
     lost, overflow = scaled == 0, scaled.isinf()
@@ -44,8 +41,8 @@ def histogram(gradients):
 
 def draw(ax, gradients, log2_scale=0):
     """Draw a histogram of `gradients` times 2**log2_scale, and what fp16 makes of it."""
-    bars, said = histogram(gradients), []
-    for (words, (low, high, colour)), share in zip(_ZONES.items(), shares(gradients, 2.0**log2_scale), strict=True):
+    bars, parts, said = histogram(gradients), shares(gradients, 2.0**log2_scale), []
+    for (words, (low, high, colour)), share in zip(_ZONES.items(), parts, strict=True):
         said.append(f"{words}: {_percent(share)}")
         heights = [100 * bars.get(power - log2_scale, 0) for power in range(low, high)]
         ax.stairs(heights, range(low, high + 1), fill=True, color=colour, label=said[-1])
@@ -65,7 +62,8 @@ def _percent(share):
 
 
 def loss_scale_explorer(gradients, log2_scale=0):
-    """Move the scale; see how many of `gradients`, a tensor, fp16 loses below and above."""
+    """Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real gradients, and
+    which of them become 0, subnormal or infinite in fp16."""
     figure = Figure(figsize=(9, 3.4), layout="none")
     ax = figure.add_axes((0.08, 0.17, 0.89, 0.73))
 
@@ -74,6 +72,5 @@ def loss_scale_explorer(gradients, log2_scale=0):
         draw(ax, gradients, log2_scale)
         return figure
 
-    return Explorer({"log2_scale": slider("log2 of the scale", log2_scale, 0, 40)}, redraw,
-                    "Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real "
-                    "gradients, and which of them become 0, subnormal or infinite in fp16.")
+    controls = {"log2_scale": slider("log2 of the scale", log2_scale, 0, 40)}
+    return Explorer(controls, redraw, loss_scale_explorer.__doc__)

@@ -10,7 +10,8 @@ COLOURS = {"F": "C0", "B": "C2"}
 
 
 def schedule_explorer():
-    """Set schedule, stages and micro-batches: the picture shows who does what when, the bubble, and what is held."""
+    """Pipeline explorer: set the schedule, the stages and the micro-batches; the picture shows who does what
+    when, the share of idle time, and what a rank holds."""
     controls = {
         "schedule": buttons("Schedule", SCHEDULES),
         "stages": slider("Stages", 4, 1, 16),
@@ -35,5 +36,4 @@ def schedule_explorer():
                          f"{timeline.bubble:.1%} of the time; micro-batches held by rank: {timeline.held}.")
         return figure
 
-    return Explorer(controls, redraw, "Pipeline explorer: set the schedule, the stages and the micro-batches; "
-                    "the picture shows who does what when, the share of idle time, and what a rank holds.")
+    return Explorer(controls, redraw, schedule_explorer.__doc__)

@@ -27,13 +27,10 @@ PATH = RECORDS / "convergence.json"
 class Curve(NamedTuple):
     """One training: what the test says after each epoch."""
 
-    accuracy: list
-    """Of the averaged model."""
-    own: list
-    """Of the workers' own models just before the last averaging of the epoch; their mean."""
+    accuracy: list  # of the averaged model
+    own: list  # the mean of the workers' own models, just before the last averaging of the epoch
     loss: list
-    averagings: int
-    """In one epoch."""
+    averagings: int  # in one epoch
 
 
 def train(workers, every, skew):
@@ -57,7 +54,7 @@ def record():
 
 
 def stored_grid():
-    """{(workers, every, skew): Curve}. One worker averages with nobody: one training stands for all its settings."""
+    """{(workers, every, skew): Curve}. One worker averages with nobody: all its settings are one training."""
     curves = {setting: Curve(**curve) for setting, curve in stored(PATH).items()}
     return {(workers, every, skew): curves[f"{workers} {every} {skew}" if workers > 1 else "1 0 0.0"]
             for workers in WORKERS for every in EVERY for skew in SKEWS}
@@ -76,7 +73,7 @@ def convergence_explorer():
     grid = stored_grid()
     controls = {
         "workers": choice("Workers", 4, WORKERS),
-        "every": choice("Average every", 0, [(str(every) if every else "once per epoch", every) for every in EVERY]),
+        "every": choice("Average every", 0, [(str(every or "once per epoch"), every) for every in EVERY]),
         "skew": choice("Label skew", 1.0, [(f"{skew:.0%}", skew) for skew in SKEWS]),
     }
     figure = Figure(figsize=(9, 4.4), layout="none")
@@ -102,13 +99,11 @@ def convergence_explorer():
         if workers == 1:
             rounds = "“Average every” and “Label\nskew” do nothing here"
         note.set_text(f"{curve.accuracy[-1]:.0%} right at the end\n{rounds}")
-        figure.set_label(f"{words}. Test accuracy by epoch, of the averaged model: {_listed(curve.accuracy)}; of "
-                         f"the workers' own before averaging: {_listed(curve.own)}.")
+        figure.set_label(f"{words}. Test accuracy by epoch, of the averaged model: {_listed(curve.accuracy)}; "
+                         f"of the workers' own before averaging: {_listed(curve.own)}.")
         return figure
 
-    return Explorer(controls, redraw,
-                    "Convergence explorer: choose the number of workers, how often they average, and how much of the "
-                    "data is sorted by label; the picture shows test accuracy over epochs, from real trainings.")
+    return Explorer(controls, redraw, convergence_explorer.__doc__)
 
 
 def _listed(shares):

@@ -1,4 +1,4 @@
-"""The start-method explorer: what a new process receives, whether that is enough, and what it costs on this machine."""
+"""The start-method explorer: what a new process receives, whether that is enough, and what it costs here."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -7,7 +7,7 @@ from helpers.widgets.explorer import Explorer, buttons, checkbox, wipe
 
 METHODS = ("fork", "spawn", "forkserver", "launch")
 
-# The first words of the real errors; the lesson shows them, and tests compare them with what Python and torch say.
+# The first words of the real errors; tests compare them with what Python and torch say.
 NOT_FOUND = "AttributeError: Can't get attribute 'train' on <module '__main__' (built-in)>"
 BAD_FORK = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, …"
 
@@ -18,8 +18,8 @@ _BANNER = {"works": ("✔ works", "#00694d"), "can hang": ("… can hang", "#8a5
 _CHOSEN, _OTHER = "C0", "#9aa5b1"
 
 #: What becomes of what the parent has, by method, in the order of `_THINGS`.
-_THINGS = ("variables, as changed by now", "imported modules, torch too", "open files", "threads that compute",
-           "CUDA, in use")
+_THINGS = ("variables, as changed by now", "imported modules, torch too", "open files",
+           "threads that compute", "CUDA, in use")
 _BECOMES = {
     "fork": ((COMES, "a copy of all of them"), (COMES, "there already"), (COMES, "open as well"),
              (LOST, "none, but their locks"), (LOST, "dead handles")),
@@ -31,7 +31,8 @@ _BECOMES = {
                (ANEW, "starts its own"), (ANEW, "can start its own")),
 }
 _WORKS = {
-    "fork": "The child is a copy of the parent. Nothing had computed in the parent yet, so nothing is missing.",
+    "fork": "The child is a copy of the parent. Nothing had computed in the parent yet, so nothing is "
+            "missing.",
     "spawn": "A new Python imports the file anew: slow, and free of all that the parent did before.",
     "forkserver": "The server only imported, so its copies are clean; they find the function in its file.",
     "launch": "A clean copy of a fork server that holds torch; the function's own code is sent to it.",
@@ -49,7 +50,8 @@ def received(method, in_cell, threads_used, cuda_used):
     else:
         function = ANEW, "its name; imports the file"
     there = (True, True, True, threads_used, cuda_used)
-    rows = [(thing, *becomes) for thing, becomes, has in zip(_THINGS, _BECOMES[method], there, strict=True) if has]
+    things = zip(_THINGS, _BECOMES[method], there, strict=True)
+    rows = [(thing, *becomes) for thing, becomes, has in things if has]
     return [(f"function train(), {'in a cell' if in_cell else 'in a file'}", *function), *rows]
 
 
@@ -65,22 +67,14 @@ def outcome(method, in_cell, threads_used, cuda_used):
 
 
 def draw(ax, method, in_cell, threads_used, cuda_used):
-    """Draw the parent, the child, what crosses from one to the other, and how that ends.
-
-    Args:
-        ax: The axes; what they showed is removed.
-        method: One of METHODS.
-        in_cell: The function is defined in a notebook's cell, not in a file.
-        threads_used: The parent has computed with several threads.
-        cuda_used: The parent has used CUDA.
-    """
+    """Draw the parent, the child, what crosses from one to the other, and how that ends."""
     situation = method, in_cell, threads_used, cuda_used
 
     def box(x, y, width, height, colour, face="white"):
         ax.add_patch(Rectangle((x, y), width, height, facecolor=face, edgecolor=colour, linewidth=2))
 
     wipe(ax)
-    ax.set_title(f"Started by {method}: what the child receives", y=1)  # a place of its own: not looked for each time
+    ax.set_title(f"Started by {method}: what the child receives", y=1)
     for x, name in ((2, "Parent: your notebook"), (612, "Child: a new process")):
         box(x, 2, 346, 270, "C0", "#f3f7fb")
         ax.text(x + 14, 28, name, weight="bold", size=14)
@@ -95,8 +89,8 @@ def draw(ax, method, in_cell, threads_used, cuda_used):
         ax.text(626, y, f"{sign} {childs}", color=colour, weight="bold")
         if how == COMES:
             ax.plot([356, 600], [y - 5, y - 5], "->", color=colour, linewidth=3, markevery=[1], markersize=11)
-        else:
-            ax.plot([356, 470], [y - 5, y - 5], "--|", color="#777777", markevery=[1], markersize=11)  # stays at home
+        else:  # it stays at home
+            ax.plot([356, 470], [y - 5, y - 5], "--|", color="#777777", markevery=[1], markersize=11)
     verdict, words = outcome(*situation)
     sign, colour = _BANNER[verdict]
     box(2, 338, 956, 68, colour)
@@ -105,12 +99,7 @@ def draw(ax, method, in_cell, threads_used, cuda_used):
 
 
 def draw_costs(ax, measured):
-    """Draw how long a child of each method took to answer, and return the bars; what was not measured is said to be so.
-
-    Args:
-        ax: The axes.
-        measured: {method: {"ms": median milliseconds until a child answers}}.
-    """
+    """Draw how long a child of each method took to answer: {method: {"ms": milliseconds}}; return the bars."""
     costs = [measured[method]["ms"] if method in measured else 0 for method in METHODS]
     bars = ax.barh(METHODS, costs, color=_OTHER)
     ax.bar_label(bars, [_time(cost) if cost else "not measured here" for cost in costs], padding=6)
@@ -127,10 +116,10 @@ def _time(milliseconds):
 
 
 def start_method_explorer(measured=None):
-    """Choose a start method and a situation; see what the child receives.
+    """Start-method explorer: choose fork, spawn, forkserver or launch and what the parent has done; the picture
+    shows what the child receives, how it fares, and what it costs.
 
-    Args:
-        measured: As `draw_costs` takes it.
+    `measured` is what `draw_costs` takes.
     """
     controls = {
         "method": buttons("Start by", METHODS),
@@ -160,6 +149,4 @@ def start_method_explorer(measured=None):
                          f"{crosses}. Until a later child answers: {costs}.")
         return figure
 
-    return Explorer(controls, redraw,
-                    "Start-method explorer: choose fork, spawn, forkserver or launch and what the parent has done; the "
-                    "picture shows what the child receives, how it fares, and what it costs.")
+    return Explorer(controls, redraw, start_method_explorer.__doc__)

@@ -20,21 +20,17 @@ _MARK = "a step"
 
 #: Rows for each thread: events that lie deeper are left out.
 DEEPEST = 6
-#: Pixels: the picture, the time's axis in it, a row, what a letter takes; neighbours narrower than a grain share a bar.
+#: Pixels: the picture, its margins, a row, what a letter takes; neighbours narrower than a grain share a bar.
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM, _ROW, _LETTER, _GRAIN = 960, 130, 12, 64, 52, 22, 8.4, 3
 
 
 class View:
-    """Traces, sorted into rows once, so that a part of them can be drawn quickly."""
+    """A `helpers.instruments.traces.Trace`, or one per rank, sorted into rows once, to be drawn quickly.
+
+    Raises helpers.instruments.traces.TraceError where there is no event.
+    """
 
     def __init__(self, traces):
-        """
-        Args:
-            traces: A `helpers.instruments.traces.Trace`, or one per rank as `together` returns them.
-
-        Raises:
-            helpers.instruments.traces.TraceError: there is no event.
-        """
         self.traces = [traces] if isinstance(traces, tracing.Trace) else list(traces)
         events = [event for trace in self.traces for event in trace.events]
         if not events:
@@ -93,8 +89,9 @@ class View:
         self.ax.tick_params(labelsize=11)
         self.ax.tick_params(axis="y", length=0)
         self.ax.xaxis.set_major_locator(MaxNLocator(7))
-        self.ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))  # as many digits as the ticks need
-        self.bars = {kind: PolyCollection([], facecolors=colour, label=kind) for kind, colour in COLOURS.items()}
+        self.ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+        self.bars = {kind: PolyCollection([], facecolors=colour, label=kind)
+                     for kind, colour in COLOURS.items()}
         if any(trace.steps for trace in self.traces):
             self.bars[_MARK] = PolyCollection([], facecolors="white", edgecolors="#555555", label=_MARK)
         for bars in self.bars.values():
@@ -103,12 +100,7 @@ class View:
                        borderaxespad=0.2, ncols=len(self.bars), fontsize=11, columnspacing=1.2, handlelength=1.2)
 
     def draw(self, zoom=1.0, centre=0.5):
-        """A part of the time, drawn into this view's figure.
-
-        Args:
-            zoom: How many times shorter than the whole the part is; 1 or more.
-            centre: Where its middle lies in the whole, 0 to 1; moved inwards where the part would stick out.
-        """
+        """The figure with a part of the time, `zoom` times shorter than the whole, its middle at `centre`, 0 to 1."""
         whole = self.end - self.begin
         span = whole / zoom
         begin = self.begin + min(max(centre * whole - span / 2, 0), whole - span)
@@ -122,7 +114,8 @@ class View:
                 drawn = pixels - 1 if pixels > 2 * _GRAIN else pixels  # a gap tells it from its neighbour
                 left, right = (x - self.begin) / 1000, (x - self.begin + drawn * pixel) / 1000
                 top, low = place - 0.45, place + 0.45
-                boxes[_MARK if event.mark else event.kind].append([(left, low), (left, top), (right, top), (right, low)])
+                corners = (left, low), (left, top), (right, top), (right, low)
+                boxes[_MARK if event.mark else event.kind].append(corners)
                 self.shown.append(event)
                 room = int((pixels - 6) / _LETTER)
                 if room >= 4:
@@ -147,7 +140,9 @@ def _cut(name, room):
     """As much of a name as there is room for, in letters of the mean width."""
     if _letters(name) <= room:
         return name
-    return next(cut for end in reversed(range(len(name))) if _letters(cut := name[:end] + "…") <= room)
+    while _letters(name + "…") > room:
+        name = name[:-1]
+    return name + "…"
 
 
 def _letters(text):
@@ -191,34 +186,24 @@ def _bars(events, begins, ends, begin, until, grain):
 
 
 def trace_viewer(traces, zoom=1.0, centre=0.5):
-    """Zoom into a trace, or into those of all ranks, and move along it; bars wide enough bear the event's name.
-
-    Args:
-        traces: As `View` takes them.
-        zoom, centre: The part that is shown at first, as `View.draw` takes them.
-    """
+    """Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies inside the events
+    above it, coloured by what it is: compute, communication, waiting, or other."""
     controls = {
         "zoom": widgets.FloatLogSlider(zoom, base=2, min=0, max=12, step=0.25, readout_format=".0f",
                                        description="zoom", **LOOK),
         "centre": widgets.FloatSlider(centre, min=0, max=1, step=0.002, readout_format=".2f",
                                       description="move", **LOOK),
     }
-    return Explorer(controls, View(traces).draw,
-                    "Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies "
-                    "inside the events above it, coloured by what it is: compute, communication, waiting, or other.")
+    return Explorer(controls, View(traces).draw, trace_viewer.__doc__)
 
 
 class AveragesTable:
-    """The columns of `key_averages().table()` that matter, for the first rows; alone in a cell it shows itself."""
+    """The columns of `key_averages().table()` that matter, for the first rows, the largest by `sort_by` first.
+
+    With `memory` it shows what was allocated in place of the shares of time.
+    """
 
     def __init__(self, averages, rows=8, sort_by="self_cpu_time_total", memory=False):
-        """
-        Args:
-            averages: What `prof.key_averages()` returned.
-            rows: How many rows.
-            sort_by: The attribute to sort by, the largest first.
-            memory: Show what was allocated in place of the shares of time.
-        """
         averages = list(averages)
         whole = sum(row.self_cpu_time_total for row in averages)
         columns = {"Name": lambda row: row.key, "# of Calls": lambda row: f"{row.count:,}",
@@ -244,12 +229,13 @@ class AveragesTable:
         def cell(tag, text, side):
             return f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag[:2]}>'
 
-        def line(tag_first, tag, row):
-            return f"<tr>{cell(tag_first, row[0], 'left')}{''.join(cell(tag, text, 'right') for text in row[1:])}</tr>"
+        def line(first, other, row):
+            return f"<tr>{cell(first, row[0], 'left')}{''.join(cell(other, text, 'right') for text in row[1:])}</tr>"
 
         head, *rows = self.table
+        titles = line('th scope="col"', 'th scope="col"', head)
         body = "".join(line('th scope="row"', "td", row) for row in rows)
-        return f"""<table><thead>{line('th scope="col"', 'th scope="col"', head)}</thead><tbody>{body}</tbody></table>"""
+        return f"<table><thead>{titles}</thead><tbody>{body}</tbody></table>"
 
 
 def _time(us):

@@ -1,8 +1,8 @@
 """The scaling explorer: tokens per second by GPUs, against published rows, and what a step's time goes into.
 
-The model is data parallelism of a fixed batch, as in table A of data/records/published_scaling.json: computing shrinks
-with the GPUs, an all-reduce of float32 gradients is added at the bandwidth published for that many GPUs. Its errors
-against the published rows are drawn, whatever the sliders say: they are those of the published setting.
+The model is data parallelism of a fixed batch, as in table A of data/records/published_scaling.json: computing
+shrinks with the GPUs, an all-reduce of float32 gradients is added at the bandwidth published for that many GPUs.
+Its errors against the published rows stand below, whatever the sliders say: they are those of the published setting.
 """
 
 from matplotlib.figure import Figure
@@ -48,8 +48,8 @@ def computing(model, batch=BATCH):
 def step(model, gpus, faster=1.0, overlap=0.0, batch=BATCH):
     """Seconds of a step: (computing, communication that computing does not hide).
 
-    overlap: the share of computing, 0 to 1, behind which communication can hide. Gradients exist in backward only,
-        which is two thirds of it: the slider ends at 65 %.
+    overlap: the share of computing, 0 to 1, behind which communication can hide. Gradients exist in backward
+        only, which is two thirds of it: the slider ends at 65 %.
     """
     compute = computing(model, batch) / gpus
     return compute, max(0.0, communication(model, gpus, faster) - overlap * compute)
@@ -66,7 +66,9 @@ def errors(model):
 
 
 def scaling_explorer():
-    """Set model, bandwidth, overlap and batch: tokens/s of each GPU by their number, and where the time goes."""
+    """Scaling explorer: set the model, the bandwidth, the overlap and the batch; the picture shows tokens per
+    second of each GPU on 8 to 256, beside published rows, and the share of a step that waits for the network. The
+    model's errors stand below."""
     controls = {
         "model": buttons("Model", MODELS),
         "bandwidth": choice("Bandwidth", 1, list(BANDWIDTHS.items())),
@@ -88,12 +90,11 @@ def scaling_explorer():
         wipe(left, right)
         left.plot(names, rates, color="C0", label="model, as set")
         if real:
-            left.plot([str(gpus) for gpus in real], list(real.values()), "o", color="black",
-                      label="published, as it was")
+            left.plot(list(map(str, real)), list(real.values()), "o", color="black", label="published, as it was")
         left.set_ylim(0, 1.15 * max(*rates, *real.values()))
         left.legend(loc="lower left")
         right.bar(names, busy, color="C0", label="computing")
-        right.bar(names, [100 - share for share in busy], bottom=busy, color="C1", label="waiting for the network")
+        right.bar(names, [100 - one for one in busy], bottom=busy, color="C1", label="waiting for the network")
         right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
         said = "No published row: nothing to hold it against"
         if real:
@@ -104,10 +105,8 @@ def scaling_explorer():
         each = ", ".join(f"{rate:,.0f} on {gpus}" for gpus, rate in zip(GPUS, rates, strict=True))
         times = GPUS[-1] * rates[-1] / (GPUS[0] * rates[0])
         figure.set_label(f"{model}, network {bandwidth:g} times as fast, {overlap} % of computing can hide "
-                         f"communication, {batch} texts a step. Tokens/s of each GPU: {each}; {times:.1f} times as "
-                         f"many in all on {GPUS[-1]} as on {GPUS[0]}. {said}.")
+                         f"communication, {batch} texts a step. Tokens/s of each GPU: {each}; {times:.1f} times "
+                         f"as many in all on {GPUS[-1]} as on {GPUS[0]}. {said}.")
         return figure
 
-    return Explorer(controls, redraw, "Scaling explorer: set the model, the bandwidth, the overlap and the "
-                    "batch; the picture shows tokens per second of each GPU on 8 to 256, beside published rows, and "
-                    "the share of a step that waits for the network. The model's errors stand below.")
+    return Explorer(controls, redraw, scaling_explorer.__doc__)

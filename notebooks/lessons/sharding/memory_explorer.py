@@ -1,7 +1,7 @@
 """The memory calculator: what each rank holds while it trains a GPT, by stage of ZeRO.
 
-The model is that of `helpers.instruments.costs`. It leaves out the allocator's gaps, the CUDA context and the buffers
-of collectives.
+The model is that of `helpers.instruments.costs`. It leaves out the allocator's gaps, the CUDA context and the
+buffers of collectives.
 """
 
 from matplotlib.figure import Figure
@@ -27,15 +27,16 @@ def held(model, ranks, batch, checkpointing):
     width, layers, heads, vocabulary, length = MODELS[model]
     total = parameters(width, layers, vocabulary, length)
     kept = activations(width, layers, heads, vocabulary, length, batch, checkpointing)
-    found = {stage: {**states(total, ranks, stage), "gathered": 0, "activations": kept} for stage in STAGES}
+    found = {stage: states(total, ranks, stage) | {"gathered": 0, "activations": kept} for stage in STAGES}
     found["ZeRO-3"]["gathered"] = 4 * max(block_parameters(width), vocabulary * (width + 1))
     return found
 
 
 def memory_explorer():
-    """Choose a model, ranks, batch and checkpointing: the bars show what a rank holds at each stage of ZeRO."""
+    """Memory calculator: choose a model, the ranks, the batch and checkpointing; the bars show what each rank
+    holds under DDP and under each stage of ZeRO."""
     controls = {
-        "model": widgets.Dropdown(options=list(MODELS), value="GPT-2 XL, 1.6 billion", description="Model", **LOOK),
+        "model": widgets.Dropdown(options=list(MODELS), index=1, description="Model", **LOOK),
         "ranks": choice("Ranks", 8, [2**power for power in range(11)]),
         "batch": slider("Batch of a rank", 4, 1, 32),
         "checkpointing": checkbox("Activation checkpointing"),
@@ -51,14 +52,13 @@ def memory_explorer():
             widths = [found[stage][kind] / GIB for stage in STAGES]
             bars = ax.barh(STAGES, widths, left=lefts, color=colour, label=kind)
             lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
-        ax.bar_label(bars, [f"{total:,.1f}" + ("" if total <= GPU_GIB else ": too much") for total in lefts], padding=4)
+        ax.bar_label(bars, [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts], padding=4)
         ax.set(xlim=(0, 1.3 * max(*lefts, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
-        ax.set_title(f"{values['model']} on {values['ranks']} ranks: what each holds at most")
+        setting = f"{values['model']} on {values['ranks']} ranks"
+        ax.set_title(f"{setting}: what each holds at most")
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
         said = ", ".join(f"{stage} {total:,.1f}" for stage, total in zip(STAGES, lefts, strict=True))
-        figure.set_label(f"What each rank holds at most, in GiB, of {values['model']} on {values['ranks']} ranks: "
-                         f"{said}; a GPU has {GPU_GIB}.")
+        figure.set_label(f"What each rank holds at most, in GiB, of {setting}: {said}; a GPU has {GPU_GIB}.")
         return figure
 
-    return Explorer(controls, redraw, "Memory calculator: choose a model, the ranks, the batch and "
-                    "checkpointing; the bars show what each rank holds under DDP and under each stage of ZeRO.")
+    return Explorer(controls, redraw, memory_explorer.__doc__)

@@ -1,4 +1,4 @@
-"""The ladder's chart, which grows while rungs are measured, and the reader's own best, kept beside their progress."""
+"""The ladder's chart, which grows while rungs are measured, and the reader's own best."""
 
 import contextlib
 import json
@@ -48,8 +48,8 @@ def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
 def best_so_far(ladder, speed=None):
     """The reader's best `speed` on the ladder of that name, in images a second; None if there is none.
 
-    A `speed` that is given is kept where it is the best. The file lies beside the progress, as NAME.ladders.json. If it
-    cannot be read or written, there is no best yet: a measurement matters more than its record.
+    A `speed` that is given is kept where it is the best. The file lies beside the progress, as NAME.ladders.json.
+    If it cannot be read or written, there is no best yet: a measurement matters more than its record.
     """
     path, found = f"{journal.path().removesuffix('.json')}.ladders.json", {}
     with contextlib.suppress(OSError, ValueError):
