@@ -50,7 +50,7 @@ def draw(ax, number):
         said.append(f"{form.name} {encoded.value:.9g}, {wrong}")
     ax.add_collection(PatchCollection(boxes, facecolors=colours, edgecolors="#666666", linewidths=0.8))
     for bit in "01":  # as markers: a text for each bit would take ten times as long
-        xs, ys = zip(*bits[bit], strict=True)
+        xs, ys = [x for x, _ in bits[bit]], [y for _, y in bits[bit]]
         ax.plot(xs, ys, ls="", marker=f"${bit}$", ms=8, mew=0, color="black", label=f"_{bit}")
     for x, head in ((_NAME, "format"), (0, "bits"), (_VALUE, "becomes"), (_ERROR, "relative error")):
         ax.text(x, -0.85, head, va="center", color="#444444")
