@@ -1,4 +1,4 @@
-"""Communication behind compute: `draw_overlap` shows it in real traces, `bucket_explorer` in a model of DDP."""
+"""Communication behind compute: `draw_overlap` shows it in real traces, `bucket_explorer` in a model."""
 
 from typing import NamedTuple
 
@@ -41,9 +41,9 @@ class Step(NamedTuple):
 
 
 def fill_buckets(megabytes, bucket_mb):
-    """[[place, …], …]: which gradients, of these `megabytes` in the order in which they are ready, share a bucket.
+    """[[place, …], …]: which gradients share a bucket, of these `megabytes` in the order of their arrival.
 
-    As in DDP, a bucket is closed by the gradient with which it reaches its size, so it may be larger than that.
+    As in DDP, a bucket is closed by the gradient with which it reaches its size. It may be larger than that.
     """
     buckets, size = [[]], 0.0
     for place, megabyte in enumerate(megabytes):
@@ -58,10 +58,10 @@ def fill_buckets(megabytes, bucket_mb):
 def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=1000.0, layers=20):
     """One step's backward with DDP's buckets.
 
-    The model: equal layers run backward from the last to the first, `backward_ms` each, and the `layer_mb` of a
-    layer's gradient are ready when it is done. Gradients fill buckets in that order. A bucket's all-reduce begins
-    when the bucket is full and the one before it is done; it takes latency plus bytes over bandwidth, and costs the
-    computing nothing. MB are 2**20 bytes, as DDP's `bucket_cap_mb` counts.
+    The model: equal layers run backward from the last to the first, `backward_ms` each, and the `layer_mb` of
+    a layer's gradient are ready when it is done. Gradients fill buckets in that order. A bucket's all-reduce
+    begins when the bucket is full and the one before it is done; it takes latency plus bytes over bandwidth,
+    and costs the computing nothing. MB are 2**20 bytes, as DDP's `bucket_cap_mb` counts.
     """
     backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms)
                 for place in range(layers)]
@@ -97,7 +97,7 @@ def draw(ax, bucket_mb, **model):
 
 
 def draw_sizes(ax, bucket_mb, measured_ms, **model):
-    """Draw the step's time over the size of its buckets: by `simulate`, and as measured, {bucket_mb: milliseconds}."""
+    """Draw the step's time over the size of its buckets: by `simulate`, and as it was measured."""
     steps = {size: simulate(size, **model) for size in sorted({*SIZES, bucket_mb})}
     totals = [step.total for step in steps.values()]
     alone = steps[bucket_mb].computed
@@ -160,12 +160,12 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
 
     Args:
         ax: The axes; those that share its figure add to the text alternative.
-        traces: One `helpers.instruments.traces.Trace` per rank, or the paths of their files.
+        traces: One `Trace` per rank, or the paths of their files.
         title: Said above the picture.
         step: The number of the profiler's step to show, each rank's own; None for all that was recorded.
     """
-    traces = [trace if isinstance(trace, tracing.Trace) else tracing.read(trace) for trace in traces]
-    traces = tracing.together(traces)
+    traces = tracing.together([trace if isinstance(trace, tracing.Trace) else tracing.read(trace)
+                               for trace in traces])
     if step is not None:
         traces = [trace.step(step) for trace in traces]
     begin = min(trace.span_us[0] for trace in traces)
@@ -184,7 +184,7 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
             hidden = f", {overlap:.0%} hidden" if kind == tracing.COMMUNICATION and overlap is not None else ""
             ax.text(1.01, y, took + hidden, transform=ax.get_yaxis_transform(), va="center")
             said.append(f"rank {trace.rank}: {kind} {took}{hidden};")
-    ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # axes that share x end where the last one ends
+    ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # axes that share x end with the last one
     ax.margins(x=0)
     ax.set(ylim=(max(rows) + 0.6, -0.6), xlabel="ms")
     ax.set_yticks(list(rows), list(rows.values()))

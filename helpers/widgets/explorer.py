@@ -46,7 +46,7 @@ def wipe(*axes):
 
 
 class Explorer(widgets.VBox):
-    """Controls above a figure. Where no kernel runs, on GitHub for example, the output shows the first picture."""
+    """Controls above a figure. Where no kernel runs, as on GitHub, the output shows the first picture."""
 
     def __init__(self, controls, draw, description):
         """

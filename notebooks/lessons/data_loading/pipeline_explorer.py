@@ -1,6 +1,6 @@
 """The pipeline simulator: workers load, the device computes; who waits for whom? Models torch's DataLoader.
 
-`simulate` is the model and `draw` the picture. A measurement of `input_pipeline.py` is drawn by the same function.
+`simulate` is the model and `draw` the picture, which also draws what `input_pipeline.py` measured.
 """
 
 from collections import Counter
@@ -49,11 +49,11 @@ def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batc
     """The timeline of one epoch, as DataLoader would run it.
 
     The model: the main process starts the workers one after another, `start_ms` each, and then asks for
-    `num_workers * prefetch_factor` batches, dealt out to the workers in turn. Each worker loads its batches one by
-    one, in `load_ms`, which may be a list, by batch. The main process takes the batches in order, waits for the next
-    one if it must, asks for one more batch whenever it takes one, and computes. Without workers it loads each batch
-    itself, just before it computes. Every worker has a core of its own, or loads by waiting for a disk; handing a
-    batch over costs nothing.
+    `num_workers * prefetch_factor` batches, dealt out to the workers in turn. Each worker loads its batches
+    one by one, in `load_ms`, which may be a list, by batch. The main process takes the batches in order,
+    waits for the next one if it must, asks for one more batch whenever it takes one, and computes. Without
+    workers it loads each batch itself, just before it computes. Every worker has a core of its own, or loads
+    by waiting for a disk; handing a batch over costs nothing.
     """
     durations = load_ms if isinstance(load_ms, list) else [load_ms] * batches
     started = num_workers * start_ms
@@ -118,8 +118,8 @@ def draw(ax, timeline, title, until=0):
     computed = timeline.busy * timeline.total
     ax.figure.set_label(
         f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
-        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device computes "
-        f"for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
+        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device "
+        f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
         f"{max(end - begin for begin, end in timeline.waits[1:]):.0f} ms for one batch after the first. "
         f"At most {most} batch{'' if most == 1 else 'es'} lay ready.")
 
@@ -145,8 +145,8 @@ def _number(ax, spans, y, until):
 
 
 def pipeline_explorer(num_workers=3, prefetch_factor=2):
-    """Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each worker's
-    loading, the batches that lie ready, and when the device computes or waits.
+    """Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each
+    worker's loading, the batches that lie ready, and when the device computes or waits.
 
     At first some batches stall, and the workers are quick enough on average: then `prefetch_factor` matters.
     """

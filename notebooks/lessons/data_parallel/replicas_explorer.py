@@ -21,13 +21,12 @@ MIB = 2**20
 LINKS = {"PCIe, 12 GB/s": 12e9, "NVLink, 100 GB/s": 100e9}
 #: Operations per second that a device does, and bytes per second of its own memory.
 SPEED, OWN_MEMORY = 20e12, 1e12
-#: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; bytes of
+#: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; and of
 #: the other activations per use of the weights.
 INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
-ASSUMED = f"""Memory: the formula that the lesson checked against counted tensors; Adam. Assumed for a sample:
-input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight. Time: a model, nothing in it is measured. \
-Assumed:
-{SPEED / 1e12:.0f} TFLOP/s per device, copies in turn, no overhead."""
+ASSUMED = f"""Memory: the formula that the lesson checked against counted tensors; Adam.
+Assumed for a sample: input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight.
+Time: a model, nothing in it is measured. Assumed: {SPEED / 1e12:.0f} TFLOP/s per device, copies in turn, no overhead."""
 
 
 def chunk_sizes(batch, n_devices):
@@ -39,9 +38,9 @@ def chunk_sizes(batch, n_devices):
 def memory(batch, n_devices, weights, activations, output, states=2):
     """By device, what one step puts there: {kind: bytes}, not all of it at the same moment.
 
-    Each device that gets samples holds weights, gradients, and its samples' activations and outputs. Device 0 also
-    holds the optimizer's state, the gathered outputs, and what the loss keeps of them (as large once more: the
-    log-softmax of a cross-entropy). The batch comes from the CPU's memory.
+    Each device that gets samples holds weights, gradients, and its samples' activations and outputs. Device 0
+    also holds the optimizer's state, the gathered outputs, and what the loss keeps of them (as large once
+    more: the log-softmax of a cross-entropy). The batch comes from the CPU's memory.
 
     Args:
         weights: Bytes of the whole model.
@@ -59,10 +58,10 @@ def memory(batch, n_devices, weights, activations, output, states=2):
 
 
 def timeline(batch, n_devices, weights, output, uses=1, link=12e9):
-    """A step as [(device, phase, begin, end)] in milliseconds: a model without any overhead, all copies in turn.
+    """A step as [(device, phase, begin, end)] in milliseconds, by a model: no overhead, all copies in turn.
 
-    A sample uses each weight `uses` times (2 operations forward, 4 backward). `link` is bytes per second between
-    device 0 and another; the other arguments are those of `memory`.
+    A sample uses each weight `uses` times (2 operations forward, 4 backward). `link` is bytes per second
+    between device 0 and another; the other arguments are those of `memory`.
     """
     sizes = [samples for samples in chunk_sizes(batch, n_devices) if samples]
     events = []
@@ -147,8 +146,8 @@ def draw_timeline(ax, events, n_devices):
 
 
 def data_parallel_explorer():
-    """DataParallel explorer: set devices, batch, weights, outputs, work per sample and link; the picture shows
-    which device holds what, and what each one does, or waits for, during a step."""
+    """DataParallel explorer: set devices, batch, weights, outputs, work per sample and link; the picture
+    shows which device holds what, and what each one does, or waits for, during a step."""
 
     def numbers(description, value, *options):
         return choice(description, value, [(f"{number:,}", number) for number in options])

@@ -29,8 +29,8 @@ def draw(ax, name, before, after):
     """Draw what the ranks held before a collective, one of WORDS, and what they hold after it.
 
     Args:
-        before: By rank, the numbers that it held; each in one rank only, so that its colour shows its origin.
-        after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None for nothing.
+        before: By rank, the numbers that it held; each in one rank only, so that colours show origins.
+        after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None.
     """
     origin = {number: rank for rank, numbers in enumerate(before) for number in numbers}
     middle, boxes = len(before[0]) + _ARROW, []  # boxes: (x, rank, number)
@@ -82,10 +82,10 @@ def _fill(rank):
 
 
 def collectives_explorer(results, name):
-    """Laboratory of collectives: choose one; the picture shows the numbers that every rank held before and after
-    it, coloured by the rank they come from; sums are dark.
+    """Laboratory of collectives: choose one; the picture shows the numbers that every rank held before and
+    after it, coloured by the rank they come from; sums are dark.
 
-    `results` are {name: (before, after)}, as `draw` takes them, from real ranks; `name` is the one to begin with.
+    `results` are {name: (before, after)}, as `draw` takes them; `name` is the one to begin with.
     """
     figure = Figure(figsize=(9, 2.8), layout="none")
     ax = figure.add_axes((0.08, 0.1, 0.91, 0.7))

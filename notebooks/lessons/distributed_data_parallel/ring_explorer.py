@@ -1,4 +1,4 @@
-"""The ring all-reduce, step by step: who holds which partial sum, who sends what to whom, and how much in all."""
+"""The ring all-reduce, step by step: who holds which partial sum, who sends what to whom, how much in all."""
 
 import itertools
 from typing import NamedTuple
@@ -27,10 +27,10 @@ class RingState(NamedTuple):
 
 
 def ring_states(values):
-    """Sum `values`, the numbers of each rank, in a ring; return the state before, and after each of 2(N-1) steps.
+    """Sum `values`, the numbers of each rank, in a ring; return the state before, and after each step.
 
-    Reduce-scatter: in each step every rank sends a chunk to its right neighbour, which adds it to its own. After
-    N-1 steps every rank holds one chunk of the whole sum. All-gather: the finished chunks go round, N-1 steps again.
+    Reduce-scatter: in each step every rank sends a chunk to its right neighbour, which adds it to its own.
+    After N-1 steps every rank holds one chunk of the whole sum. All-gather: these go round, N-1 steps again.
     """
     ranks = len(values)
     chunks = [[part.tolist() for part in numpy.array_split(numbers, ranks)] for numbers in values]
@@ -60,7 +60,7 @@ def example(ranks):
 
 
 def draw(ax, ranks, step):
-    """Draw what 2 to 6 ranks hold after a step: a row of chunks for each, and arrows for what was sent in it."""
+    """Draw what 2 to 6 ranks hold after a step, a row of chunks for each, and what was sent in it."""
     states = ring_states(example(ranks))
     state = states[step]
     arrived = {(receiver, chunk) for _, receiver, chunk in state.sends}
@@ -82,15 +82,14 @@ def draw(ax, ranks, step):
     ax.text(-0.5, ranks - 0.2, "darker: more ranks summed up · ✔: the sum of all", va="top")
     ax.set(xlim=(-0.5, ranks - 0.5), ylim=(ranks - 0.2, -0.75))
     ax.set_axis_off()  # ticks would take half of the time
-    title = f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks"
-    if step:
-        title = f"Step {step} of {len(states) - 1}: {state.phase}"
+    title = f"Step {step} of {len(states) - 1}: {state.phase}"
+    if state.phase == BEFORE:
+        title = f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks"
     ax.set_title(title, x=-0.08, y=1, pad=46)
-    ax.annotate(_explained(ranks, step, state), (-0.08, 1), xytext=(0, 26), xycoords="axes fraction",
-                textcoords="offset points")
+    ax.annotate(_explained(ranks, step, state), (-0.08, 1), (0, 26), "axes fraction", "offset points")
     ax.figure.set_label(f"Ring all-reduce of {ranks} ranks, step {step} of {len(states) - 1}, {state.phase}: "
-                        f"{known.count(ranks)} of {ranks * ranks} chunks hold the whole sum; each rank has sent "
-                        f"{state.sent[0] / ranks:.2f} tensors.")
+                        f"{known.count(ranks)} of {ranks * ranks} chunks hold the whole sum; each rank has "
+                        f"sent {state.sent[0] / ranks:.2f} tensors.")
 
 
 def _explained(ranks, step, state):
@@ -132,8 +131,8 @@ def draw_amounts(ax, ranks, step):
 
 
 def ring_explorer():
-    """Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's chunks with
-    their partial sums, what is sent in the step, and how much each rank has sent."""
+    """Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's chunks
+    with their partial sums, what is sent in the step, and how much each rank has sent."""
     ranks, step = slider("ranks", 4, 2, 6), slider("step", 2, 0, 6)
     ranks.observe(lambda change: setattr(step, "max", 2 * (change["new"] - 1)), names="value")
     figure = Figure(figsize=(9, 5.4), layout="none")

@@ -75,8 +75,8 @@ def _said(encoded, number, form):
 
 
 def float_explorer(number="0.1"):
-    """Float explorer: type a number or choose a power of two; the picture shows which bits fp32, tf32, bf16, fp16
-    and two fp8 formats keep, what it becomes, and how wrong that is."""
+    """Float explorer: type a number or choose a power of two; the picture shows which bits fp32, tf32, bf16,
+    fp16 and two fp8 formats keep, what it becomes, and how wrong that is."""
     text = widgets.Text(number, description="number", **LOOK)
     power = slider("or 2 to the power of", 0, -30, 20)
     figure = Figure(figsize=(10, 3.6), layout="none")

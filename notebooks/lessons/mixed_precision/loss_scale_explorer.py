@@ -62,8 +62,8 @@ def _percent(share):
 
 
 def loss_scale_explorer(gradients, log2_scale=0):
-    """Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real gradients, and
-    which of them become 0, subnormal or infinite in fp16."""
+    """Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real gradients,
+    and which of them become 0, subnormal or infinite in fp16."""
     figure = Figure(figsize=(9, 3.4), layout="none")
     ax = figure.add_axes((0.08, 0.17, 0.89, 0.73))
 

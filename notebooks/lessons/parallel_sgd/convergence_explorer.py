@@ -99,8 +99,9 @@ def convergence_explorer():
         if workers == 1:
             rounds = "“Average every” and “Label\nskew” do nothing here"
         note.set_text(f"{curve.accuracy[-1]:.0%} right at the end\n{rounds}")
-        figure.set_label(f"{words}. Test accuracy by epoch, of the averaged model: {_listed(curve.accuracy)}; "
-                         f"of the workers' own before averaging: {_listed(curve.own)}.")
+        figure.set_label(f"{words}. Test accuracy by epoch, of the averaged model: "
+                         f"{_listed(curve.accuracy)}; of the workers' own before averaging: "
+                         f"{_listed(curve.own)}.")
         return figure
 
     return Explorer(controls, redraw, convergence_explorer.__doc__)

@@ -40,7 +40,7 @@ _WORKS = {
 
 
 def received(method, in_cell, threads_used, cuda_used):
-    """What the child gets of each thing that the parent has: [(the parent's, COMES, ANEW or LOST, the child's)]."""
+    """What the child gets of what the parent has: [(the parent's, COMES, ANEW or LOST, the child's)]."""
     if method == "fork":
         function = COMES, "the same function"
     elif method == "launch":
@@ -99,7 +99,7 @@ def draw(ax, method, in_cell, threads_used, cuda_used):
 
 
 def draw_costs(ax, measured):
-    """Draw how long a child of each method took to answer: {method: {"ms": milliseconds}}; return the bars."""
+    """Draw how long a child of each method took to answer, {method: {"ms": …}}; return the bars."""
     costs = [measured[method]["ms"] if method in measured else 0 for method in METHODS]
     bars = ax.barh(METHODS, costs, color=_OTHER)
     ax.bar_label(bars, [_time(cost) if cost else "not measured here" for cost in costs], padding=6)
@@ -116,8 +116,8 @@ def _time(milliseconds):
 
 
 def start_method_explorer(measured=None):
-    """Start-method explorer: choose fork, spawn, forkserver or launch and what the parent has done; the picture
-    shows what the child receives, how it fares, and what it costs.
+    """Start-method explorer: choose fork, spawn, forkserver or launch and what the parent has done; the
+    picture shows what the child receives, how it fares, and what it costs.
 
     `measured` is what `draw_costs` takes.
     """
@@ -145,8 +145,8 @@ def start_method_explorer(measured=None):
         for name, bar in zip(METHODS, bars, strict=False):
             bar.set_facecolor(_CHOSEN if name == situation["method"] else _OTHER)
         crosses = "; ".join(f"{parents}: {childs}" for parents, _, childs in received(**situation))
-        figure.set_label(f"{situation['method']}: train() {': '.join(outcome(**situation))} The child receives: "
-                         f"{crosses}. Until a later child answers: {costs}.")
+        figure.set_label(f"{situation['method']}: train() {': '.join(outcome(**situation))} The child "
+                         f"receives: {crosses}. Until a later child answers: {costs}.")
         return figure
 
     return Explorer(controls, redraw, start_method_explorer.__doc__)

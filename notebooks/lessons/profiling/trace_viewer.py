@@ -96,11 +96,11 @@ class View:
             self.bars[_MARK] = PolyCollection([], facecolors="white", edgecolors="#555555", label=_MARK)
         for bars in self.bars.values():
             self.ax.add_collection(bars)
-        self.ax.legend(handles=list(self.bars.values()), loc="lower right", bbox_to_anchor=(1, 1),
-                       borderaxespad=0.2, ncols=len(self.bars), fontsize=11, columnspacing=1.2, handlelength=1.2)
+        self.ax.legend(handles=list(self.bars.values()), ncols=len(self.bars), fontsize=11, columnspacing=1.2,
+                       handlelength=1.2, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
 
     def draw(self, zoom=1.0, centre=0.5):
-        """The figure with a part of the time, `zoom` times shorter than the whole, its middle at `centre`, 0 to 1."""
+        """The figure with a part of the time, 1/`zoom` of the whole, around `centre`, from 0 to 1."""
         whole = self.end - self.begin
         span = whole / zoom
         begin = self.begin + min(max(centre * whole - span / 2, 0), whole - span)
@@ -120,7 +120,7 @@ class View:
                 room = int((pixels - 6) / _LETTER)
                 if room >= 4:
                     ink = "#ffffff" if event.kind == tracing.COMPUTE and not event.mark else "#111111"
-                    self.ax.text(left + 4 * pixel / 1000, place, _cut(event.name, room), fontsize=10, color=ink,
+                    self.ax.text(left + 4 * pixel / 1000, place, _cut(event.name, room), color=ink, size=10,
                                  va="center_baseline", clip_on=True, parse_math=False)
         for kind, bars in self.bars.items():
             bars.set_verts(boxes[kind])
@@ -151,7 +151,7 @@ def _letters(text):
 
 
 def _seen(trace):
-    """The events; of waiting, what lies beside compute or communication is "other", as `Trace.busy` counts it."""
+    """The events; waiting beside compute or communication is "other", as `Trace.busy` counts it."""
     for event in trace.events:
         at = event.begin_us
         if event.kind == tracing.WAITING:
@@ -186,8 +186,8 @@ def _bars(events, begins, ends, begin, until, grain):
 
 
 def trace_viewer(traces, zoom=1.0, centre=0.5):
-    """Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies inside the events
-    above it, coloured by what it is: compute, communication, waiting, or other."""
+    """Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies inside the
+    events above it, coloured by what it is: compute, communication, waiting, or other."""
     controls = {
         "zoom": widgets.FloatLogSlider(zoom, base=2, min=0, max=12, step=0.25, readout_format=".0f",
                                        description="zoom", **LOOK),
@@ -198,7 +198,7 @@ def trace_viewer(traces, zoom=1.0, centre=0.5):
 
 
 class AveragesTable:
-    """The columns of `key_averages().table()` that matter, for the first rows, the largest by `sort_by` first.
+    """The columns of `key_averages().table()` that matter, for the rows that are largest by `sort_by`.
 
     With `memory` it shows what was allocated in place of the shares of time.
     """
@@ -230,7 +230,8 @@ class AveragesTable:
             return f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag[:2]}>'
 
         def line(first, other, row):
-            return f"<tr>{cell(first, row[0], 'left')}{''.join(cell(other, text, 'right') for text in row[1:])}</tr>"
+            cells = [cell(first, row[0], "left"), *(cell(other, text, "right") for text in row[1:])]
+            return f"<tr>{''.join(cells)}</tr>"
 
         head, *rows = self.table
         titles = line('th scope="col"', 'th scope="col"', head)

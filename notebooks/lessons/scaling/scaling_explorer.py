@@ -1,8 +1,9 @@
 """The scaling explorer: tokens per second by GPUs, against published rows, and what a step's time goes into.
 
-The model is data parallelism of a fixed batch, as in table A of data/records/published_scaling.json: computing
-shrinks with the GPUs, an all-reduce of float32 gradients is added at the bandwidth published for that many GPUs.
-Its errors against the published rows stand below, whatever the sliders say: they are those of the published setting.
+The model is data parallelism of a fixed batch, as in table A of data/records/published_scaling.json:
+computing shrinks with the GPUs, an all-reduce of float32 gradients is added at the bandwidth published for
+that many GPUs. Its errors against the published rows stand below, whatever the sliders say: they are those of
+the published setting.
 """
 
 from matplotlib.figure import Figure
@@ -67,8 +68,8 @@ def errors(model):
 
 def scaling_explorer():
     """Scaling explorer: set the model, the bandwidth, the overlap and the batch; the picture shows tokens per
-    second of each GPU on 8 to 256, beside published rows, and the share of a step that waits for the network. The
-    model's errors stand below."""
+    second of each GPU on 8 to 256, beside published rows, and the share of a step that waits for the network.
+    The model's errors stand below."""
     controls = {
         "model": buttons("Model", MODELS),
         "bandwidth": choice("Bandwidth", 1, list(BANDWIDTHS.items())),
@@ -90,11 +91,12 @@ def scaling_explorer():
         wipe(left, right)
         left.plot(names, rates, color="C0", label="model, as set")
         if real:
-            left.plot(list(map(str, real)), list(real.values()), "o", color="black", label="published, as it was")
+            left.plot(list(map(str, real)), list(real.values()), "ko", label="published, as it was")
         left.set_ylim(0, 1.15 * max(*rates, *real.values()))
         left.legend(loc="lower left")
         right.bar(names, busy, color="C0", label="computing")
-        right.bar(names, [100 - one for one in busy], bottom=busy, color="C1", label="waiting for the network")
+        idle = [100 - share for share in busy]
+        right.bar(names, idle, bottom=busy, color="C1", label="waiting for the network")
         right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
         said = "No published row: nothing to hold it against"
         if real:
@@ -105,8 +107,8 @@ def scaling_explorer():
         each = ", ".join(f"{rate:,.0f} on {gpus}" for gpus, rate in zip(GPUS, rates, strict=True))
         times = GPUS[-1] * rates[-1] / (GPUS[0] * rates[0])
         figure.set_label(f"{model}, network {bandwidth:g} times as fast, {overlap} % of computing can hide "
-                         f"communication, {batch} texts a step. Tokens/s of each GPU: {each}; {times:.1f} times "
-                         f"as many in all on {GPUS[-1]} as on {GPUS[0]}. {said}.")
+                         f"communication, {batch} texts a step. Tokens/s of each GPU: {each}; {times:.1f} "
+                         f"times as many in all on {GPUS[-1]} as on {GPUS[0]}. {said}.")
         return figure
 
     return Explorer(controls, redraw, scaling_explorer.__doc__)

@@ -52,7 +52,8 @@ def memory_explorer():
             widths = [found[stage][kind] / GIB for stage in STAGES]
             bars = ax.barh(STAGES, widths, left=lefts, color=colour, label=kind)
             lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
-        ax.bar_label(bars, [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts], padding=4)
+        sizes = [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts]
+        ax.bar_label(bars, sizes, padding=4)
         ax.set(xlim=(0, 1.3 * max(*lefts, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
         setting = f"{values['model']} on {values['ranks']} ranks"
         ax.set_title(f"{setting}: what each holds at most")

@@ -38,18 +38,19 @@ def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
     ax.figure.legends.clear()
     if ax.get_legend_handles_labels()[0]:
         ax.figure.legend(loc="outside lower center", ncols=4)
-    said = ", ".join(f"{rung.title}{'' if rung.kept else ' (not kept)'} {best[rung.title] / slowest:.1f} times"
-                     for rung in rungs if rung.title in best)
+    said = ", ".join(f"{rung.title}{'' if rung.kept else ' (not kept)'} "
+                     f"{best[rung.title] / slowest:.1f} times" for rung in rungs if rung.title in best)
     limits = ", ".join(f"{what} {limit / slowest:,.0f} times" for what, limit in ceilings.items())
-    ax.figure.set_label(f"{title}: speed of each rung, as a multiple of the slowest: {said or 'none measured yet'}."
-                        + (f" Ceilings: {limits}." if limits else ""))
+    ax.figure.set_label(f"{title}: speed of each rung, as a multiple of the slowest: "
+                        f"{said or 'none measured yet'}. Ceilings: {limits or 'none'}.")
 
 
 def best_so_far(ladder, speed=None):
     """The reader's best `speed` on the ladder of that name, in images a second; None if there is none.
 
-    A `speed` that is given is kept where it is the best. The file lies beside the progress, as NAME.ladders.json.
-    If it cannot be read or written, there is no best yet: a measurement matters more than its record.
+    A `speed` that is given is kept where it is the best. The file lies beside the progress, as
+    NAME.ladders.json. If it cannot be read or written, there is no best yet: a measurement matters more than
+    its record.
     """
     path, found = f"{journal.path().removesuffix('.json')}.ladders.json", {}
     with contextlib.suppress(OSError, ValueError):
