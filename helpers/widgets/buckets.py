@@ -181,9 +181,10 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
                      for a, b in tracing.union(trace.busy(kind), (until - begin) / 3000)]
             ax.broken_barh(spans, (y - 0.4, 0.8), facecolors=colour)
             took = f"{1000 * seconds[kind]:,.0f} ms"
-            hidden = f", {overlap:.0%} hidden" if kind == tracing.COMMUNICATION and overlap is not None else ""
-            ax.text(1.01, y, took + hidden, transform=ax.get_yaxis_transform(), va="center")
-            said.append(f"rank {trace.rank}: {kind} {took}{hidden};")
+            if kind == tracing.COMMUNICATION and overlap is not None:
+                took += f", {overlap:.0%} hidden"
+            ax.text(1.01, y, took, transform=ax.get_yaxis_transform(), va="center")
+            said.append(f"rank {trace.rank}: {kind} {took};")
     ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # axes that share x end with the last one
     ax.margins(x=0)
     ax.set(ylim=(max(rows) + 0.6, -0.6), xlabel="ms")

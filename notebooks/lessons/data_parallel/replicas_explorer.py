@@ -26,7 +26,8 @@ SPEED, OWN_MEMORY = 20e12, 1e12
 INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
 ASSUMED = f"""Memory: the formula that the lesson checked against counted tensors; Adam.
 Assumed for a sample: input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight.
-Time: a model, nothing in it is measured. Assumed: {SPEED / 1e12:.0f} TFLOP/s per device, copies in turn, no overhead."""
+Time: a model, nothing in it is measured. Assumed: {SPEED / 1e12:.0f} TFLOP/s per device, copies in turn, \
+no overhead."""
 
 
 def chunk_sizes(batch, n_devices):

@@ -34,7 +34,7 @@ def draw(ax, name, before, after):
     """
     origin = {number: rank for rank, numbers in enumerate(before) for number in numbers}
     middle, boxes = len(before[0]) + _ARROW, []  # boxes: (x, rank, number)
-    right = middle + len(before) * (len(before[0]) + _GAP)  # all collectives to one scale: room for all_gather
+    right = middle + len(before) * (len(before[0]) + _GAP)  # one scale for all: room for all_gather
     for rank, numbers in enumerate(before):
         boxes += [(x, rank, number) for x, number in enumerate(numbers)]
         begin, end = (middle - _ARROW + 0.2, rank), (middle - 0.3, rank)

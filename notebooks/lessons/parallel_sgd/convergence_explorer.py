@@ -69,7 +69,8 @@ def in_words(workers, every, skew):
 
 
 def convergence_explorer():
-    """Choose workers, sync interval and skew; see how that training went, above all others in grey."""
+    """Convergence explorer: choose the number of workers, how often they average, and how much of the data is
+    sorted by label; the picture shows test accuracy over epochs, from real trainings."""
     grid = stored_grid()
     controls = {
         "workers": choice("Workers", 4, WORKERS),
