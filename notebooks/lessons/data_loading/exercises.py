@@ -48,6 +48,7 @@ TWICE = ("a sampler that draws an index again? Or an iterable dataset: each of i
          "part of its own")
 NEVER = ("is a last, smaller batch dropped? Does the sampler give every sample, and begin anew in each "
          "epoch? Workers share out the batches by themselves")
+ONCE = "each sample once, also in the second epoch"
 SIZES = "another batch size is another training"
 ANEW = "`DataLoader(dataset, …)`: a real dataset is too large to be read beforehand, or kept"
 HIDDEN = "`num_workers`: who loads while the device computes, and how many at a time?"
@@ -147,8 +148,8 @@ class HideTheLoading(Table):
     rules = (
         same("returned", ITSELF),
         between("workers", lambda wanted, case: (0, MOST_WORKERS), FEWER),
-        nothing("samples that came more than once", TWICE, "each sample once in each epoch"),
-        nothing("samples that never came", NEVER, "each sample once in each epoch"),
+        nothing("samples that came more than once", TWICE, ONCE),
+        nothing("samples that never came", NEVER, ONCE),
         same("sizes of batches", SIZES),
         nothing("samples not read exactly once", ANEW, "each is read once, in each epoch"),
         each(too_slow, HIDDEN),
