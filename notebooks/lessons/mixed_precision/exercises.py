@@ -223,13 +223,20 @@ class ChooseDtype(Table):
               "after the last format, none will do: `raise ValueError`"),)
 
 
-BUG = "mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)"
+#: In words: the largest batch that fits, the largest that is allowed, and with which one a bug shows.
+MACHINES = {f"the largest that fits is {largest}, `most` is {most}": (largest, most, math.inf)
+            for largest, most in ((100, 4096), (1, 64), (0, 64), (64, 64), (50, 50), (1023, 100_000))}
+BUGS = {"a bug in the model": (100, 4096, 1), "a bug that shows from 3 samples on": (100, 4096, 3)}
 DOUBLING = """while bad <= most and ok(bad):
         good, bad = bad, 2 * bad
     bad = min(bad, most + 1)
 """
 COUNT_DOWN = "good = most\n    while good and not ok(good):\n        good -= 1\n    return good\n"
 COUNT_UP = "while bad <= most and ok(bad):\n        good, bad = bad, bad + 1\n"
+
+
+class WrongShape(RuntimeError):
+    """A bug in the model."""
 
 
 class Enough(BaseException):
@@ -259,13 +266,9 @@ class LargestBatch(Table):
     explanation = ("Doubling never tries more than twice what fits, and finds an interval in few tries; "
                    "halving it finds the exact size. Only the one error that means *too large* is caught.")
     why = ("finders that begin large take a shared machine down, and those that catch every error call a "
-           "broken model *too large* and answer 0. In real life, leave some room: memory use differs from "
-           "batch to batch.")
+           "broken model *too large*. In real life, leave some room: batches differ in memory use.")
     timeout = 10
-    #: In words: the largest batch that fits, the largest that is allowed, and with which one a bug shows.
-    cases = {f"the largest that fits is {largest}, `most` is {most}": (largest, most, math.inf)
-             for largest, most in ((100, 4096), (1, 64), (0, 64), (64, 64), (50, 50), (1023, 100_000))}
-    cases |= {"a bug in the model": (100, 4096, 1), "a bug that shows from 3 samples on": (100, 4096, 3)}
+    cases = MACHINES | BUGS
 
     def answer(fits, most):
         def ok(batch):
@@ -293,7 +296,7 @@ class LargestBatch(Table):
             if len(tried) > 30:
                 raise Enough("more than 30 tries")
             if batch >= bug:
-                raise RuntimeError(BUG)
+                raise WrongShape("mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)")
             activations = torch.zeros(batch, dtype=torch.int8)
             if held.now > largest:
                 raise torch.OutOfMemoryError(f"no room for {activations.nbytes} bytes: out of memory")
@@ -302,7 +305,7 @@ class LargestBatch(Table):
         try:
             with held_bytes() as held:
                 outcome = f"returned {largest_batch(fits, most)}"
-        except (Enough, RuntimeError) as error:
+        except (Enough, WrongShape) as error:
             outcome = f"raised {type(error).__name__}: {error}"
         return {"tried": tried, "outcome": outcome, "largest try": max(tried, default=1),
                 "tries": len(tried), "tries of the same size": len(tried) - len(set(tried)),
@@ -432,7 +435,7 @@ class FirstOverflow(Table):
         between("forwards", lambda wanted, case: (0, 1), "hooks see all layers in one forward"))
     mistakes = (
         (AUTOCAST, "", "the forward belongs under `autocast(\"cpu\", dtype=torch.float16)`"),
-        (FOUND, "found[-1] if found else None", "the last one in time inherits the trouble: which one comes first?"),
+        (FOUND, "found[-1] if found else None", "the last in time inherits the trouble: which is the first?"),
         (FINITE, "output.isnan().any()", "inf comes first, and turns into NaN in a later layer only"),
         (FINITE, "output.isinf().any()", "NaN is not finite either: inf - inf may come inside of a layer"),
         (FINITE, "not output.sum().isfinite()", "a sum can overflow by itself: test each number"),
