@@ -74,7 +74,7 @@ def test_what_is_to_be_shown_is_there(path):
 
 
 def asserted(lesson):
-    """{exercise: what its check says, by the tests of wrong answers and by the outputs stored in its lesson}."""
+    """{exercise: what its check says, by its table, by the tests of wrong answers, by what its lesson stores}."""
     module = ROOT / "tests" / "exercises" / f"test_{lesson.name[3:].removesuffix('.ipynb')}.py"
     said = {}
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
@@ -82,6 +82,9 @@ def asserted(lesson):
             fragments = [row.elts[-1] if isinstance(row, ast.Tuple) else row for row in node.args[1:]]
             said.setdefault(ast.unparse(node.args[0]).removeprefix("ex."), []).extend(
                 one.value for one in fragments if isinstance(one, ast.Constant))
+    for exercise in exercises_of(modules()[lesson.stem]):
+        rows = [*getattr(exercise, "mistakes", ()), *getattr(exercise, "stops", ())]  # which test_tables.py asserts
+        said.setdefault(exercise.name, []).extend(row[-1] for row in rows)
     for cell in nbformat.read(lesson, as_version=4).cells:
         for name in re.findall(r"(\w+)\.check\(", cell.source):
             said.setdefault(name, []).extend(output.data["text/plain"] for output in cell.outputs if "data" in output)

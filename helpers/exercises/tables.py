@@ -158,7 +158,9 @@ class Table(Exercise):
 
     def _recognised(self):
         """Where to look, said by the mistake that shows the same as the learner's function; None if none does."""
-        alive, compared = self.mistakes if not self.slow else (), False
+        if self.slow:
+            return None
+        alive, compared = self.mistakes, False
         for world_size in self.world_sizes:
             *others, mine = self.shown_by((*alive, (self._given,)), world_size)
             if mine is not None:
