@@ -1,0 +1,157 @@
+"""What lies on the disk when rank 0 dies while it saves, when the disk is full, and when a rank returns."""
+
+import contextlib
+import errno
+import functools
+import io
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from helpers.exercises.engine import scratch
+from helpers.exercises.group import InGroup
+
+try:
+    import resource
+except ImportError:  # Windows: no disk is full there
+    resource = None
+
+_CHANGES = "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate"
+#: Bytes that a file may have on a full disk: a third of a snapshot.
+_FULL = 100_000
+#: Seconds of computing, not of the clock: on a busy machine, the other ranks have had their share meanwhile.
+_HOLD = 0.1
+
+
+def snapshot(number):
+    weights = torch.randn(2, 20_000, generator=torch.Generator().manual_seed(number))
+    optimizer = {"state": {0: {"momentum_buffer": weights / 2}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    return {"epoch": number, "model": {"weight": weights, "seen": torch.tensor(number)}, "optimizer": optimizer}
+
+
+def found(path):
+    """What there is, in words; "snapshot 2" is a whole one."""
+    if not os.path.exists(path):
+        return "no snapshot at all: no file at `path`"
+    try:
+        saved = torch.load(path)
+    except Exception:
+        return "half a file, or another that `torch.load` cannot read"
+    for number in (1, 2, 3, 4):
+        with contextlib.suppress(AssertionError, TypeError, ValueError):
+            torch.testing.assert_close(saved, snapshot(number), rtol=0, atol=0)
+            return f"snapshot {number}"
+    return "something else than `state`, or not all of it"
+
+
+@contextlib.contextmanager
+def _before_each_change(folder, do):
+    """Within the block, call `do` just before this process writes, renames, links or removes a file in `folder`.
+
+    `folder` is a disk of its own: what lies elsewhere cannot be renamed into it. Sleeping takes no time, for it is no
+    way of waiting.
+    """
+    save, wait, watching = torch.save, threading.Event.wait, True
+
+    def audit(event, args):
+        if not watching or not any(folder in str(path) for path in args[:2]):
+            return
+        if event == "os.rename" and folder not in str(args[0]):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), *args[:2])
+        opened = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if opened or event in _CHANGES:
+            do()
+
+    def saving(*args, **kwargs):  # torch opens files where Python does not see it
+        do()
+        return save(*args, **kwargs)
+
+    sys.addaudithook(audit)  # it cannot be taken away again
+    try:
+        with (mock.patch.object(torch, "save", saving), mock.patch.object(time, "sleep", lambda seconds: None),
+              mock.patch.object(threading.Event, "wait", lambda event, timeout=None: wait(event, timeout and 0))):
+            yield
+    finally:
+        watching = False
+
+
+def left_by_a_crash(save):
+    """What else than snapshot 3, or 4, is at `path` if `save(snapshot 4, path)` is cut off at any moment; or None."""
+    alone, _ = dist.new_subgroups(1)
+    world = dist.group.WORLD
+    if dist.get_rank() > 0:
+        return None
+    dist.group.WORLD = alone  # whose collectives wait for nobody
+    try:
+        for before in (snapshot(3), None):
+            undisturbed = _seen(save, before, None)
+            whole = undisturbed[0], undisturbed[-1]
+            for full_from in range(len(undisturbed)):
+                for what in undisturbed + _seen(save, before, full_from):
+                    if what not in whole:
+                        return what
+    finally:
+        dist.group.WORLD = world
+    return None
+
+
+def _seen(save, before, full_from):
+    """What is found before each change, and at the end; from the change `full_from` on, the disk is full."""
+    seen = []
+
+    def change():
+        seen.append(found(path))
+        if len(seen) == full_from:
+            _limit_files(_FULL)
+
+    with scratch() as folder:
+        path = f"{folder}/snapshot.pt"
+        if before:
+            torch.save(before, path)
+        with _before_each_change(folder, change), contextlib.redirect_stdout(io.StringIO()):
+            if full_from == 0:
+                _limit_files(_FULL)
+            with contextlib.suppress(Exception):
+                save(snapshot(4), path)
+            _limit_files(None)
+        return [*seen, found(path)]
+
+
+def _limit_files(size):
+    if resource:
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size or most, most))
+
+
+class Saving(InGroup):
+    """Exercises whose answer saves: the class keeps, of each call, what was there when it returned in this rank.
+
+    Rank 0 changes a file only when the others have returned, or have had time enough to.
+    """
+
+    @classmethod
+    def run(cls, answer, case, slowly):
+        @functools.wraps(answer)
+        def watched(state, path):
+            rank, folder, changes = int(os.environ["RANK"]), os.path.dirname(path), []
+            returned = Path(f"{folder}-returned-{len(cls.calls)}")
+
+            def change():
+                changes.append(True)
+                until = time.process_time() + _HOLD
+                while rank == 0 and not returned.exists() and time.process_time() < until:
+                    pass
+
+            with _before_each_change(folder, change):
+                answer(state, path)
+            cls.calls.append((found(path), len(changes)))
+            if rank > 0:
+                returned.touch()
+
+        return super().run(watched, case, slowly)
