@@ -54,8 +54,7 @@ class ProfileTheLoop(Table):
         "`prof.step()` says: this step is over, the next one begins. Where in the loop is that so?",
         "`with prof:` around the loop starts the profiler, and ends it: a trace that has begun is written then.",
     )
-    explanation = "One `step()` at the end of each round, inside the `with` block. Training goes on in any "
-                  "case."
+    explanation = "One `step()` at the end of each round, inside the `with` block. Training goes on in any case."
     why = ("a profiler records only what its schedule tells it to, and the schedule counts nothing but `step()`. "
            "Called once after the loop, it leaves the profiler in the first waiting step for the whole training: no "
            "error, and no trace.")
