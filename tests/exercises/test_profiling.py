@@ -1,13 +1,4 @@
-"""Profiling: answers, wrong and right.
-
-How each could be cheated, or a right answer refused, and what stands against it:
-profile_the_loop   labels around nothing, with the work done elsewhere; batches that equal their numbers; `step()` in
-                   between, or the profiler stopped once it has its trace, is as right
-find_the_culprit   one number of ranks, or one place for the culprit, known by heart; the longest part, long in all
-                   ranks; a rank that is held up while traces are recorded would be a second culprit
-make_it_fast       the clock patched; a fault moved and not mended (a copy by `from_numpy`, rows in NumPy, a functional
-                   collective); a log flushed by a thread, images one by one, or a DataLoader are as right
-"""
+"""Profiling: right answers in other styles, and wrong ones that no row of the tables can be."""
 
 import re
 
@@ -18,36 +9,11 @@ from tests.answers import edited, edits, right, wrong
 
 test_profile_the_loop = edits(
     ex.profile_the_loop,
-    ("        train_step(batch)\n            prof.step()", "        train_step(batch)\n    prof.step()",
-     "`step()` was called once for 8 batches, and no trace was written"),
-    ("        train_step(batch)\n            prof.step()", "        train_step(batch)\n        prof.step()",
-     "`step()` was called once for 8 batches, and no trace was written"),
-    ("train_step(batch)\n            prof.step()", "prof.step()\n            train_step(batch)",
-     "step 2 of the profiler holds batch 1"),
-    ("            prof.step()\n", "", "`step()` was never called"),
-    ("    with prof:", "    if True:", "4 batches: no trace was written"),
-    ("    with prof:", "    prof.start()\n    if True:", "4 batches: no trace was written"),
-    ("in batches:", "in batches[:5]:", "trained on: batch 0, 1, 2, 3, 4"),
-    ("with prof:\n        for batch in batches:", "for batch in batches:\n        with prof:",
-     "the profiler was started "),
-    ("            prof.step()", "        for _ in batches:\n            prof.step()",
-     "step 2 of the profiler holds no batch"),
-    ("            train_step(batch)", "            prof.step()\n            train_step(batch)",
-     "`step()` was called 16 times for 8 batches"),
-    ("            prof.step()", "            for _ in batches:\n                prof.step()",
-     "`step()` was called 64 times for 8 batches"),
-    ("for batch in batches", "for batch in range(len(batches))", "ValueError"),
-    ("train_step(batch)", "train_step(batch); train_step(batch)", "trained on: batch 0, 0, 1, 1"),
-    ("            prof.step()", "            if batch != 'c':\n                prof.step()",
-     "step 2 of the profiler holds batch 2 and batch 3"),
-    ("            train_step(batch)", "            if prof.step_num < 5:\n                train_step(batch)",
-     "8 batches: trained on: batch 0, 1, 2, 3, 4"),
     ("            prof.step()", "            prof.step()\n            if batch is batches[-2]:\n                break\n"
-     "    train_step(batches[-1])", "is every batch trained while the profiler runs"),
-)
+     "    train_step(batches[-1])", "is every batch trained while the profiler runs"))
 
 
-@wrong(ex.profile_the_loop, "step 2 of the profiler holds no batch")
+@wrong(ex.profile_the_loop, "`trace`['step 2'] is ''")
 def test_labels_around_nothing(prof, batches, train_step):
     from torch.profiler import record_function
 
@@ -60,7 +26,7 @@ def test_labels_around_nothing(prof, batches, train_step):
             prof.step()
 
 
-@wrong(ex.profile_the_loop, "no trace was written")
+@wrong(ex.profile_the_loop, "calls of `step()`: 0")
 def test_a_profiler_of_its_own(prof, batches, train_step):
     from torch.profiler import profile
 
@@ -101,28 +67,15 @@ def test_goes_on_without_the_profiler(prof, batches, train_step):
         train_step(batch)
 
 
-test_find_the_culprit = edits(
-    ex.find_the_culprit,
-    ("key=lost.get)[1]", "key=lost.get)[0]", "you named rank 1, which waits for another one"),
-    ("late[name] - other.get(name, 0)", "late[name]", "takes about as long in the others"),
-    ("return rank, max", "return 0 if len(traces) == 3 else rank, max", "3 ranks: you named rank 0"),
-    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return 1, 'augment'",
-     "rank 0 keeps the others waiting, with 'read files'"),
-    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return 'augment', rank",
-     "your function returned: (str, int)"),
-    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return rank",
-     "your function returned: int"),
-    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return",
-     "your function returned: None"),
-    ("return rank, max(late, key=lambda name: late[name] - other.get(name, 0))", "return rank, 'gloo:all_reduce'",
-     "'gloo:all_reduce' is none of the labels"),
-    ("return rank, max(late", "return rank, min(late", "rank 0 is right, but you named"),
-    ("return rank, max", "return len(traces), max", "you named rank 2, and there is none"),
-    ("return rank, max", "return 1 - rank if len(traces) == 4 else rank, max", "4 ranks: you named rank"),
-    ("traces[rank - 1].self_seconds()", "{}", "takes about as long in the others"),
-    ("late[name] - other.get(name, 0)",
-     "late[name] - sum(one.self_seconds().get(name, 0) for one in traces if one is not traces[rank])", "3 ranks: "),
-)
+@wrong(ex.profile_the_loop, "calls of `step()`: 0")
+def test_a_profiler_of_its_own_for_the_same_trace(prof, batches, train_step):
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    plan = schedule(wait=1, warmup=1, active=3)
+    with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=prof.on_trace_ready) as mine:
+        for batch in batches:
+            train_step(batch)
+            mine.step()
 
 
 @right(ex.find_the_culprit)
@@ -220,51 +173,27 @@ def deeper(lines, levels=1):
 
 test_another_result = edits(
     ex.make_it_fast,
-    ("range(epochs)", "range(epochs - 1)", "128 images went through the network instead of 256"),
-    ("range(epochs)", "range(epochs + 1)", "384 images went through the network instead of 256"),
-    ("pixels.mean(-1, keepdim=True)", "pixels.mean((1, 2), keepdim=True)", "other pixels"),
-    (" / 64", " / 255", "other pixels"),
-    (NORMALISE, "", "other pixels"),
-    (CONVERT, "    images -= images.mean(-1, keepdims=True)\n" + CONVERT, "`images` is not as it was"),
-    ("model(pixels[", "model.module(pixels[", "the ranks hold different models"),
-    ("labels[start:start + 32])", "labels[start:start + 32]) / 8", "the loss ends higher"),
-    ("            optimizer.zero_grad()\n", "", "the loss ends lower"),
-    ("lr=0.01", "lr=0.01, momentum=0.5", "the loss ends lower"),
-    ("SGD(model.parameters(), lr=0.01)", "Adam(model.parameters(), lr=0.01)", "the loss ends"),
+    ("range(epochs)", "range(epochs - 1)", "`images through the network` is 128"),
+    (CONVERT, "    images -= images.mean(-1, keepdims=True)\n" + CONVERT, "`images` that have changed"),
     ("lr=0.01", "lr=0.01, weight_decay=1e-4", "and the same weights as before"),
     ("range(0, len(pixels), 32)", "reversed(range(0, len(pixels), 32))", "the loss ends"),
-    (" 32", " 128", "the network was asked 2 times, for 128 images at a time"),
     (WRITE, "", "the log holds no line of epoch 0"),
-    ("        log.flush()\n", "", "the log holds no line of epoch 0"),
 )
 
 test_a_fault_of_its_kind_is_left = edits(
     ex.make_it_fast,
-    (STEP, f"{STEP}            log.write('epoch')\n            log.flush()\n", "left: 10 gaps"),
-    (STEP, f"{STEP}            torch.distributed.barrier()\n", "left: 8 collectives that are not DDP's"),
     ((("model(pixels[", "model.module(pixels["),
       (STEP, "            for parameter in model.parameters():\n"
              "                torch.distributed.all_reduce(parameter.grad)\n"
              "                parameter.grad /= 2\n" + STEP)),
      "left: 32 collectives that are not DDP's"),
-    (STEP, f"{STEP}            torch.distributed.all_gather_object([None, None], loss.item())\n",
-     "left: 16 collectives that are not DDP's"),
     (STEP, f"{STEP}            from torch.distributed import _functional_collectives as fun\n"
            "            fun.all_reduce(loss.detach(), 'sum', torch.distributed.group.WORLD).item()\n",
      "left: 8 collectives that are not DDP's"),
     ("        for start", f"{deeper(CONVERT)}{deeper(NORMALISE)}        for start", "left: 3 times the same operator"),
-    (((CONVERT, ""), (NORMALISE, ""), (LOSS, f"pixels = torch.from_numpy(images).float()\n{deeper(NORMALISE, 2)}"
-                                             f"            {LOSS}"), ("len(pixels)", "len(images)")),
-     "left: 8 times the same operator"),
     (((CONVERT, ""), (NORMALISE, ""), ("len(pixels)", "len(images)"),
       (LOSS, f"pixels = torch.from_numpy(images.astype('float32'))\n{deeper(NORMALISE, 2)}            {LOSS}")),
      "left: 8 times the same operator"),
-    (NORMALISE, "    rows = [torch.stack([(row - row.mean()) / 64 for row in image]) for image in pixels]\n"
-                "    pixels = torch.stack(rows)\n",
-     "operators and lines besides the network"),
-    ((("dtype=torch.float32)", "dtype=torch.float32)\n    for image in pixels:\n        for row in image:\n"
-                               "            row -= row.mean()"), (NORMALISE, "    pixels /= 64\n")),
-     "operators and lines besides the network"),
     (((CONVERT, "    import numpy\n    images = [[(row - row.mean()) / 64 for row in image] for image in images]\n"
                 "    pixels = torch.tensor(numpy.array(images), dtype=torch.float32)\n"), (NORMALISE, "")),
      "operators and lines besides the network"),
@@ -279,9 +208,10 @@ test_a_fault_of_its_kind_is_left = edits(
     (STEP, f"{STEP}            import time\n            sum(range(2_500_000))\n"
            "            time.perf_counter = lambda: 0\n"
            "            time.monotonic = time.time = time.perf_counter_ns = time.perf_counter\n",
-     "× as fast"),
+     "times as fast: "),
     (STEP, f"{STEP}            import time\n            time.sleep = id\n            log.flush()\n", "left: 10 gaps"),
 )
+
 
 def test_other_repairs_that_are_right():
     for number, changes in enumerate((
@@ -335,14 +265,3 @@ def test_other_repairs_that_are_right():
         feedback = ex.make_it_fast.check(edited(ex.make_it_fast, *changes))
         assert feedback.status == "correct", (number, feedback)
         assert "× as fast\ngone: images normalised" in feedback.observed
-
-
-@wrong(ex.profile_the_loop, "`step()` was never called for 8 batches")
-def test_a_profiler_of_its_own_for_the_same_trace(prof, batches, train_step):
-    from torch.profiler import ProfilerActivity, profile, schedule
-
-    plan = schedule(wait=1, warmup=1, active=3)
-    with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=prof.on_trace_ready) as mine:
-        for batch in batches:
-            train_step(batch)
-            mine.step()
