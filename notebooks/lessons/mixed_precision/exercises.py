@@ -428,8 +428,9 @@ class FirstOverflow(Table):
                 "forwards": len(forwards)}
 
     rules = (
-        same("name", "of all modules, inner and outer ones, the first in time that puts out what is not "
-             "finite, inf or NaN, in any call. Look when it comes out: a later layer may write over it"),
+        same("name", "under `autocast(\"cpu\", …)` in fp16, of all modules, inner and outer ones: the first "
+             "in time that puts out what is not finite, inf or NaN, in any call. Look when it comes out, for "
+             "a later layer may write over it"),
         nothing("changed in the model", "`handle.remove()` for every handle of yours, and no other; autocast "
                 "leaves the weights alone; `eval()` is not needed", "a model as it was"),
         between("forwards", lambda wanted, case: (0, 1), "hooks see all layers in one forward"))

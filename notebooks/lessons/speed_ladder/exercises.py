@@ -74,7 +74,7 @@ class PredictedGain(Table, Alone):
         (GAIN, "seconds({}) / seconds(faster)", "the price is missing: the rung itself takes time"),
         ("(seconds(faster) + price)", "(seconds(faster) + epochs * price)",
          "the price comes once, and not in each epoch"),
-        (GAIN, "(seconds(faster) + price) / seconds({})", "how many times as fast: the old time over the new"),
+        (GAIN, "(seconds(faster) + price) / seconds({})", "how many times as fast: old time over the new"),
         (GAIN, "seconds({}) - seconds(faster) - price", "that is what is saved: asked is old over new"),
         ("return start + epochs", "return epochs", "what the training spends at its beginning is missing"),
         ("epochs * sum(", "sum(", "the beginning is spent once, each epoch's parts `epochs` times"),
@@ -85,7 +85,7 @@ class PredictedGain(Table, Alone):
 
 #: 500 images leave a smaller last batch.
 IMAGES, EPOCHS = 500, 10
-#: The part of the course's operators that may remain; how much less of the test may be right: more than luck makes.
+#: The part of the course's operators that may remain; how much less of the test may be right.
 SHARE, LESS = 0.85, 0.12
 MOVES = [(up, left) for up in (-1, 0, 1) for left in (-1, 0, 1)]
 
@@ -120,7 +120,7 @@ def names(pixels):
 
 
 def seen_in(batches, images, epochs):
-    """What can be seen of a training's batches: their form alone, if it is wrong; and which image each one is."""
+    """What can be seen of a training's batches (if their form is wrong, no more), and which image each is."""
     seen = {"form": sorted({f"{str(one.dtype)[6:]}, {['batch', *one.shape[1:]]}" for one in batches}),
             "images": sum(map(len, batches))}
     if seen != {"form": ["float32, ['batch', 1, 16, 16]"], "images": epochs * len(images)}:
@@ -152,21 +152,23 @@ def same_batches(one, other):
 
 
 BATCHES = (
+    same("images", "is there a loop over `epochs`? Does every image have its turn in each, in the last "
+         "batch, too? (Call `net(batch)`: what goes through `net.forward(batch)` is not seen.)"),
     same("form", "how a batch is prepared: `unsqueeze(1) / 128 - 0.5`"),
-    same("images", "is there a loop over `epochs`? Does every image have its turn in each, in the last batch, "
-         "too? (Call `net(batch)`: what goes through `net.forward(batch)` is not seen.)"),
     nothing("pictures that no image gives", "a roll keeps all pixels; and is each converted once, to "
             "`pixels / 128 - 0.5`, not twice or not at all?"),
     nothing("epochs that lack an image", "a `randperm` for each epoch has every number once"),
-    nothing("pairs of epochs with the same order", "a `randperm` of all images is drawn by `dice` in each epoch"),
-    nothing("images moved in another way", "`randint(-1, 2, …)` draws -1, 0 and 1; and does each epoch move the "
-            "images, or what the last epoch had moved already?", "rolled by -1, 0 or 1 up and left"),
+    nothing("pairs of epochs with the same order", "does `dice` draw a `randperm` of all images for each?",
+            "another order in each epoch"),
+    nothing("images moved in another way", "`randint(-1, 2, …)` draws -1, 0 and 1; and does each epoch "
+            "move the images, or what the last epoch had moved already?", "rolled by -1, 0 or 1 up and left"),
     same("ways to move", "are the moves made at all? Up and left, each by -1, 0 or 1, each drawn on its own"),
     nothing("pairs of epochs with most moves alike", "what is drawn once is frozen: draw in each epoch"),
     nothing("batches with the moves of another batch", "how many moves are drawn? Two for each image of an "
-            "epoch, inside the loop over epochs"),
-    nothing("other batches for the same dice", "does every draw take `generator=dice`?"),
-    nothing("the same batches for other dice", "take the `dice` that is given, no generator or seed of your own"))
+            "epoch, inside the loop over epochs"))
+DICE = (
+    nothing("other batches for the same dice", "does every draw take `generator=dice`?", "the same ones"),
+    nothing("the same batches for other dice", "take the `dice` that is given, not your own", "others"))
 
 
 def learned_from(mine, wanted, case):
@@ -219,9 +221,9 @@ def operators_of_course():
     return trained(course_loop)[-1]
 
 
-EACH_EPOCH, MOVED = BATCHES[1].look, BATCHES[6].look
-LEARNS = ("is it `net` that is trained, in steps enough? A larger batch needs a larger rate, and each label has to "
-          "stay with its image")
+EACH_EPOCH, MOVED = BATCHES[0].look, BATCHES[6].look
+LEARNS = ("is it `net` that is trained, in steps enough? A larger batch needs a larger rate, and each label "
+          "has to stay with its image")
 FEWER = "what is done for each batch, and could be done for all? (Casts by autocast are operators, too.)"
 
 
@@ -288,6 +290,7 @@ class BeatTheCourse(Table, Alone):
 
     rules = (
         *BATCHES,
+        *DICE,
         each(learned_from, "a `backward` for each batch, and for each batch a gradient of its own"),
         each(worse, LEARNS),
         between("operators", lambda wanted, case: (EPOCHS, SHARE * wanted["operators of the course"]),
@@ -336,7 +339,7 @@ class PreparedOnce(Table, Alone):
     why = ("a cache is right for what is always the same, and wrong for what is meant to change. Nothing "
            "fails: the loss even falls faster, for the network learns a few fixed pictures by heart. Look "
            "at what you cache: is anything random above that line?")
-    cases = {"500 images, 4 epochs": (500, 4), "200 images, 6 epochs": (200, 6)}
+    cases = {"200 images, 6 epochs": (200, 6)}
 
     def answer(images, labels, epochs, dice):
         import torch
@@ -351,8 +354,9 @@ class PreparedOnce(Table, Alone):
             yield from zip(moved.split(64), labels[order].split(64), strict=True)
 
     def observe(prepared_once, case):
-        (count, epochs), numbers = case, torch.arange(case[0])
-        images, _ = digits(count)
+        torch.set_num_threads(1)
+        count, epochs = case
+        images, numbers = digits(count)[0], torch.arange(count)
 
         def batches(seed, dice):
             torch.manual_seed(seed)
@@ -378,6 +382,7 @@ class PreparedOnce(Table, Alone):
         same("labels", "the `yield`: pairs (pixels, labels), and labels that are int64, [64]"),
         *BATCHES,
         nothing("labels of another image", "are both put into the same order?"),
+        *DICE,
         same("sizes of the batches", "`split(64)`, on one epoch at a time"),
         between("images converted", lambda wanted, case: (0, case[0]), "what is the same in every epoch?"),
         nothing("calls for each image", "is there a loop over images?"))
