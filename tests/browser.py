@@ -167,13 +167,22 @@ def choose_theme(page, theme):
 
 #: Calls that show what can be moved.
 SHOWS = re.compile(r"\b(\w+_explorer|trace_viewer|launch_panel)\(")
+
+
+def made_here():
+    """The names of the functions that make explorers."""
+    paths = [*(ROOT / "helpers" / "widgets").glob("*.py"), *(ROOT / "notebooks" / "lessons").glob("*/*.py")]
+    modules = "".join(path.read_text(encoding="utf-8") for path in paths)
+    return re.findall(r"^def (\w+_explorer|trace_viewer)\(", modules, re.MULTILINE)
+
+
 #: As each lesson's first cell does; and a cell for every explorer of the course, as small as it can be.
 LOOK = "from helpers.figures import use_course_style\nuse_course_style()\n"
 EXPLORERS = {
     "start methods": ("from lessons.processes.start_methods_explorer import start_method_explorer\n"
                       "start_method_explorer()"),
-    "convergence": ("from lessons.parallel_sgd.convergence_explorer import convergence_explorer, train_grid\n"
-                    "convergence_explorer(train_grid(workers=(1, 2), every=(1, 0), skews=(0.0, 1.0), epochs=2))"),
+    "convergence": ("from lessons.parallel_sgd.convergence_explorer import convergence_explorer\n"
+                    "convergence_explorer()"),
     "pipeline": "from lessons.data_loading.pipeline_explorer import pipeline_explorer\npipeline_explorer(2)",
     "DataParallel": ("from lessons.data_parallel.replicas_explorer import data_parallel_explorer\n"
                      "data_parallel_explorer()"),

@@ -18,6 +18,7 @@ from tests.browser import (
     chromium,
     jupyterlab,
     key_presses,
+    made_here,
     open_and_start,
     open_notebook,
     raised,
@@ -143,7 +144,4 @@ def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_d
 
 
 def test_every_explorer_is_here():
-    modules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "helpers" / "widgets").glob("*.py"))
-    made = re.findall(r"^def (\w+_explorer|trace_viewer)\(", modules, re.MULTILINE)
-    assert {f"{name}(" for name in made} == {re.findall(r"\w+\(", cell.rpartition("\n")[2])[0]
-                                            for cell in EXPLORERS.values()}
+    assert set(made_here()) == {re.findall(r"\w+(?=\()", cell.rpartition("\n")[2])[0] for cell in EXPLORERS.values()}

@@ -67,24 +67,6 @@ def test_more_workers_never_slower_and_prefetching_only_helps_against_stalls():
     assert simulate(4, 8, stalling(20, 42), 15, 42).total < 0.8 * simulate(4, 1, stalling(20, 42), 15, 42).total
 
 
-@pytest.mark.parametrize("arguments, error, said", [
-    ({"num_workers": -1}, ValueError, "num_workers must be 0 or more, not -1"),
-    ({"num_workers": 1.5}, TypeError, "num_workers must be a whole number"),
-    ({"num_workers": True}, TypeError, "num_workers must be a whole number"),
-    ({"prefetch_factor": 0}, ValueError, "prefetch_factor must be 1 or more"),
-    ({"batches": 0}, ValueError, "batches must be 1 or more"),
-    ({"load_ms": -1}, ValueError, "load_ms must be 0 or more"),
-    ({"load_ms": [1, 2]}, ValueError, "load_ms lists 2 batches, but there are 24"),
-    ({"load_ms": "3"}, TypeError, "load_ms must be a number of milliseconds"),
-    ({"compute_ms": float("nan")}, ValueError, "compute_ms must be 0 or more"),
-    ({"start_ms": float("inf")}, ValueError, "start_ms must be 0 or more"),
-    ({"load_ms": 0, "compute_ms": 0}, ValueError, "nothing to see"),
-])
-def test_what_makes_no_sense_is_refused(arguments, error, said):
-    with pytest.raises(error, match=said):
-        simulate(**{"num_workers": 2, **arguments})
-
-
 def drawn(timeline, **settings):
     figure = Figure(figsize=(9, 3))
     draw(figure.subplots(), timeline, "A title", **settings)

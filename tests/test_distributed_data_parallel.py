@@ -79,12 +79,6 @@ def test_four_ranks_still_fit():
         assert ax.transData.transform_path(box).get_extents().width >= number.get_window_extent().width
 
 
-def test_a_collective_without_ranks_is_refused():
-    for before, after in (([], []), ([[1]], [[1], [1]])):
-        with pytest.raises(ValueError, match="lists by rank"):
-            drawn("broadcast", before, after)
-
-
 def test_explorer_answers_quickly():
     explorer = collectives.collectives_explorer({name: (BEFORE, after) for name, after in AFTER.items()}, "gather")
     seen = {explorer.picture.value}

@@ -304,7 +304,8 @@ def test_every_explorer_shows_its_picture_where_there_are_no_ipywidgets(tmp_path
                   f"shown[{name!r}] = [sorted(data), data['image/png'][:4].hex(), more['image/png']['alt']]"]
     lines += ["json.dump(shown, open('shown.json', 'w'))"]
     (tmp_path / "all.py").write_text("\n".join(lines))
-    code, said = run(sys.executable, "all.py", cwd=tmp_path, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    code, said = run(sys.executable, "all.py", cwd=tmp_path, OMP_NUM_THREADS="1",
+                     PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'notebooks'}")
     assert code == 0 and "ipywidgets is not installed here" in said, said
     shown = json.loads((tmp_path / "shown.json").read_text())
     assert list(shown) == list(explorers)

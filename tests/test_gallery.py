@@ -11,12 +11,12 @@ from PIL import Image
 
 from tests.browser import (
     CHROMIUM,
-    EXPLORERS,
     SHOWS,
     choose_theme,
     chromium,
     jupyterlab,
     key_presses,
+    made_here,
     open_and_start,
     scroll_to,
 )
@@ -43,9 +43,7 @@ def test_every_explorer_is_there_with_a_question_and_its_lesson(book):
         if code.cell_type == "code" and (names := SHOWS.findall(code.source)):
             assert re.match(r"## .+\n\n\*\*Ask:\*\* \*.+\?\*\n\n\*\*Move:\*\* ", text.source)
             shown[names[-1]] = re.search(r"\[(\d\d)\]\((\1_\w+\.ipynb)\)", text.source)[2]
-    assert set(shown) >= {SHOWS.findall(source)[-1] for source in EXPLORERS.values()}
-    modules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "helpers" / "widgets").glob("*.py"))
-    assert set(shown) == set(re.findall(r"^def (\w+_explorer|trace_viewer|launch_panel)\(", modules, re.MULTILINE))
+    assert set(shown) == {"launch_panel", *made_here()}
     for name, lesson in shown.items():
         assert f"{name}(" in (ROOT / "notebooks" / lesson).read_text(encoding="utf-8"), f"{name} is not in {lesson}"
 

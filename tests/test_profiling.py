@@ -17,12 +17,12 @@ from tests.test_traces import STEP, two_ranks, written
 
 
 def named(view):
-    """What the bars of the view's figure stand for: by name, the events; how many share a bar."""
-    return {event.name: joined for event, joined in view.shown}
+    """The names of the events that the bars of the view's figure stand for."""
+    return {event.name for event in view.shown}
 
 
 def written_on_bars(view):
-    return [text.get_text() for text in view.ax.texts if text.get_visible()]
+    return [text.get_text() for text in view.ax.texts]
 
 
 def boxes(view):
@@ -37,7 +37,7 @@ def boxes(view):
 def test_every_event_is_a_bar_in_its_row(tmp_path):
     view = View(read(written(tmp_path / "t.json", STEP)))
     view.draw()
-    assert set(named(view)) == {name for name, *_ in STEP} and len(boxes(view)) == len(STEP)
+    assert named(view) == {name for name, *_ in STEP} and len(boxes(view)) == len(STEP)
     kinds = {kind: [(round(1000 * begin), round(1000 * end)) for one, begin, end, _ in boxes(view) if one == kind]
              for kind in view.bars}
     assert kinds == {"a step": [(0, 100)], "other": [(0, 20)], "compute": [(20, 50), (50, 90), (25, 45)],
@@ -59,7 +59,7 @@ def test_a_name_stays_within_its_bar(tmp_path):
         figure.canvas.draw()
         ends = sorted(view.ax.transData.transform((end, 0))[0] for _, _, end, _ in boxes(view))
         for text in view.ax.texts:
-            if text.get_visible() and "…" in text.get_text():
+            if "…" in text.get_text():
                 extent = text.get_window_extent()
                 assert extent.x1 <= next(end for end in ends if end > extent.x0) + 1, text.get_text()
 
@@ -70,8 +70,8 @@ def test_zoom_shows_the_part_that_it_says(tmp_path):
     late = (view.draw(4, 1.0), view.ax.get_xlim(), named(view))
     assert early[1] == pytest.approx((0, 0.025)) and late[1] == pytest.approx((0.075, 0.1))
     assert "load" in early[2] and "aten::mm" not in early[2] and "load" not in late[2] and "gloo:all_reduce" in late[2]
-    for zoom, centre in ((1, 0.0), (1, 1.0), (0.1, 0.5)):
-        view.draw(zoom, centre)
+    for centre in (0.0, 1.0):
+        view.draw(1, centre)
         assert view.ax.get_xlim() == pytest.approx((0, 0.1)), "the whole cannot be moved"
 
 
@@ -120,7 +120,6 @@ def test_ten_thousand_events_are_redrawn_without_lag(large):
     view = View(large)
     view.draw()
     assert len(view.shown) < 6 * 900, "events too short to be seen share a bar"
-    assert sum(joined for _, joined in view.shown) == 12_000, "and none gets lost"
     assert len(view.ax.texts) < 300
 
 
@@ -158,8 +157,8 @@ def profiled(tmp_path_factory):
 def test_table_shows_what_the_profiler_counted(profiled):
     averages, _ = profiled
     table = AveragesTable(averages, rows=3)
-    assert len(table.rows) == 3 and ["Name", "# of Calls", "Self CPU"] == table.columns[:3]
-    [product] = [row for row in table.rows if row[0] == "aten::mm"]
+    assert len(table.table) == 4 and ["Name", "# of Calls", "Self CPU"] == table.table[0][:3]
+    [product] = [row for row in table.table if row[0] == "aten::mm"]
     assert product[1] == "3" and product[4].endswith("%")
     lines = repr(table).splitlines()
     assert len({len(line) for line in lines}) == 1 and lines[0].startswith("Name ")
@@ -167,14 +166,14 @@ def test_table_shows_what_the_profiler_counted(profiled):
     assert [head.get("scope") for head in root.iter("th")] == ["col"] * 6 + ["row"] * 3
     assert all("text-align: left" in head.get("style") for head in root.iter("th") if head.get("scope") == "row")
     memory = AveragesTable(averages, sort_by="self_cpu_memory_usage", memory=True)
-    assert memory.columns[-2:] == ["Self CPU Mem", "CPU Mem"] and memory.rows[0][-1].endswith("MiB")
+    assert memory.table[0][-2:] == ["Self CPU Mem", "CPU Mem"] and memory.table[1][-1].endswith("MiB")
 
 
 def test_names_in_the_table_are_escaped():
     row = SimpleNamespace(key="a<b>", count=1, self_cpu_time_total=5.0, cpu_time_total=2000.0, device_time_total=0)
     table = AveragesTable([row])
     assert "a&lt;b&gt;" in table._repr_html_()
-    assert table.rows == [["a<b>", "1", "5.0 µs", "2.00 ms", "100.0%", "2.00 ms"]]
+    assert table.table[1:] == [["a<b>", "1", "5.0 µs", "2.00 ms", "100.0%", "2.00 ms"]]
 
 
 def test_a_trace_holds_the_memory_over_time(profiled):

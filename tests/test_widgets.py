@@ -57,10 +57,10 @@ def test_the_curve_keeps_its_place_and_is_drawn_only_where_something_is_new(monk
     monkeypatch.setattr(module, "draw_curves", lambda ax, reports: drawings.append([len(rows) for rows in reports]))
     panel = launch_panel("hello.py")
     assert "data:image/png" in panel.curve.value
-    panel._report(0, {"loss": 1.0})
+    panel.reports[0].append({"loss": 1.0})
     for _ in range(3):
         panel._draw("running")
-    panel._report(1, {"loss": 1.0})
+    panel.reports[1].append({"loss": 1.0})
     panel._draw("running", curve_interval=1e9)  # so soon after the last time it waits
     assert drawings == [[0, 0], [1, 0]]
     panel.run()

@@ -1,1 +1,1 @@
-"""Pictures that move: explorers, drawing functions with ipywidgets on top; and what shows a run while it lasts."""
+"""Pictures that move: the explorers' base, those of several lessons, and what shows a run while it lasts."""

@@ -1,31 +1,22 @@
-"""Communication behind compute: `draw_overlap` shows it in real traces, `bucket_explorer` in a model of DDP's buckets.
+"""Communication behind compute: `draw_overlap` shows it in real traces, `bucket_explorer` in a model."""
 
-`simulate` is the model. The notebook measures backward, and a step over a link of given latency and bandwidth, so that
-its prediction can be compared.
-"""
-
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from helpers.figures import ACTIVITIES
 from helpers.instruments import traces as tracing
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import LOOK, Explorer, choice, widgets, wipe
 
-_COMPUTE, _COMMUNICATION = ACTIVITIES["compute"], ACTIVITIES["communication"]
+#: The bucket sizes that the explorer offers, in MB; the last one holds everything.
+SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
 
-# ------------------------------------------------------------------------------------------------------------ the model
 
-
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One backward pass and its all-reduces; times in milliseconds from the beginning of backward."""
 
-    backward: list
-    """[(layer, begin, end)], in the order in which they run: the last layer first."""
-    buckets: list
-    """[(megabytes, ready, begin, end)]: when the bucket's last gradient is there, and when its all-reduce runs."""
+    backward: list  # [(layer, begin, end)], the last layer first
+    buckets: list  # [(megabytes, when its last gradient is there, when its all-reduce begins, and ends)]
 
     @property
     def computed(self):
@@ -46,17 +37,13 @@ class Step:
     def overlap(self):
         """The share of the communication, 0 to 1, that runs while backward computes."""
         hidden = sum(max(0.0, min(end, self.computed) - begin) for _, _, begin, end in self.buckets)
-        return hidden / self.communicated if self.communicated else 0.0
+        return hidden / self.communicated
 
 
 def fill_buckets(megabytes, bucket_mb):
-    """[[place, …], …]: which gradients share a bucket, as DDP fills them, in the order in which they become ready.
+    """[[place, …], …]: which gradients share a bucket, of these `megabytes` in the order of their arrival.
 
-    A bucket is closed by the gradient with which it reaches its size, so it may be larger than that.
-
-    Args:
-        megabytes: The size of each gradient, in the order in which they become ready.
-        bucket_mb: The size at which a bucket is closed.
+    As in DDP, a bucket is closed by the gradient with which it reaches its size. It may be larger than that.
     """
     buckets, size = [[]], 0.0
     for place, megabyte in enumerate(megabytes):
@@ -71,34 +58,13 @@ def fill_buckets(megabytes, bucket_mb):
 def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=1000.0, layers=20):
     """One step's backward with DDP's buckets.
 
-    The model: equal layers run backward from the last to the first, and each one's gradient is ready when the layer is
-    done. Gradients fill buckets in that order. A bucket's all-reduce begins when the bucket is full and the one before
-    it is done; it takes latency plus bytes over bandwidth, and costs the computing nothing.
-
-    Args:
-        bucket_mb: Size at which a bucket is closed, in MB (2**20 bytes, as DDP's `bucket_cap_mb` counts).
-        backward_ms: Milliseconds of a layer's backward.
-        layer_mb: MB of a layer's gradients.
-        latency_ms: Milliseconds that an all-reduce takes however small it is.
-        mb_per_s: MB that an all-reduce gets through in a second, beyond its latency.
-        layers: How many there are.
-
-    Raises:
-        TypeError, ValueError: an argument makes no sense; the message says which.
+    The model: equal layers run backward from the last to the first, `backward_ms` each, and the `layer_mb` of
+    a layer's gradient are ready when it is done. Gradients fill buckets in that order. A bucket's all-reduce
+    begins when the bucket is full and the one before it is done; it takes latency plus bytes over bandwidth,
+    and costs the computing nothing. MB are 2**20 bytes, as DDP's `bucket_cap_mb` counts.
     """
-    if isinstance(layers, bool) or not isinstance(layers, int):
-        raise TypeError(f"layers must be a whole number such as 20, not {layers!r}")
-    if layers < 1:
-        raise ValueError("there must be at least one layer")
-    for name, value in {"bucket_mb": bucket_mb, "backward_ms": backward_ms, "layer_mb": layer_mb,
-                        "latency_ms": latency_ms, "mb_per_s": mb_per_s}.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number, not {value!r}")
-        if not 0 <= value < float("inf") or (value == 0 and name in ("bucket_mb", "mb_per_s")):
-            raise ValueError(f"{name} must be a positive number, not {value}")
-    if backward_ms + layer_mb == 0:
-        raise ValueError("backward_ms and layer_mb are both 0: there is nothing to see")
-    backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms) for place in range(layers)]
+    backward = [(layers - 1 - place, place * backward_ms, (place + 1) * backward_ms)
+                for place in range(layers)]
     buckets, free = [], 0.0
     for members in fill_buckets([layer_mb] * layers, bucket_mb):
         megabytes, ready = len(members) * layer_mb, backward[members[-1]][2]
@@ -108,37 +74,21 @@ def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=
     return Step(backward, buckets)
 
 
-# -------------------------------------------------------------------------------------------- the pictures of the model
-
-#: The bucket sizes that the explorer offers, in MB; the last one holds everything.
-SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
-
-
 def draw(ax, bucket_mb, **model):
-    """Draw the timeline of one backward with buckets of this size: its layers, and the all-reduce of each bucket.
-
-    Args:
-        ax: The axes.
-        bucket_mb: As `simulate` takes it.
-        model: The other arguments of `simulate`.
-    """
+    """Draw the timeline of one backward by `simulate`: its layers, and the all-reduce of each bucket."""
     step = simulate(bucket_mb, **model)
     all_reduces = [(number, begin, end) for number, (_, _, begin, end) in enumerate(step.buckets)]
-    for row, bars, colour, ink in ((0, step.backward, _COMPUTE, "white"), (1, all_reduces, _COMMUNICATION, "#111111")):
-        ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7), facecolors=colour,
-                       edgecolors="white", linewidth=0.6)
+    for row, bars, kind, ink in ((0, step.backward, "compute", "white"),
+                                 (1, all_reduces, "communication", "#111111")):
+        ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7),
+                       facecolors=ACTIVITIES[kind], edgecolors="white", linewidth=0.6)
         for number, begin, end in bars:
             if end - begin > 0.03 * step.total:  # there is room for it
                 ax.text((begin + end) / 2, row, number, ha="center", va="center", color=ink)
     ready = [ready for _, ready, _, _ in step.buckets]
     ax.plot(ready, [0.5] * len(ready), "v", color="#111111", markersize=6, clip_on=False)
-    ax.set(xlim=(0, 1.01 * step.total), ylim=(1.45, -0.45),
-           xlabel="ms since backward began (blue: layers; orange: buckets; ▼: a bucket is full)")
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.set_yticks([0, 1], ["backward", "all-reduce"])
-    ax.tick_params(axis="y", length=0)
-    ax.set_title("One backward, and the all-reduces of its buckets", pad=26)
-    buckets = f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}"
+    ax.set_xlim(0, 1.01 * step.total)
+    buckets = f"{len(step.buckets)} bucket{'s' if len(step.buckets) > 1 else ''}"
     ax.text(0, 1.06, f"{buckets}: step {step.total:.1f} ms, backward {step.computed:.1f} ms, communication "
             f"{step.communicated:.1f} ms, {step.overlap:.0%} hidden", transform=ax.transAxes, va="bottom")
     hidden = step.overlap * step.communicated
@@ -146,30 +96,19 @@ def draw(ax, bucket_mb, **model):
                         f"{step.total:.1f} ms; of the communication, {hidden:.1f} ms are hidden.")
 
 
-def draw_sizes(ax, bucket_mb, measured_ms=None, **model):
-    """Draw the step's time over the size of its buckets: the model as a curve, measurements as points.
-
-    Args:
-        ax: The axes.
-        bucket_mb: The size to be marked.
-        measured_ms: {bucket_mb: milliseconds}: measured steps; or None.
-        model: The other arguments of `simulate`.
-    """
+def draw_sizes(ax, bucket_mb, measured_ms, **model):
+    """Draw the step's time over the size of its buckets: by `simulate`, and as it was measured."""
     steps = {size: simulate(size, **model) for size in sorted({*SIZES, bucket_mb})}
-    ax.plot([SIZES[0], SIZES[-1]], 2 * [steps[bucket_mb].computed], color="C6", linestyle="--", label="backward alone")
-    ax.plot(list(steps), [step.total for step in steps.values()], ".-", color="C0", label="model")
+    totals = [step.total for step in steps.values()]
+    alone = steps[bucket_mb].computed
+    ax.plot([SIZES[0], SIZES[-1]], [alone, alone], "--", color="C6", label="backward alone")
+    ax.plot(list(steps), totals, ".-", color="C0", label="model")
     ax.plot(bucket_mb, steps[bucket_mb].total, "o", color="C0", markersize=11)
+    highest = max(totals)
     if measured_ms:
         ax.plot(list(measured_ms), list(measured_ms.values()), "D", color="#111111", label="measured")
-    if ax.get_xscale() != "log":  # what stays is set once: a slider has to be followed
-        ax.set_xscale("log")
-        ax.minorticks_off()
-        ax.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
-        ax.yaxis.set_major_locator(MaxNLocator(3))
-        ax.set(xlabel="bucket size (MB)", ylabel="step (ms)")
-        points = ", ◆ measured" if measured_ms else ""
-        ax.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
-    ax.set_ylim(0, 1.1 * max([*(step.total for step in steps.values()), *(measured_ms or {0: 0}).values()]))
+        highest = max(highest, *measured_ms.values())
+    ax.set_ylim(0, 1.1 * highest)
 
 
 def _size(megabytes):
@@ -178,58 +117,55 @@ def _size(megabytes):
 
 def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000.0, layers=20, bucket_mb=25,
                     measured_ms=None):
-    """Move the bucket size, the latency and the bandwidth; see how much of the communication hides behind backward.
+    """Bucket explorer: set the bucket size, the latency and the bandwidth; the picture shows backward, the
+    all-reduces, how much of them is hidden, and the step's time for every bucket size.
 
-    Args:
-        backward_ms, layer_mb, layers: As `simulate` takes them.
-        latency_ms, mb_per_s, bucket_mb: The sliders' first values.
-        measured_ms: As `draw_sizes` takes it.
+    The arguments are those of `simulate`, and measured steps, {bucket_mb: milliseconds}.
     """
+    sizes = [(_size(size), size) for size in sorted({*SIZES, bucket_mb})]
+    controls = {
+        "bucket_mb": choice("bucket size, MB", bucket_mb, sizes),
+        "latency_ms": widgets.FloatLogSlider(latency_ms, min=-2, max=1.5, readout_format=".2f",
+                                             description="latency, ms", **LOOK),
+        "mb_per_s": widgets.FloatLogSlider(mb_per_s, min=1, max=5, readout_format=".0f",
+                                           description="MB per second", **LOOK),
+    }
+    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
     figure = Figure(figsize=(9, 5.2), layout="none")
     timeline, curve = figure.add_axes((0.12, 0.6, 0.86, 0.28)), figure.add_axes((0.12, 0.11, 0.86, 0.3))
-    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
+    timeline.set(ylim=(1.45, -0.45),
+                 xlabel="ms since backward began (blue: layers; orange: buckets; ▼: a bucket is full)")
+    timeline.set_yticks([0, 1], ["backward", "all-reduce"])
+    timeline.tick_params(axis="y", length=0)
+    timeline.locator_params(axis="x", nbins=6)
+    timeline.set_title("One backward, and the all-reduces of its buckets", pad=26)
+    curve.set(xscale="log", xlabel="bucket size (MB)", ylabel="step (ms)")
+    curve.minorticks_off()
+    curve.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
+    curve.locator_params(axis="y", nbins=4)
+    points = ", ◆ measured" if measured_ms else ""
+    curve.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
 
     def redraw(bucket_mb, **network):
-        for ax in (timeline, curve):
-            for artist in (*ax.collections, *ax.lines, *ax.texts):
-                artist.remove()  # quicker than `clear`, which makes new axes
+        wipe(timeline, curve)
         draw(timeline, bucket_mb, **network, **model)
         draw_sizes(curve, bucket_mb, measured_ms, **network, **model)
         return figure
 
-    wide = {"style": {"description_width": "150px"}, "layout": {"width": "620px"}}
-    sizes = sorted({*SIZES, bucket_mb})
-    controls = {
-        "bucket_mb": widgets.SelectionSlider(options=[(_size(size), size) for size in sizes], value=bucket_mb,
-                                             description="bucket size, MB", **wide),
-        "latency_ms": widgets.FloatLogSlider(latency_ms, base=10, min=-2, max=1.5, step=0.1, description="latency, ms",
-                                             readout_format=".2f", **wide),
-        "mb_per_s": widgets.FloatLogSlider(mb_per_s, base=10, min=1, max=5, step=0.1, description="MB per second",
-                                           readout_format=".0f", **wide),
-    }
-    return Explorer(controls, redraw,
-                    "Bucket explorer: set the bucket size, the latency and the bandwidth; the picture shows backward, "
-                    "the all-reduces, how much of them is hidden, and the step's time for every bucket size.")
-
-
-# ---------------------------------------------------------------------------------------------------------- real traces
+    return Explorer(controls, redraw, bucket_explorer.__doc__)
 
 
 def draw_overlap(ax, traces, title="When each rank computed, communicated and waited", step=None):
-    """Draw when each rank computed, communicated and waited, from real traces; how long in all stands beside it.
+    """Draw when each rank computed, communicated and waited, and beside it how long in all.
 
     Args:
         ax: The axes; those that share its figure add to the text alternative.
-        traces: One `helpers.instruments.traces.Trace` per rank, or the paths of their files. They are put on one clock.
+        traces: One `Trace` per rank, or the paths of their files.
         title: Said above the picture.
         step: The number of the profiler's step to show, each rank's own; None for all that was recorded.
-
-    Raises:
-        helpers.instruments.traces.TraceError: a file cannot be read, the traces do not belong together, or there is no
-            such step.
     """
-    traces = [trace if isinstance(trace, tracing.Trace) else tracing.read(trace) for trace in traces]
-    traces = tracing.together(traces)
+    traces = tracing.together([trace if isinstance(trace, tracing.Trace) else tracing.read(trace)
+                               for trace in traces])
     if step is not None:
         traces = [trace.step(step) for trace in traces]
     begin = min(trace.span_us[0] for trace in traces)
@@ -245,10 +181,11 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
                      for a, b in tracing.union(trace.busy(kind), (until - begin) / 3000)]
             ax.broken_barh(spans, (y - 0.4, 0.8), facecolors=colour)
             took = f"{1000 * seconds[kind]:,.0f} ms"
-            hidden = f", {overlap:.0%} hidden" if kind == tracing.COMMUNICATION and overlap is not None else ""
-            ax.text(1.01, y, took + hidden, transform=ax.get_yaxis_transform(), va="center")
-            said.append(f"rank {trace.rank}: {kind} {took}{hidden};")
-    ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # one scale for all axes that share x: to the last one's end
+            if kind == tracing.COMMUNICATION and overlap is not None:
+                took += f", {overlap:.0%} hidden"
+            ax.text(1.01, y, took, transform=ax.get_yaxis_transform(), va="center")
+            said.append(f"rank {trace.rank}: {kind} {took};")
+    ax.plot([0, (until - begin) / 1000], [0, 0], alpha=0)  # axes that share x end with the last one
     ax.margins(x=0)
     ax.set(ylim=(max(rows) + 0.6, -0.6), xlabel="ms")
     ax.set_yticks(list(rows), list(rows.values()))

@@ -16,7 +16,7 @@ from helpers.launcher import RankError, launch
 from helpers.launcher.output import clip
 from helpers.widgets.explorer import widgets, with_static
 
-#: Lines of each rank that the panel shows: the last ones. The most ranks, and seconds, that it lets a run have.
+#: Lines of each rank that the panel shows, the last ones; the most ranks and seconds that it lets a run have.
 SHOWN_LINES, MOST_RANKS, TIMEOUT = 6, 4, 120
 #: Seconds between two updates while ranks run: of their lines; and of the curve, which takes a core 50 ms.
 INTERVAL, CURVE_INTERVAL = 0.1, 0.5
@@ -71,9 +71,9 @@ def draw_curves(ax, reports):
 
 
 class LaunchPanel(widgets.VBox):
-    """Controls for a script and its ranks above one box of live output per rank and the curve of what they report."""
+    """Controls for a script and its ranks, a box of live output for each rank, the curve of their losses."""
 
-    def __init__(self, scripts, args=(), nprocs=2, shown=None):
+    def __init__(self, *scripts, args=(), nprocs=2, shown=None):
         """
         Args:
             scripts: Names of scripts in notebooks/lessons/, or paths.
@@ -82,12 +82,14 @@ class LaunchPanel(widgets.VBox):
             shown: A `Run` that the panel shows until its first own.
         """
         self.stop_event, self.thread = threading.Event(), None
-        self.script = widgets.Dropdown(options=list(scripts), description="Script")
+        self.script = widgets.Dropdown(options=scripts, description="Script")
         self.args = widgets.Text(shlex.join(args), description="Arguments")
-        self.nprocs = widgets.BoundedIntText(nprocs, 1, MOST_RANKS, description="Ranks", layout={"width": "150px"})
+        self.nprocs = widgets.BoundedIntText(nprocs, 1, MOST_RANKS, description="Ranks",
+                                             layout={"width": "150px"})
         self.run_button = widgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", icon="stop")
-        self.output, self.curve = widgets.HTML(), widgets.HTML(layout={"min_height": "310px"})  # also while it changes
+        self.output = widgets.HTML()
+        self.curve = widgets.HTML(layout={"min_height": "310px"})  # also while it changes
         self.drawing = threading.Lock()  # one thread at a time can draw a figure
         self.figure = Figure(figsize=(9, 3), layout="none")
         self.axes = self.figure.add_axes((0.08, 0.2, 0.9, 0.68))
@@ -102,8 +104,10 @@ class LaunchPanel(widgets.VBox):
         super().__init__([widgets.HBox(controls, layout={"flex_flow": "row wrap"}), self.output, self.curve])
 
     def run(self):
-        """Start the chosen script in the background, unless one is running. (A button that is disabled while it has the
-        keyboard's focus loses it; so none is.)"""
+        """Start the chosen script in the background, unless one is running.
+
+        No button is disabled meanwhile: it would lose the keyboard's focus.
+        """
         if self.thread is not None and self.thread.is_alive():
             return
         self.stop_event.clear()
@@ -121,14 +125,14 @@ class LaunchPanel(widgets.VBox):
         self.running = f"{script} is running on {ranks} …"
         self._draw(self.running, CURVE_INTERVAL)
         try:
-            run = launch(script, nprocs, shlex.split(args), timeout=TIMEOUT, show=self, on_report=self._report,
-                         stop=self.stop_event)
+            run = launch(script, nprocs, shlex.split(args), timeout=TIMEOUT, show=self,
+                         on_report=lambda rank, row: self.reports[rank].append(row), stop=self.stop_event)
             self._draw(f"{script}: {ranks} finished after {run.seconds:.1f} s.")
         except KeyboardInterrupt:
             self._draw(f"{script}: stopped.")
         except RankError as error:
             self._draw(f"{script}: {error}")
-        except Exception as error:  # refused before it started: say why in the panel, where the button was pressed
+        except Exception as error:  # refused before it started: say why where the button was pressed
             self._draw(f"{script}: {type(error).__name__}: {error}")
 
     # What `launch` calls while the ranks run (see helpers.launcher.output.Quiet).
@@ -143,11 +147,9 @@ class LaunchPanel(widgets.VBox):
     def finish(self, logs):
         self.lines, self.unfinished = [log.splitlines() for log in logs], {}
 
-    def _report(self, rank, row):
-        self.reports[rank].append(row)
-
     def _clear(self, nprocs):
-        self.lines, self.reports, self.unfinished = [[] for _ in range(nprocs)], [[] for _ in range(nprocs)], {}
+        self.lines, self.unfinished = [[] for _ in range(nprocs)], {}
+        self.reports = [[] for _ in range(nprocs)]
         self.in_curve, self.curve_drawn = None, time.monotonic()
 
     def _draw(self, status, curve_interval=0):
@@ -167,6 +169,4 @@ class LaunchPanel(widgets.VBox):
                                f"Launch panel for {', '.join(self.script.options)}", self.figure)
 
 
-def launch_panel(*scripts, **options):
-    """A `LaunchPanel` for these scripts."""
-    return LaunchPanel(scripts, **options)
+launch_panel = LaunchPanel  # called as explorers are

@@ -1,35 +1,32 @@
 """The pipeline simulator: workers load, the device computes; who waits for whom? Models torch's DataLoader.
 
-`simulate` is the model and `draw` the picture. A measurement of `input_pipeline.py` is drawn by the same function.
+`simulate` is the model and `draw` the picture, which also draws what `input_pipeline.py` measured.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from helpers.figures import ACTIVITIES
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import Explorer, slider, wipe
 
 #: Each of these batches takes longer to load than the others, where there are stalls.
 EVERY = 7
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """What happened to each batch, or would happen: times in milliseconds from the moment the epoch was asked for."""
+class Timeline(NamedTuple):
+    """What happened to each batch, or would happen: times in milliseconds since the epoch was asked for."""
 
     num_workers: int
-    loads: list
-    """By batch: (worker, begin, end); the worker is 0 where the main process loads."""
-    computes: list
-    """By batch: (begin, end) of the training step, during which the device is busy."""
+    loads: list  # by batch: (worker, begin, end); the worker is 0 where the main process loads
+    computes: list  # by batch: (begin, end) of the training step, during which the device is busy
 
     @classmethod
     def measured(cls, row):
         """The timeline in a row that `input_pipeline.py` reported."""
-        return cls(row["workers"], [tuple(load) for load in row["loads"]], [tuple(step) for step in row["computes"]])
+        return cls(row["workers"], row["loads"], row["computes"])
 
     @property
     def total(self):
@@ -44,30 +41,21 @@ class Timeline:
     @property
     def waits(self):
         """By batch: (begin, end) of the device's wait for it."""
-        return list(zip([0, *(end for _, end in self.computes)], [begin for begin, _ in self.computes], strict=False))
+        begins, ends = zip(*self.computes, strict=True)
+        return list(zip([0, *ends[:-1]], begins, strict=True))
 
 
 def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batches=24, start_ms=0.0):
     """The timeline of one epoch, as DataLoader would run it.
 
     The model: the main process starts the workers one after another, `start_ms` each, and then asks for
-    `num_workers * prefetch_factor` batches, dealt out to the workers in turn. Each worker loads its batches one by one.
-    The main process takes the batches in order, waits for the next one if it must, asks for one more batch whenever it
-    takes one, and computes. Without workers it loads each batch itself, just before it computes. Every worker has a
-    core of its own, or loads by waiting for a disk; handing a batch over costs nothing.
-
-    Args:
-        num_workers: Workers; 0 for none.
-        prefetch_factor: Batches asked for in advance, per worker; without meaning if there is no worker.
-        load_ms: Milliseconds that loading a batch takes; or a list of them, by batch.
-        compute_ms: Milliseconds of one training step.
-        batches: Batches in the epoch; a list in `load_ms` has so many elements.
-        start_ms: Milliseconds to start a worker.
-
-    Raises:
-        TypeError, ValueError: an argument makes no sense; the message says which.
+    `num_workers * prefetch_factor` batches, dealt out to the workers in turn. Each worker loads its batches
+    one by one, in `load_ms`, which may be a list, by batch. The main process takes the batches in order,
+    waits for the next one if it must, asks for one more batch whenever it takes one, and computes. Without
+    workers it loads each batch itself, just before it computes. Every worker has a core of its own, or loads
+    by waiting for a disk; handing a batch over costs nothing.
     """
-    durations = _checked(num_workers, prefetch_factor, load_ms, compute_ms, batches, start_ms)  # a list, by batch
+    durations = load_ms if isinstance(load_ms, list) else [load_ms] * batches
     started = num_workers * start_ms
     loads, computes, now = [], [], started
     free = [started] * num_workers  # when each worker has done what it was given so far
@@ -86,49 +74,25 @@ def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batc
     return Timeline(num_workers, loads, computes)
 
 
-def _checked(num_workers, prefetch_factor, load_ms, compute_ms, batches, start_ms):
-    """The loading time of each batch, once all arguments make sense."""
-    for name, value, least in (("num_workers", num_workers, 0), ("prefetch_factor", prefetch_factor, 1),
-                               ("batches", batches, 1)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number such as 2, not {value!r}")
-        if value < least:
-            raise ValueError(f"{name} must be {least} or more, not {value}")
-    loads = list(load_ms) if isinstance(load_ms, list | tuple) else [load_ms] * batches
-    if len(loads) != batches:
-        raise ValueError(f"load_ms lists {len(loads)} batches, but there are {batches}")
-    for name, value in (("compute_ms", compute_ms), ("start_ms", start_ms), *(("load_ms", load) for load in loads)):
-        if not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number of milliseconds, not {value!r}")
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{name} must be 0 or more, not {value}")
-    if max(loads) + compute_ms == 0:
-        raise ValueError("load_ms and compute_ms are both 0: there is nothing to see")
-    return loads
-
-
 def stalling(load_ms, batches, times=5):
     """Loading times in which every EVERY-th batch takes `times` times as long as the others."""
-    return [load_ms * (times if batch % EVERY == EVERY - 1 else 1) for batch in range(batches)]
+    return [times * load_ms if batch % EVERY == EVERY - 1 else load_ms for batch in range(batches)]
 
 
-def draw(ax, timeline, title, until=None):
-    """Draw a row for each worker, the batches that lie ready, and the device.
+def draw(ax, timeline, title, until=0):
+    """Draw a row for each worker, the batches that lie ready, and the device, into empty axes.
 
-    Args:
-        ax: Axes to draw into, empty.
-        timeline: A `Timeline`, simulated or measured.
-        title: For example "Measured, two workers".
-        until: Milliseconds at the right edge, so that several pictures have the same scale; at least the total.
+    `until` milliseconds are at the right edge, or the total: several pictures can have the same scale.
     """
-    rows, until = max(1, timeline.num_workers), max(until or 0, timeline.total)
+    rows, until = max(1, timeline.num_workers), max(until, timeline.total)
     ready, device = rows, rows + 1
     names = [f"worker {worker} loads" for worker in range(timeline.num_workers)] or ["main loads"]
 
     def bars(row, spans, colour, words=None):
-        spans = [(begin, end - begin) for begin, end in spans if end > begin]
-        wide = all(length > until / 200 for _, length in spans)  # else edges would hide what they part
-        ax.broken_barh(spans, (row - 0.4, 0.8), facecolor=colour, edgecolor="white", linewidth=0.5 * wide, label=words)
+        spans = [(begin, end - begin) for begin, end in spans]
+        thin = any(0 < length < until / 200 for _, length in spans)  # edges would hide what they part
+        ax.broken_barh([span for span in spans if span[1] > 0], (row - 0.4, 0.8), facecolor=colour,
+                       edgecolor="white", linewidth=0 if thin else 0.5, label=words)
 
     for worker in range(rows):
         own = {batch: span for batch, (by, *span) in enumerate(timeline.loads) if by == worker}
@@ -136,8 +100,8 @@ def draw(ax, timeline, title, until=None):
         _number(ax, own, worker, until)
     at, counts = _ready(timeline)
     most = max(counts)
-    ax.fill_between(at, ready + 0.4, [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts], step="post",
-                    color="C6", linewidth=0)
+    tops = [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts]
+    ax.fill_between(at, ready + 0.4, tops, step="post", color="C6", linewidth=0)
     bars(device, timeline.waits, ACTIVITIES["waiting"], "the device waits")
     bars(device, timeline.computes, ACTIVITIES["compute"], "the device computes")
     _number(ax, dict(enumerate(timeline.computes)), device + 0.62, until)
@@ -149,14 +113,15 @@ def draw(ax, timeline, title, until=None):
     ax.set_title(f"{timeline.total:,.0f} ms; the device is busy {timeline.busy:.0%} of the time", loc="right",
                  fontsize="medium", fontweight="normal")
     if ax.get_legend() is None:
-        ax.legend(loc="upper right", bbox_to_anchor=(1, -0.5 / ax.figure.get_figheight()), ncols=2, borderpad=0)
+        below = -0.5 / ax.figure.get_figheight()
+        ax.legend(loc="upper right", bbox_to_anchor=(1, below), ncols=2, borderpad=0)
     computed = timeline.busy * timeline.total
     ax.figure.set_label(
         f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
-        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device computes for "
-        f"{computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
-        f"{max(end - begin for begin, end in timeline.waits[1:] or timeline.waits):.0f} ms for one batch after the "
-        f"first. At most {most} batch{'es' * (most != 1)} lay ready.")
+        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device "
+        f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
+        f"{max(end - begin for begin, end in timeline.waits[1:]):.0f} ms for one batch after the first. "
+        f"At most {most} batch{'' if most == 1 else 'es'} lay ready.")
 
 
 def _ready(timeline):
@@ -179,35 +144,33 @@ def _number(ax, spans, y, until):
             ax.text(last, y, str(batch), fontsize=9, ha="center", va="center")
 
 
-def pipeline_explorer(num_workers=3, prefetch_factor=2, load_ms=20, compute_ms=14, stall=8):
-    """Move the workers and the times; see how long the device waits.
+def pipeline_explorer(num_workers=3, prefetch_factor=2):
+    """Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each
+    worker's loading, the batches that lie ready, and when the device computes or waits.
 
-    By default every EVERYth batch stalls, and the workers are quick enough on average: then `prefetch_factor` matters.
+    At first some batches stall, and the workers are quick enough on average: then `prefetch_factor` matters.
     """
-    wide = {"style": {"description_width": "170px"}, "layout": {"width": "600px"}}
     controls = {
-        "num_workers": widgets.IntSlider(num_workers, 0, 8, description="num_workers", **wide),
-        "prefetch_factor": widgets.IntSlider(prefetch_factor, 1, 8, description="prefetch_factor", **wide),
-        "load_ms": widgets.IntSlider(load_ms, 1, 100, description="load a batch, ms", **wide),
-        "stall": widgets.IntSlider(stall, 1, 10, description=f"every {EVERY}th takes × as long", **wide),
-        "compute_ms": widgets.IntSlider(compute_ms, 1, 100, description="compute, ms", **wide),
-        "start_ms": widgets.IntSlider(10, 0, 200, 10, description="start a worker, ms", **wide),
+        "num_workers": slider("num_workers", num_workers, 0, 8),
+        "prefetch_factor": slider("prefetch_factor", prefetch_factor, 1, 8),
+        "load_ms": slider("load a batch, ms", 20, 1, 100),
+        "stall": slider(f"every {EVERY}th takes × as long", 8, 1, 10),
+        "compute_ms": slider("compute, ms", 14, 1, 100),
+        "start_ms": slider("start a worker, ms", 10, 0, 200, 10),
     }
     figure = Figure(figsize=(9, 4.6), layout="none")
     ax = figure.add_axes((0.17, 0.15, 0.81, 0.77))
     note = figure.text(0.01, 0.02, "", fontsize="small")
 
-    def drawn(num_workers, prefetch_factor, load_ms, stall, compute_ms, start_ms, batches=24):
-        loads = stalling(load_ms, batches, stall)
-        for artist in (*ax.collections, *ax.texts):  # axes and legend stay: that is quicker than `ax.clear()`
-            artist.remove()
-        timeline, most = (simulate(num_workers, factor, loads, compute_ms, batches, start_ms)
+    def redraw(num_workers, prefetch_factor, load_ms, stall, compute_ms, start_ms):
+        loads = stalling(load_ms, 24, stall)
+        timeline, most = (simulate(num_workers, factor, loads, compute_ms, start_ms=start_ms)
                           for factor in (prefetch_factor, controls["prefetch_factor"].max))
-        draw(ax, timeline, f"{num_workers or 'no'} worker{'s' * (num_workers != 1)}, simulated")
-        note.set_text("A larger prefetch_factor changes nothing here." * (timeline.total <= most.total))
+        wipe(ax)
+        draw(ax, timeline, f"{num_workers or 'no'} worker{'' if num_workers == 1 else 's'}, simulated")
+        enough = timeline.total <= most.total
+        note.set_text("A larger prefetch_factor changes nothing here." if enough else "")
         figure.set_label(f"{figure.get_label()} {note.get_text()}".rstrip())
         return figure
 
-    return Explorer(controls, drawn,
-                    "Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each "
-                    "worker's loading, the batches that lie ready, and when the device computes or waits.")
+    return Explorer(controls, redraw, pipeline_explorer.__doc__)

@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import Explorer, buttons
 
 #: What each collective is for, in a line.
 WORDS = {
@@ -26,25 +26,19 @@ _ARROW, _GAP = 1.6, 0.25  # room between before and after, and between parts, in
 
 
 def draw(ax, name, before, after):
-    """Draw what the ranks held before a collective, and what they hold after it: a row of boxes for each rank.
+    """Draw what the ranks held before a collective, one of WORDS, and what they hold after it.
 
     Args:
-        ax: The axes.
-        name: What it is called; WORDS explains those that it knows.
-        before: By rank, the numbers that it held; every number in one rank only, so that its colour shows its origin.
-        after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None for nothing.
-
-    Raises:
-        ValueError: there is no rank, or `after` is of other ranks than `before`.
+        before: By rank, the numbers that it held; each in one rank only, so that colours show origins.
+        after: By rank, what it held afterwards: a list of numbers, a list of such lists, or None.
     """
-    if not before or len(before) != len(after):
-        raise ValueError(f"before and after are lists by rank, of {len(before)} and {len(after)} ranks")
     origin = {number: rank for rank, numbers in enumerate(before) for number in numbers}
     middle, boxes = len(before[0]) + _ARROW, []  # boxes: (x, rank, number)
-    right = middle + len(before) * (len(before[0]) + _GAP)  # all collectives to one scale: room for all_gather
+    right = middle + len(before) * (len(before[0]) + _GAP)  # one scale for all: room for all_gather
     for rank, numbers in enumerate(before):
         boxes += [(x, rank, number) for x, number in enumerate(numbers)]
-        ax.annotate("", (middle - 0.3, rank), (middle - _ARROW + 0.2, rank), arrowprops={"arrowstyle": "-|>", "lw": 2})
+        begin, end = (middle - _ARROW + 0.2, rank), (middle - 0.3, rank)
+        ax.annotate("", end, begin, arrowprops={"arrowstyle": "-|>", "lw": 2})
         if after[rank] is None:
             ax.text(middle, rank, "nothing", va="center")
         x = middle
@@ -52,11 +46,11 @@ def draw(ax, name, before, after):
             boxes += [(x + place, rank, number) for place, number in enumerate(part)]
             x += len(part) + _GAP
     fills = [_fill(origin.get(number)) for _, _, number in boxes]
-    ax.add_collection(PatchCollection([Rectangle((x, rank - 0.36), 0.92, 0.72) for x, rank, _ in boxes],
-                                      facecolors=fills, edgecolors="#555555"))
+    rectangles = [Rectangle((x, rank - 0.36), 0.92, 0.72) for x, rank, _ in boxes]
+    ax.add_collection(PatchCollection(rectangles, facecolors=fills, edgecolors="#555555"))
     for (x, rank, number), fill in zip(boxes, fills, strict=True):
-        ax.text(x + 0.46, rank, f"{number:g}", ha="center", va="center", fontsize=min(12, 200 / right),
-                color="white" if fill == SUM else "#111111", fontweight="bold" if fill == SUM else "normal")
+        look = {"color": "white", "fontweight": "bold"} if fill == SUM else {"color": "#111111"}
+        ax.text(x + 0.46, rank, f"{number:g}", ha="center", va="center", size=min(12, 200 / right), **look)
     ax.set(xlim=(-0.1, right), ylim=(len(before) - 0.5, -0.5))
     after_ends = max(middle + 1, *(x + 1 for x, _, _ in boxes))
     ax.set_xticks([len(before[0]) / 2, (middle + after_ends) / 2], ["before", "after"])
@@ -65,45 +59,42 @@ def draw(ax, name, before, after):
     ax.spines[:].set_visible(False)
     ax.grid(visible=False)
     ax.set_title(name, pad=26)
-    ax.text(0, 1.03, WORDS.get(name, ""), transform=ax.transAxes, va="bottom")
+    ax.text(0, 1.03, WORDS[name], transform=ax.transAxes, va="bottom")
     ranks = "; ".join(f"rank {rank} held {_said(numbers)} and then {_said(after[rank])}"
                       for rank, numbers in enumerate(before))
     ax.figure.set_label(f"{name}: {ranks}")
 
 
 def _said(held):
-    return "nothing" if held is None else " | ".join(", ".join(f"{n:g}" for n in part) for part in _parts(held))
+    return " | ".join(", ".join(f"{number:g}" for number in part) for part in _parts(held)) or "nothing"
 
 
 def _parts(held):
     """What a rank holds, as a list of lists of numbers."""
     if held is None:
         return []
-    return held if held and isinstance(held[0], list | tuple) else [held]
+    return held if isinstance(held[0], list | tuple) else [held]
 
 
 def _fill(rank):
     """A light tone of the rank's colour; SUM where the number comes from no single rank."""
-    return SUM if rank is None else tuple(1 - 0.35 * (1 - tone) for tone in to_rgb(f"C{rank % 7}"))
+    return SUM if rank is None else tuple(1 - 0.35 * (1 - tone) for tone in to_rgb(f"C{rank}"))
 
 
 def collectives_explorer(results, name):
-    """Choose a collective; see what every rank held before and after it.
+    """Laboratory of collectives: choose one; the picture shows the numbers that every rank held before and
+    after it, coloured by the rank they come from; sums are dark.
 
-    Args:
-        results: {name: (before, after)}, as `draw` takes them, from real ranks.
-        name: The one to begin with.
+    `results` are {name: (before, after)}, as `draw` takes them; `name` is the one to begin with.
     """
     figure = Figure(figsize=(9, 2.8), layout="none")
-    ax = figure.subplots(gridspec_kw={"left": 0.08, "right": 0.99, "bottom": 0.1, "top": 0.8})
+    ax = figure.add_axes((0.08, 0.1, 0.91, 0.7))
+    choice = buttons("collective", results)
+    choice.value = name
 
     def redraw(name):
         ax.clear()
         draw(ax, name, *results[name])
         return figure
 
-    controls = {"name": widgets.ToggleButtons(options=list(results), value=name, description="collective",
-                                              style={"button_width": "130px"})}
-    return Explorer(controls, redraw,
-                    "Laboratory of collectives: choose one; the picture shows the numbers that every rank held before "
-                    "and after it, coloured by the rank they come from; sums are dark.")
+    return Explorer({"name": choice}, redraw, collectives_explorer.__doc__)

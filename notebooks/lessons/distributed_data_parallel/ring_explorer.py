@@ -1,10 +1,7 @@
-"""The ring all-reduce, step by step: who holds which partial sum, who sends what to whom, and how much in all.
-
-`ring_states` runs the algorithm; the picture and the explorer only show its states.
-"""
+"""The ring all-reduce, step by step: who holds which partial sum, who sends what to whom, how much in all."""
 
 import itertools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy
 from matplotlib import colormaps
@@ -12,79 +9,58 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import Explorer, slider, wipe
 
 BEFORE, REDUCE_SCATTER, ALL_GATHER = "before", "reduce-scatter", "all-gather"
 #: Size of the tensor, for the amounts of data.
 MEGABYTES = 100
 
 
-@dataclass(frozen=True)
-class RingState:
+class RingState(NamedTuple):
     """What all ranks hold after one step."""
 
-    phase: str
-    """BEFORE, REDUCE_SCATTER or ALL_GATHER."""
-    chunks: list
-    """chunks[rank][chunk]: the list of numbers that the rank holds in that chunk."""
-    summed: list
-    """summed[rank][chunk]: the set of the ranks whose numbers are summed up in it."""
-    sends: list
-    """What was sent in the step: [(sender, receiver, chunk)], one per rank; empty before the first step."""
-    sent: list
-    """By rank: how many numbers it has sent so far."""
+    phase: str  # BEFORE, REDUCE_SCATTER or ALL_GATHER
+    chunks: list  # chunks[rank][chunk]: the list of numbers that the rank holds in that chunk
+    summed: list  # summed[rank][chunk]: the set of the ranks whose numbers are summed up in it
+    sends: list  # what was sent in the step: [(sender, receiver, chunk)]
+    sent: list  # by rank: how many numbers it has sent so far
 
 
 def ring_states(values):
-    """Run a ring all-reduce (sum) over `values`, and return the state before it and after each of its 2(N-1) steps.
+    """Sum `values`, the numbers of each rank, in a ring; return the state before, and after each step.
 
-    Reduce-scatter: in each step every rank sends a chunk to its right neighbour, which adds it to its own. After N-1
-    steps every rank holds one chunk of the whole sum. All-gather: the finished chunks go round, N-1 steps again.
-
-    Args:
-        values: By rank, its numbers; equally many in each rank. Any number of ranks from 1 up.
+    Reduce-scatter: in each step every rank sends a chunk to its right neighbour, which adds it to its own.
+    After N-1 steps every rank holds one chunk of the whole sum. All-gather: these go round, N-1 steps again.
     """
     ranks = len(values)
     chunks = [[part.tolist() for part in numpy.array_split(numbers, ranks)] for numbers in values]
-    summed = [[frozenset([rank])] * ranks for rank in range(ranks)]
-    sent = [0] * ranks
-    states = [_state(BEFORE, chunks, summed, [], sent)]
+    states = [RingState(BEFORE, chunks, [[{rank}] * ranks for rank in range(ranks)], [], [0] * ranks)]
     for step in range(2 * (ranks - 1)):
-        adds = step < ranks - 1
+        phase = REDUCE_SCATTER if step < ranks - 1 else ALL_GATHER
+        _, old, whose, _, sent = states[-1]
+        chunks, summed, sent = [list(row) for row in old], [list(row) for row in whose], list(sent)
         sends = [(rank, (rank + 1) % ranks, (rank - step) % ranks) for rank in range(ranks)]
-        packets = [(chunks[rank][chunk], summed[rank][chunk]) for rank, _, chunk in sends]  # all at the same moment
-        for (sender, receiver, chunk), (numbers, whose) in zip(sends, packets, strict=True):
-            if adds:
-                numbers = [own + come for own, come in zip(chunks[receiver][chunk], numbers, strict=True)]
-                whose = summed[receiver][chunk] | whose
-            chunks[receiver][chunk], summed[receiver][chunk] = numbers, whose
-            sent[sender] += len(numbers)
-        states.append(_state(REDUCE_SCATTER if adds else ALL_GATHER, chunks, summed, sends, sent))
+        for sender, receiver, chunk in sends:
+            chunks[receiver][chunk], summed[receiver][chunk] = old[sender][chunk], whose[sender][chunk]
+            if phase == REDUCE_SCATTER:
+                pairs = zip(old[receiver][chunk], old[sender][chunk], strict=True)
+                chunks[receiver][chunk] = [own + come for own, come in pairs]
+                summed[receiver][chunk] = whose[receiver][chunk] | whose[sender][chunk]
+            sent[sender] += len(old[sender][chunk])
+        states.append(RingState(phase, chunks, summed, sends, sent))
     return states
 
 
-def _state(phase, chunks, summed, sends, sent):
-    return RingState(phase, [list(row) for row in chunks], [list(row) for row in summed], sends, list(sent))
-
-
-# ---------------------------------------------------------------------------------------------------------- the picture
-
-_HIGH, _WIDE = 0.52, 0.84  # of a box, in rows and columns
+_HIGH, _WIDE = 0.52, 0.84  # of a box in the picture, in rows and columns
 
 
 def example(ranks):
-    """Numbers that show where they come from: rank 0 holds 1, 2, 3 …, rank 1 holds 10, 20, 30 …, and so on."""
+    """Numbers that show where they come from: rank 0 holds 1, 2, 3 …, rank 1 holds 10, 20, 30 …"""
     return [[(chunk + 1) * 10**rank for chunk in range(ranks)] for rank in range(ranks)]
 
 
 def draw(ax, ranks, step):
-    """Draw what the ranks hold after a step: a row of chunks for each, and arrows for what was sent in the step.
-
-    Args:
-        ax: The axes.
-        ranks: 2 to 6.
-        step: 0 (before) to 2(ranks-1).
-    """
+    """Draw what 2 to 6 ranks hold after a step, a row of chunks for each, and what was sent in it."""
     states = ring_states(example(ranks))
     state = states[step]
     arrived = {(receiver, chunk) for _, receiver, chunk in state.sends}
@@ -106,18 +82,20 @@ def draw(ax, ranks, step):
     ax.text(-0.5, ranks - 0.2, "darker: more ranks summed up · ✔: the sum of all", va="top")
     ax.set(xlim=(-0.5, ranks - 0.5), ylim=(ranks - 0.2, -0.75))
     ax.set_axis_off()  # ticks would take half of the time
-    ax.set_title(f"Step {step} of {len(states) - 1}: {state.phase}" if step else
-                 f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks", x=-0.08, y=1, pad=46)
-    ax.annotate(_explained(ranks, step, state), (-0.08, 1), xytext=(0, 26), xycoords="axes fraction",
-                textcoords="offset points")
+    title = f"Step {step} of {len(states) - 1}: {state.phase}"
+    if state.phase == BEFORE:
+        title = f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks"
+    ax.set_title(title, x=-0.08, y=1, pad=46)
+    ax.annotate(_explained(ranks, step, state), (-0.08, 1), (0, 26), "axes fraction", "offset points")
     ax.figure.set_label(f"Ring all-reduce of {ranks} ranks, step {step} of {len(states) - 1}, {state.phase}: "
-                        f"{known.count(ranks)} of {ranks * ranks} chunks hold the whole sum; each rank has sent "
-                        f"{state.sent[0] / ranks:.2f} tensors.")
+                        f"{known.count(ranks)} of {ranks * ranks} chunks hold the whole sum; each rank has "
+                        f"sent {state.sent[0] / ranks:.2f} tensors.")
 
 
 def _explained(ranks, step, state):
-    if not step:
-        return "Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: a sum shows by its digits which ranks are in it."
+    if state.phase == BEFORE:
+        return ("Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: "
+                "a sum shows by its digits which ranks are in it.")
     if state.phase == REDUCE_SCATTER:
         end = " Each now holds one finished chunk." if step == ranks - 1 else ""
         return f"Each sent a chunk to its right neighbour, which added it to its own.{end}"
@@ -126,7 +104,7 @@ def _explained(ranks, step, state):
 
 
 def _arrows(ax, sends, ranks):
-    """From each sender's box down to the receiver's; from the last rank out at the bottom, and in at the top."""
+    """From each sender's box down to the receiver's; from the last rank out at the bottom, in at the top."""
     spans = []  # (x, from y, to y); all of them go down
     for sender, receiver, chunk in sends:
         if receiver > sender:
@@ -135,50 +113,38 @@ def _arrows(ax, sends, ranks):
             spans += [(chunk, ranks - 1 + _HIGH / 2, ranks - 0.35), (chunk, -0.7, -_HIGH / 2)]
             ax.text(chunk, ranks - 0.5, f"  to rank {receiver}  ", va="center",
                     ha="right" if chunk == ranks - 1 else "left")
-    if spans:  # two artists for all arrows: one for each would take a third of the time
-        xs, begins, ends = zip(*spans, strict=True)
-        tips = [end - 0.1 for end in ends]
-        ax.vlines(xs, begins, tips, colors="C1", linewidths=2.5)
-        ax.plot(xs, tips, "v", color="C1", markersize=7)
+    for x, begin, end in spans:
+        ax.plot([x, x], [begin, end - 0.1], "-v", color="C1", linewidth=2.5, markersize=7, markevery=[1])
 
 
 def draw_amounts(ax, ranks, step):
-    """Draw how much each rank has sent after a step, beside what it is in the end, and what the naive way sends.
-
-    Args:
-        ax: The axes.
-        ranks, step: As `draw` takes them.
-    """
+    """Draw how much each rank has sent after a step, beside the end's amount, and the naive way's."""
     sent = ring_states(example(ranks))[step].sent[0] / ranks
     rows = {"sent so far": sent, f"in the end, 2·({ranks}−1)/{ranks}": 2 * (ranks - 1) / ranks,
             "naive, all to all others": ranks - 1}
-    ax.barh(range(3), list(rows.values()), color=["C0", "C4", "C6"])
-    most = max(rows.values())
-    for y, (name, amount) in enumerate(rows.items()):
-        ax.text(-0.02 * most, y, name, ha="right", va="center")
-        ax.text(amount + 0.02 * most, y, f"{amount:.2f} tensors, {amount * MEGABYTES:.0f} MB", va="center")
-    ax.set(xlim=(0, 1.45 * most), ylim=(2.6, -0.6))
-    ax.set_axis_off()  # the bars carry their amounts
+    bars = ax.barh(range(3), list(rows.values()), color=["C0", "C4", "C6"])
+    said = [f"{amount:.2f} tensors, {amount * MEGABYTES:.0f} MB" for amount in rows.values()]
+    ax.bar_label(bars, said, padding=6)
+    ax.set_yticks(range(3), list(rows))
+    ax.set(xlim=(0, 1.45 * max(rows.values())), ylim=(2.6, -0.6))
     ax.set_title(f"Sent by each rank, of a tensor of {MEGABYTES} MB")
 
 
 def ring_explorer():
-    """Step through a ring all-reduce of 2 to 6 ranks."""
+    """Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's chunks
+    with their partial sums, what is sent in the step, and how much each rank has sent."""
+    ranks, step = slider("ranks", 4, 2, 6), slider("step", 2, 0, 6)
+    ranks.observe(lambda change: setattr(step, "max", 2 * (change["new"] - 1)), names="value")
     figure = Figure(figsize=(9, 5.4), layout="none")
     ring, amounts = figure.add_axes((0.08, 0.31, 0.91, 0.53)), figure.add_axes((0.24, 0.02, 0.75, 0.18))
+    amounts.spines[:].set_visible(False)
+    amounts.xaxis.set_visible(False)
+    amounts.tick_params(length=0)
 
     def redraw(ranks, step):
-        for ax in (ring, amounts):
-            for artist in (*ax.collections, *ax.patches, *ax.lines, *ax.texts):
-                artist.remove()  # quicker than `clear`, which makes new axes
+        wipe(ring, amounts)
         draw(ring, ranks, step)
         draw_amounts(amounts, ranks, step)
         return figure
 
-    wide = {"style": {"description_width": "120px"}, "layout": {"width": "600px"}}
-    controls = {"ranks": widgets.IntSlider(4, 2, 6, description="ranks", **wide),
-                "step": widgets.IntSlider(2, 0, 6, description="step", **wide)}
-    controls["ranks"].observe(lambda change: setattr(controls["step"], "max", 2 * (change["new"] - 1)), names="value")
-    return Explorer(controls, redraw,
-                    "Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's "
-                    "chunks with their partial sums, what is sent in the step, and how much each rank has sent.")
+    return Explorer({"ranks": ranks, "step": step}, redraw, ring_explorer.__doc__)

@@ -1,12 +1,11 @@
 """The loss-scale explorer: where real gradients lie in fp16, and how a scale moves them."""
 
-import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
 
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import Explorer, slider
 
 #: What fp16 makes of numbers, by size: {words: (from this power of two, up to that one, the colour)}.
 _ZONES = {"becomes 0": (-60, -25, "C1"), "subnormal": (-25, -14, "C5"), "kept": (-14, 16, "C0"),
@@ -14,62 +13,39 @@ _ZONES = {"becomes 0": (-60, -25, "C1"), "subnormal": (-25, -14, "C5"), "kept": 
 _LOW, _HIGH = -60, 24
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """What becomes of gradients in fp16, each a share from 0 to 1 of those that are not 0 to begin with."""
 
-    lost: float
-    """Becomes 0."""
-    subnormal: float
-    """Keeps only some of its bits."""
-    overflow: float
-    """Becomes infinite."""
+    lost: float  # becomes 0
+    subnormal: float  # keeps only some of its bits
+    kept: float
+    overflow: float  # becomes infinite
 
 
 def shares(gradients, scale=1.0):
-    """What becomes of `gradients`, a tensor of any shape, times `scale` in fp16, as `Shares`.
-
-    Raises ValueError where there is nothing to count: no gradients, all 0, some not finite, or no positive scale.
-    """
-    _check(gradients, scale)
+    """What becomes of `gradients`, a tensor of any shape, times `scale` in fp16."""
     scaled = (gradients[gradients != 0].float() * scale).half().abs()
-    info = torch.finfo(torch.float16)
-    counts = (scaled == 0, (scaled > 0) & (scaled < info.smallest_normal), scaled.isinf())
-    return Shares(*(count.float().mean().item() for count in counts))
-
-
-def _check(gradients, scale):
-    if not 0 < scale < math.inf:
-        raise ValueError(f"the scale must be a positive, finite number such as 65536, not {scale}")
-    if not gradients.isfinite().all():
-        raise ValueError("some gradients are inf or NaN: their place in a histogram is nowhere")
-    if not gradients.any():
-        raise ValueError("there are no gradients, or all of them are 0")
+    smallest = torch.finfo(torch.float16).smallest_normal
+    lost, overflow = scaled == 0, scaled.isinf()
+    normal = (scaled >= smallest) & ~overflow
+    subnormal = (scaled < smallest) & ~lost
+    return Shares(*(part.float().mean().item() for part in (lost, subnormal, normal, overflow)))
 
 
 def histogram(gradients):
     """{k: share of the gradients, zeros left out, whose absolute value is from 2**k to 2**(k+1)}."""
-    _check(gradients, 1.0)
     powers = gradients[gradients != 0].double().abs().log2().floor().int()
     values, counts = powers.unique(return_counts=True)
     return dict(zip(values.tolist(), (counts / counts.sum()).tolist(), strict=True))
 
 
 def draw(ax, gradients, log2_scale=0):
-    """Draw a histogram of `gradients` times 2**log2_scale, and what fp16 makes of it.
-
-    Raises ValueError as `shares` does.
-    """
-    _draw(ax, histogram(gradients), shares(gradients, 2.0**log2_scale), log2_scale)
-
-
-def _draw(ax, bars, part, log2_scale):
-    kept = 1 - part.lost - part.subnormal - part.overflow
-    said = [f"{words}: {_percent(share)}" for words, share in
-            zip(_ZONES, (part.lost, part.subnormal, kept, part.overflow), strict=True)]
-    for label, (low, high, colour) in zip(said, _ZONES.values(), strict=True):
+    """Draw a histogram of `gradients` times 2**log2_scale, and what fp16 makes of it."""
+    bars, parts, said = histogram(gradients), shares(gradients, 2.0**log2_scale), []
+    for (words, (low, high, colour)), share in zip(_ZONES.items(), parts, strict=True):
+        said.append(f"{words}: {_percent(share)}")
         heights = [100 * bars.get(power - log2_scale, 0) for power in range(low, high)]
-        ax.stairs(heights, range(low, high + 1), fill=True, color=colour, label=label)
+        ax.stairs(heights, range(low, high + 1), fill=True, color=colour, label=said[-1])
         ax.axvspan(low, high, color=colour, alpha=0.1, lw=0)
     ax.set(xlim=(_LOW, _HIGH), ylim=(0, 108 * max(bars.values())), ylabel="% of the gradients",
            xlabel="size of a gradient times the scale")
@@ -82,25 +58,19 @@ def _draw(ax, bars, part, log2_scale):
 
 def _percent(share):
     """A single gradient that overflows spoils a step: it must not read 0.0%."""
-    return "none" if share <= 0 else "under 0.1%" if share < 0.001 else f"{share:.1%}"
+    return "none" if share == 0 else "under 0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def loss_scale_explorer(gradients, log2_scale=0):
-    """Move the scale; see how many of `gradients`, a tensor, fp16 loses below and above.
-
-    Raises ValueError as `shares` does.
-    """
-    bars, values = histogram(gradients), gradients[gradients != 0].flatten()
-    slider = widgets.IntSlider(log2_scale, 0, 40, description="log2 of the scale",
-                               style={"description_width": "150px"}, layout={"width": "600px"})
+    """Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real gradients,
+    and which of them become 0, subnormal or infinite in fp16."""
     figure = Figure(figsize=(9, 3.4), layout="none")
     ax = figure.add_axes((0.08, 0.17, 0.89, 0.73))
 
     def redraw(log2_scale):
         ax.clear()
-        _draw(ax, bars, shares(values, 2.0**log2_scale), log2_scale)
+        draw(ax, gradients, log2_scale)
         return figure
 
-    return Explorer({"log2_scale": slider}, redraw,
-                    "Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real "
-                    "gradients, and which of them become 0, subnormal or infinite in fp16.")
+    controls = {"log2_scale": slider("log2 of the scale", log2_scale, 0, 40)}
+    return Explorer(controls, redraw, loss_scale_explorer.__doc__)

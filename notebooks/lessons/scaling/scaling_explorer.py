@@ -1,14 +1,15 @@
 """The scaling explorer: tokens per second by GPUs, against published rows, and what a step's time goes into.
 
-The model is data parallelism of a fixed batch, as in table A of data/records/published_scaling.json: computing shrinks
-with the GPUs, an all-reduce of float32 gradients is added at the bandwidth published for that many GPUs. Its errors
-against the published rows are drawn, whatever the sliders say: they are those of the published setting.
+The model is data parallelism of a fixed batch, as in table A of data/records/published_scaling.json:
+computing shrinks with the GPUs, an all-reduce of float32 gradients is added at the bandwidth published for
+that many GPUs. Its errors against the published rows stand below, whatever the sliders say: they are those of
+the published setting.
 """
 
 from matplotlib.figure import Figure
 
 from helpers.instruments import costs
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import Explorer, buttons, choice, slider, wipe
 
 _A = costs.published()["A"]
 BATCH, LENGTH = _A["batch"], _A["length"]
@@ -16,6 +17,7 @@ ALL_REDUCE = {int(gpus): 1e9 * gb for gpus, gb in _A["all_reduce"].items()}
 GPUS = tuple(gpus for gpus in ALL_REDUCE if gpus <= BATCH)  # one text for each GPU at least
 PUBLISHED = {"1.34B": "1.34B ZeRO-0", "3.57B": "3.57B ZeRO-1"}
 MODELS = ("1.34B", "3.57B", "8.86B")
+BANDWIDTHS = {"¼ ×": 0.25, "½ ×": 0.5, "1 × published": 1, "2 ×": 2, "4 ×": 4, "8 ×": 8}
 
 
 def shape(model):
@@ -47,16 +49,16 @@ def computing(model, batch=BATCH):
 def step(model, gpus, faster=1.0, overlap=0.0, batch=BATCH):
     """Seconds of a step: (computing, communication that computing does not hide).
 
-    overlap: the share of computing, 0 to 1, behind which communication can hide. Gradients exist in backward only,
-        which is two thirds of it: the slider ends at 65 %.
+    overlap: the share of computing, 0 to 1, behind which communication can hide. Gradients exist in backward
+        only, which is two thirds of it: the slider ends at 65 %.
     """
     compute = computing(model, batch) / gpus
     return compute, max(0.0, communication(model, gpus, faster) - overlap * compute)
 
 
-def tokens(model, gpus, **how):
+def tokens(model, gpus, batch=BATCH, **how):
     """Tokens per second of each GPU; `how` as for `step`."""
-    return how.get("batch", BATCH) * LENGTH / gpus / sum(step(model, gpus, **how))
+    return batch * LENGTH / gpus / sum(step(model, gpus, batch=batch, **how))
 
 
 def errors(model):
@@ -64,69 +66,49 @@ def errors(model):
     return {gpus: tokens(model, gpus) / real - 1 for gpus, real in published(model).items() if gpus > 8}
 
 
-class _Chart:
-    """One figure, whose lines and bars are moved."""
-
-    def __init__(self):
-        self.figure = Figure(figsize=(10, 4), layout="constrained")
-        self.left, self.right = self.figure.subplots(1, 2, width_ratios=(3, 2))
-        places, names = range(len(GPUS)), [str(gpus) for gpus in GPUS]
-        (self.line,) = self.left.plot(places, [0] * len(GPUS), label="model, as set")
-        (self.points,) = self.left.plot([], [], "o", color="black", label="published, as it was")
-        self.left.set(title="Tokens/s of each GPU", xlabel="GPUs", ylabel="tokens/s")
-        self.left.set_xticks(places, names)
-        self.legend = self.left.legend(loc="lower left")
-        self.compute = self.right.bar(places, [0] * len(GPUS), label="computing")
-        self.wait = self.right.bar(places, [0] * len(GPUS), label="waiting for the network")
-        self.right.set(title="Where a step's time goes", xlabel="GPUs", ylabel="% of the step", ylim=(0, 100))
-        self.right.set_xticks(places, names)
-        self.right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
-        self.note = self.figure.text(0.01, 0.01, " ", fontsize=11)
-        self.figure.get_layout_engine().set(rect=(0, 0.06, 1, 0.94))
-        self.left.set_ylim(0, 50000)
-        self.figure.draw_without_rendering()
-        self.figure.set_layout_engine("none")  # laid out once, for that is slow
-
-    def draw(self, model, bandwidth, overlap, batch):
-        how = {"faster": bandwidth, "overlap": overlap / 100, "batch": batch}
-        rates = [tokens(model, gpus, **how) for gpus in GPUS]
-        real, missed = published(model), errors(model)
-        self.line.set_ydata(rates)
-        self.points.set_data([GPUS.index(gpus) for gpus in real], list(real.values()))
-        for part in self.legend.legend_handles[1], self.legend.get_texts()[1]:
-            part.set_visible(bool(real))
-        self.left.set_ylim(0, 1.15 * max(*rates, *real.values(), 1))
-        for gpus, compute, wait in zip(GPUS, self.compute, self.wait, strict=True):
-            busy, idle = step(model, gpus, **how)
-            compute.set_height(100 * busy / (busy + idle))
-            wait.set_y(100 * busy / (busy + idle))
-            wait.set_height(100 * idle / (busy + idle))
-        said = ", ".join(f"{gpus}: {miss:+.1%}" for gpus, miss in missed.items())
-        said = f"Errors at the published setting: {said}" if said else "No published row: nothing to hold it against"
-        self.note.set_text(said)
-        total = [gpus * rate for gpus, rate in zip(GPUS, rates, strict=True)]
-        self.left.set_title(f"Tokens/s of each GPU: {rates[-1] / rates[0]:.0%} left on {GPUS[-1]}")
-        self.figure.set_label(f"{model}, network {bandwidth:g} times as fast, {overlap} % of computing can hide "
-                              f"communication, {batch} texts a step. Tokens/s of each GPU: "
-                              + ", ".join(f"{rate:,.0f} on {gpus}" for gpus, rate in zip(GPUS, rates, strict=True))
-                              + f"; {total[-1] / total[0]:.1f} times as many in all on {GPUS[-1]} as on {GPUS[0]}. "
-                              + said + ".")
-        return self.figure
-
-
 def scaling_explorer():
-    """Set model, bandwidth, overlap and batch: tokens/s of each GPU by their number, and where the time goes."""
-    wide = {"style": {"description_width": "10em"}, "layout": {"width": "32em"}}
+    """Scaling explorer: set the model, the bandwidth, the overlap and the batch; the picture shows tokens per
+    second of each GPU on 8 to 256, beside published rows, and the share of a step that waits for the network.
+    The model's errors stand below."""
     controls = {
-        "model": widgets.ToggleButtons(options=list(MODELS), description="Model",
-                                       style={"description_width": "10em"}),
-        "bandwidth": widgets.SelectionSlider(options=[("¼ ×", 0.25), ("½ ×", 0.5), ("1 × published", 1), ("2 ×", 2),
-                                                      ("4 ×", 4), ("8 ×", 8)], value=1, description="Bandwidth",
-                                             **wide),
-        "overlap": widgets.IntSlider(0, 0, 65, 5, description="Overlap, % of computing", **wide),
-        "batch": widgets.SelectionSlider(options=[BATCH * 2**power for power in range(5)], value=BATCH,
-                                         description="Texts a step", **wide),
+        "model": buttons("Model", MODELS),
+        "bandwidth": choice("Bandwidth", 1, list(BANDWIDTHS.items())),
+        "overlap": slider("Overlap, % of computing", 0, 0, 65, 5),
+        "batch": choice("Texts a step", BATCH, [BATCH * 2**power for power in range(5)]),
     }
-    return Explorer(controls, _Chart().draw, "Scaling explorer: set the model, the bandwidth, the overlap and the "
-                    "batch; the picture shows tokens per second of each GPU on 8 to 256, beside published rows, and "
-                    "the share of a step that waits for the network. The model's errors stand below.")
+    names = [str(gpus) for gpus in GPUS]
+    figure = Figure(figsize=(10, 4), layout="none")
+    left, right = figure.add_axes((0.09, 0.2, 0.49, 0.7)), figure.add_axes((0.65, 0.33, 0.34, 0.57))
+    left.set(xlabel="GPUs", ylabel="tokens/s")
+    right.set(title="Where a step's time goes", xlabel="GPUs", ylabel="% of the step", ylim=(0, 100))
+    note = figure.text(0.01, 0.01, "", fontsize=11)
+
+    def redraw(model, bandwidth, overlap, batch):
+        how = {"faster": bandwidth, "overlap": overlap / 100, "batch": batch}
+        rates, real = [tokens(model, gpus, **how) for gpus in GPUS], published(model)
+        steps = [step(model, gpus, **how) for gpus in GPUS]
+        busy = [100 * compute / (compute + wait) for compute, wait in steps]
+        wipe(left, right)
+        left.plot(names, rates, color="C0", label="model, as set")
+        if real:
+            left.plot(list(map(str, real)), list(real.values()), "ko", label="published, as it was")
+        left.set_ylim(0, 1.15 * max(*rates, *real.values()))
+        left.legend(loc="lower left")
+        right.bar(names, busy, color="C0", label="computing")
+        idle = [100 - share for share in busy]
+        right.bar(names, idle, bottom=busy, color="C1", label="waiting for the network")
+        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        said = "No published row: nothing to hold it against"
+        if real:
+            missed = ", ".join(f"{gpus}: {miss:+.1%}" for gpus, miss in errors(model).items())
+            said = f"Errors at the published setting: {missed}"
+        note.set_text(said)
+        left.set_title(f"Tokens/s of each GPU: {rates[-1] / rates[0]:.0%} left on {GPUS[-1]}")
+        each = ", ".join(f"{rate:,.0f} on {gpus}" for gpus, rate in zip(GPUS, rates, strict=True))
+        times = GPUS[-1] * rates[-1] / (GPUS[0] * rates[0])
+        figure.set_label(f"{model}, network {bandwidth:g} times as fast, {overlap} % of computing can hide "
+                         f"communication, {batch} texts a step. Tokens/s of each GPU: {each}; {times:.1f} "
+                         f"times as many in all on {GPUS[-1]} as on {GPUS[0]}. {said}.")
+        return figure
+
+    return Explorer(controls, redraw, scaling_explorer.__doc__)

@@ -1,16 +1,17 @@
 """The memory calculator: what each rank holds while it trains a GPT, by stage of ZeRO.
 
-The model is that of `helpers.instruments.costs`. It leaves out the allocator's gaps, the CUDA context and the buffers
-of collectives.
+The model is that of `helpers.instruments.costs`. It leaves out the allocator's gaps, the CUDA context and the
+buffers of collectives.
 """
 
 from matplotlib.figure import Figure
 
 from helpers.instruments.costs import STAGES, activations, block_parameters, parameters, states
-from helpers.widgets.explorer import Explorer, widgets
+from helpers.widgets.explorer import LOOK, Explorer, checkbox, choice, slider, widgets, wipe
 
 GIB = 2**30
 GPU_GIB = 80
+KINDS = {"parameters": "C0", "gathered": "C1", "gradients": "C2", "optimizer": "C3", "activations": "C4"}
 
 #: Shapes of published models, built as `helpers.models.GPT`: width, layers, heads, vocabulary, length.
 MODELS = {
@@ -26,50 +27,39 @@ def held(model, ranks, batch, checkpointing):
     width, layers, heads, vocabulary, length = MODELS[model]
     total = parameters(width, layers, vocabulary, length)
     kept = activations(width, layers, heads, vocabulary, length, batch, checkpointing)
-    gathered = 4 * max(block_parameters(width), vocabulary * (width + 1))
-    return {stage: {**states(total, ranks, stage), "gathered": gathered * (stage == "ZeRO-3"), "activations": kept}
-            for stage in STAGES}
+    found = {stage: states(total, ranks, stage) | {"gathered": 0, "activations": kept} for stage in STAGES}
+    found["ZeRO-3"]["gathered"] = 4 * max(block_parameters(width), vocabulary * (width + 1))
+    return found
 
 
 def memory_explorer():
-    """Choose a model, ranks, batch and checkpointing: the bars show what a rank holds at each stage of ZeRO."""
-    wide = {"style": {"description_width": "8em"}, "layout": {"width": "30em"}}
+    """Memory calculator: choose a model, the ranks, the batch and checkpointing; the bars show what each rank
+    holds under DDP and under each stage of ZeRO."""
     controls = {
-        "model": widgets.Dropdown(options=list(MODELS), value="GPT-2 XL, 1.6 billion", description="Model",
-                                  style={"description_width": "8em"}),
-        "ranks": widgets.SelectionSlider(options=[2**power for power in range(11)], value=8, description="Ranks",
-                                         **wide),
-        "batch": widgets.IntSlider(4, 1, 32, description="Batch of a rank", **wide),
-        "checkpointing": widgets.Checkbox(False, description="Activation checkpointing", indent=False),
+        "model": widgets.Dropdown(options=list(MODELS), index=1, description="Model", **LOOK),
+        "ranks": choice("Ranks", 8, [2**power for power in range(11)]),
+        "batch": slider("Batch of a rank", 4, 1, 32),
+        "checkpointing": checkbox("Activation checkpointing"),
     }
-    figure = Figure(figsize=(9, 2.9))  # whose bars are moved
-    ax = figure.add_subplot()
-    bars_of = {kind: ax.barh(STAGES, [0] * 4, label=kind)
-               for kind in ("parameters", "gathered", "gradients", "optimizer", "activations")}
-    ax.invert_yaxis()
-    ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
-    ax.set(title=" ", xlabel="GiB")  # its words change, its place does not
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    totals = [ax.text(0, row, "", va="center") for row in range(4)]
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, for that is slow
+    figure = Figure(figsize=(9, 2.9), layout="none")
+    ax = figure.add_axes((0.09, 0.19, 0.71, 0.68))
 
     def redraw(**values):
-        found, lefts = held(**values), [0.0] * 4
-        for kind, bars in bars_of.items():
-            for row, (bar, stage) in enumerate(zip(bars, STAGES, strict=True)):
-                bar.set_x(lefts[row])
-                bar.set_width(found[stage][kind] / GIB)
-                lefts[row] += bar.get_width()
-        ax.set_xlim(0, 1.2 * max(*lefts, GPU_GIB))
-        ax.set_title(f"{values['model']} on {values['ranks']} ranks: what each holds at most")
-        for text, total in zip(totals, lefts, strict=True):
-            text.set_x(total)
-            text.set_text(f" {total:,.1f}" + ("" if total <= GPU_GIB else ": too much"))
+        found, lefts = held(**values), [0.0] * len(STAGES)
+        wipe(ax)
+        ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
+        for kind, colour in KINDS.items():
+            widths = [found[stage][kind] / GIB for stage in STAGES]
+            bars = ax.barh(STAGES, widths, left=lefts, color=colour, label=kind)
+            lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+        sizes = [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts]
+        ax.bar_label(bars, sizes, padding=4)
+        ax.set(xlim=(0, 1.3 * max(*lefts, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
+        setting = f"{values['model']} on {values['ranks']} ranks"
+        ax.set_title(f"{setting}: what each holds at most")
+        ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
         said = ", ".join(f"{stage} {total:,.1f}" for stage, total in zip(STAGES, lefts, strict=True))
-        figure.set_label(f"What each rank holds at most, in GiB, of {values['model']} on {values['ranks']} ranks: "
-                         f"{said}; a GPU has {GPU_GIB}.")
+        figure.set_label(f"What each rank holds at most, in GiB, of {setting}: {said}; a GPU has {GPU_GIB}.")
         return figure
 
-    return Explorer(controls, redraw, "Memory calculator: choose a model, the ranks, the batch and "
-                    "checkpointing; the bars show what each rank holds under DDP and under each stage of ZeRO.")
+    return Explorer(controls, redraw, memory_explorer.__doc__)
