@@ -74,7 +74,7 @@ def test_what_is_to_be_shown_is_there(path):
 
 
 def asserted(lesson):
-    """{exercise: what its check says, by the tests of wrong answers, its rows, and the outputs stored in its lesson}."""
+    """{exercise: what its check says, by tests of wrong answers, by its rows, and in the outputs of its lesson}."""
     module = ROOT / "tests" / "exercises" / f"test_{lesson.name[3:].removesuffix('.ipynb')}.py"
     said = {}
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
