@@ -78,6 +78,11 @@ def said(path):
     module = ROOT / "notebooks" / "lessons" / path.stem[3:] / "exercises.py"
     tree = ast.parse(module.read_text(encoding="utf-8"))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    for place in module, ROOT / "tests" / "exercises" / f"test_{path.stem[3:]}.py":
+        source = place.read_text(encoding="utf-8")
+        texts.append(re.sub(r'"\n\s*f?"', "", source))  # texts over several lines
+    for exercise in exercises_of(modules()[path.stem]):
+        texts += [row[-1] for row in (*getattr(exercise, "mistakes", ()), *getattr(exercise, "stops", ()))]
     for cell in nbformat.read(path, as_version=4).cells:
         if ".check(" in cell.source:
             texts += [output.data["text/plain"] for output in cell.outputs if "data" in output]
