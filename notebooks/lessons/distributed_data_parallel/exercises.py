@@ -140,7 +140,10 @@ ZEROS = "            if parameter.grad is None:\n                parameter.grad 
 NOT_DATA = "`parameter.grad`, not `parameter` or `parameter.data`"
 LATE = "            work = dist.all_reduce(parameter.grad, async_op=True)\n"
 WAIT = "            work.wait()\n"
+IN_PLACE = "`all_reduce` works in place: on which tensor?"
+DIGITS = "the dtype in which the gradients are added up: it has too few digits"
 HALF = "            parameter.grad = parameter.grad.half().to(parameter.dtype)\n"
+FREE = "`parameter.requires_grad`: an optimizer with weight decay would move what is frozen"
 AVERAGED = ("is `parameter.grad` itself averaged, of each parameter that is not frozen, in every rank? And what do "
             "you divide by?")
 
@@ -203,13 +206,13 @@ class AverageGradients(Table, InGroup):
         return {
             "collectives called": AverageGradients.traffic.count(),
             "weights changed": [name for name in before if not before[name].equal(parameters[name])],
-            "frozen": {name: gradients.pop(name) for name in FROZEN},
+            "frozen gradients": {name: gradients.pop(name) for name in FROZEN},
             "gradients": gradients}
 
     rules = (
         nothing("weights changed", NOT_DATA,
                 "none: only gradients change; the optimizer will do the rest"),
-        same("frozen", "`parameter.requires_grad`: an optimizer with weight decay would move what is frozen"),
+        same("frozen gradients", FREE),
         between("collectives called", lambda wanted, case: (1, math.inf),
                 "`dist.all_reduce`, and whether the loop around it ever runs"),
         holds(another_mean, AVERAGED),
@@ -218,10 +221,10 @@ class AverageGradients(Table, InGroup):
         (DIVIDE, "", "`all_reduce` adds up: what makes a mean of the sum?"),
         (REDUCE + DIVIDE, LATE + DIVIDE + WAIT,
          "what you write before an asynchronous `all_reduce` is waited for may be lost"),
-        (ALL_REDUCE, "dist.all_reduce(parameter.grad.clone())", "it works in place: on which tensor?"),
+        (ALL_REDUCE, "dist.all_reduce(parameter.grad.clone())", IN_PLACE),
         (ALL_REDUCE, "dist.reduce(parameter.grad, 0)", "`reduce` gives the sum to one rank alone"),
         (ALL_REDUCE, "dist.broadcast(parameter.grad, 0)", "`broadcast` adds nothing up"),
-        (ZEROS, ZEROS + HALF, "the dtype in which they are added up: digits are lost"),
+        (ZEROS, ZEROS + HALF, DIGITS),
         ("parameter.grad", "parameter.data", NOT_DATA),
         ("if parameter.requires_grad:", "if True:", "who decides what is frozen? `parameter.requires_grad`"),
     )
@@ -256,8 +259,7 @@ class Accumulate(Table, InGroup):
             "in every rank. Make **one** optimizer step with the mean gradient over all micro-batches of "
             "all ranks, `loss_fn(model(x), y)` being each micro-batch's mean loss. The gradients may be "
             "all-reduced only **once**, and memory is short: never hold the activations of two "
-            "micro-batches. When your function is called, the gradients of an earlier step may still be "
-            "there. Leave the list `batches` as it is.")
+            "micro-batches. The gradients of an earlier step may still be there. Leave `batches` as it is.")
     hints = (
         "`with model.no_sync():` keeps DDP from averaging. For which of the micro-batches?",
         "DDP decides in the forward whether it will average in the backward. So forward and backward both "
@@ -267,8 +269,7 @@ class Accumulate(Table, InGroup):
     explanation = ("Gradients add up over the micro-batches, so each loss is divided by their number. The "
                    "last backward averages what has piled up: all of it, and only once.")
     why = ("all-reduces are what a step over a slow network waits for: with K micro-batches and `no_sync` "
-           "there are K times fewer. Without it, or with the forward outside, the result is the same, and "
-           "nothing is saved.")
+           "there are K times fewer. With the forward outside, the result is the same, and nothing saved.")
     world_sizes = (3,)
     cases = {"4 micro-batches": 4, "1 micro-batch": 1}
     waiting = "do all ranks run as many backwards outside `no_sync`?"
@@ -292,8 +293,10 @@ class Accumulate(Table, InGroup):
         for parameter in plain.parameters():
             nn.init.ones_(parameter)
             parameter.grad = torch.full_like(parameter, 5)  # of an earlier step
-        ones = [torch.ones(48 + 4 * place, 16).double() for place in range(number)]  # none as long as another
-        batches = [(3 * one, (place + 1) * 10 ** dist.get_rank() * one) for place, one in enumerate(ones)]
+        ramps = [torch.linspace(0.5, 1.5, 48 + 4 * place, dtype=torch.float64)[:, None].expand(-1, 16).clone()
+                 for place in range(number)]  # each has a mean of 1, and its own length
+        batches = [(torch.full_like(ramp, 3), (place + 1) * 10 ** dist.get_rank() * ramp)
+                   for place, ramp in enumerate(ramps)]
         model, averaged, steps = DistributedDataParallel(plain), [], []
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         optimizer.register_step_post_hook(lambda *_: steps.append(1))
@@ -308,7 +311,7 @@ class Accumulate(Table, InGroup):
             "all-reduces of the gradients": round(max(sent) / size),
             "forwards whose backward averages": averaged,
             "step": {name: round((1 - one).mean().item(), 6) for name, one in plain.named_parameters()},
-            "micro-batches held at once": round(held.peak / (17 * ones[-1].nbytes))}
+            "micro-batches held at once": round(held.peak / (17 * ramps[-1].nbytes))}
 
     rules = (
         nothing("batches taken away", "`pop`, `remove`, `clear`: the next epoch needs the list again"),

@@ -78,7 +78,7 @@ def optimizer_states():
 
 
 def bytes_beside(parameters, before, held):
-    """What is held beside parameters, whose storages were others `before`; a moment later, where it is too much."""
+    """The bytes that are held, without those of parameters that were given other storages than `before`."""
     gc.collect()
     _, limit = at_most_half({}, parameters[0].dtype)
     moved = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in parameters}
