@@ -378,7 +378,8 @@ class BringItHome(Table):
         (LOAD, "for mine, new in zip(model.parameters(), copy.parameters()):\n        mine.data = new.data",
          OTHER_MEMORY),
         (TRAIN, "train(model)", "the device has its own memory: train what `to_device` has returned"),
-        (TRAIN, "train(to_device(model))", "each call of `to_device` makes a copy: train the one you keep"),
+        (f"{COPY}\n    {TRAIN}\n    {LOAD}", "train(to_device(model))",
+         "the trained copy ends with the child: keep it under a name, and write its values into `model`"),
         (((TRAIN, LOAD), (f"{LOAD}\n    {LOAD}", f"{LOAD}\n    {TRAIN}")), "load after training, not before"),
     )
 
