@@ -369,6 +369,8 @@ class BringItHome(Table):
 
     rules = each(not_trained_once, "what you give to `train`, and how often"), each(not_at_home, BY_VALUE)
     mistakes = (
+        (f"{COPY}\n    {TRAIN}\n    {LOAD}", "train(to_device(model))",
+         "the trained copy ends with the child: keep it under a name, and write its values into `model`"),
         (LOAD, "return copy", "nobody gets what a child returns: write the values into `model`"),
         (LOAD, "copy.load_state_dict(model.state_dict())", "which way round? `model` loads from the copy"),
         (LOAD, "model = copy", "that gives the name to the copy. The parent knows the tensors, not the name"),
@@ -378,7 +380,6 @@ class BringItHome(Table):
         (LOAD, "for mine, new in zip(model.parameters(), copy.parameters()):\n        mine.data = new.data",
          OTHER_MEMORY),
         (TRAIN, "train(model)", "the device has its own memory: train what `to_device` has returned"),
-        (TRAIN, "train(to_device(model))", "each call of `to_device` makes a copy: train the one you keep"),
         (((TRAIN, LOAD), (f"{LOAD}\n    {LOAD}", f"{LOAD}\n    {TRAIN}")), "load after training, not before"),
     )
 
