@@ -12,16 +12,7 @@
     def test_blocks_of_neighbours(items, rank, world_size): …              # (all of an exercise are one test)
 """
 
-import inspect
-import itertools
-import linecache
-import textwrap
-
 import pytest
-
-from helpers.exercises.tables import Table
-
-_numbers = itertools.count()
 
 
 def edited(exercise, *changes):
@@ -30,16 +21,7 @@ def edited(exercise, *changes):
     Raises:
         AssertionError: an `old` is not in the solution.
     """
-    source = textwrap.dedent(inspect.getsource(exercise.answer))
-    for old, new in changes:
-        assert old in source, f"{old!r} is not in the solution of {exercise.name}:\n{source}"
-        source = source.replace(old, new)
-    name = f"<edit {next(_numbers)} of {exercise.name}>"
-    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    scope = {"__name__": "a_notebook", **{key: value for key, value in exercise.answer.__globals__.items()
-                                          if inspect.ismodule(value)}}
-    exec(compile(source, name, "exec"), scope)
-    return scope["answer"]
+    return exercise.written((changes, ""))
 
 
 def refused(exercise, answer, fragment):
@@ -86,26 +68,25 @@ def right(exercise):
             return None
 
         def test():
-            for answer in answers if not isinstance(exercise, Table) else ():
-                assert exercise.check(answer), answer.__name__
-            if isinstance(exercise, Table):
-                all_right(exercise, answers)
+            for words, case, given, wanted in side_by_side(exercise, [(answer, "") for answer in answers]):
+                for answer, mine in zip(answers, given, strict=True):
+                    told = f"{answer.__name__}, {words}"
+                    assert not any(isinstance(one, str) for one in mine), f"{told}: {mine}"
+                    assert exercise.first_broken(mine, wanted, case) is None, told
 
         return test
 
     return decorate
 
 
-def all_right(exercise, answers):
-    """Run the answers side by side, and ask the rules; a check itself runs one alone."""
-    rows = [*((answer, "") for answer in answers), (exercise.answer, "")]
+def side_by_side(exercise, rows):
+    """Run rows and the answer in one launch for each number of ranks; a check itself runs one alone.
+
+    Yields for each number of ranks and case: both in words, the case, what each row left, and what the answer did.
+    """
     for world_size in exercise.world_sizes:
-        shown = exercise.shown_by(rows, world_size)
-        assert None not in shown, "one of them does not return"
+        shown = exercise.shown_by([*rows, (exercise.answer, "")], world_size)
+        assert None not in shown, f"a row does not return in {world_size} ranks: does it belong to `stops`?"
         for number, (words, case) in enumerate(exercise.cases.items()):
             *given, wanted = [[by_case[number] for by_case in by_rank] for by_rank in shown]
-            for answer, mine in zip(answers, given, strict=True):
-                told = f"{answer.__name__}, {world_size} ranks, {words}"
-                assert not any(isinstance(one, str) for one in mine), f"{told}: {mine}"
-                broken = exercise.first_broken(mine, wanted, case)
-                assert broken is None, f"{told}: {broken.broken(mine, wanted, case)}"
+            yield f"{world_size} ranks, {words}", case, given, wanted
