@@ -72,7 +72,8 @@ def right(exercise):
                 for answer, mine in zip(answers, given, strict=True):
                     told = f"{answer.__name__}, {words}"
                     assert not any(isinstance(one, str) for one in mine), f"{told}: {mine}"
-                    assert exercise.first_broken(mine, wanted, case) is None, told
+                    broken = exercise.first_broken(mine, wanted, case)
+                    assert broken is None, f"{told}: {broken}"
 
         return test
 

@@ -136,11 +136,11 @@ class Table(Exercise):
 
     def judge(self, seen, case):
         mine, wanted = zip(*seen, strict=True)
-        rule = self.first_broken(mine, wanted, case)
-        if rule is None:
+        told = self.first_broken(mine, wanted, case)
+        if told is None:
             return None
-        look = rule.look(case) if callable(rule.look) else rule.look
-        return not_yet(*rule.broken(mine, wanted, case), self._recognised() or look)
+        observed, expected, look = told
+        return not_yet(observed, expected, self._recognised() or look)
 
     def lost(self, seen, case):
         return self._stopped(super().lost(seen, case), seen)
@@ -169,8 +169,12 @@ class Table(Exercise):
         return max(rows, key=lambda row: _alike(self._given, self.written(row)), default=[None])[-1]
 
     def first_broken(self, mine, wanted, case):
-        """The first rule that observations (by rank) break; None if all hold."""
-        return next((rule for rule in self.rules if rule.broken(mine, wanted, case)), None)
+        """(observed, expected, where to look) of the first rule that observations, by rank, break; None if all hold."""
+        for rule in self.rules:
+            told = rule.broken(mine, wanted, case)
+            if told:
+                return *told, rule.look(case) if callable(rule.look) else rule.look
+        return None
 
     def shown_by(self, rows, world_size):
         """For each row, what its function left, by rank and case; None where it cannot be run."""
