@@ -73,28 +73,29 @@ def test_what_is_to_be_shown_is_there(path):
     assert shows and all(any(heading.startswith(name) for heading in headings) for name in named), (named, headings)
 
 
-def said(path):
-    """What a lesson's checks say: the texts in its exercises, and the outputs stored in its notebook."""
-    module = ROOT / "notebooks" / "lessons" / path.stem[3:] / "exercises.py"
-    tree = ast.parse(module.read_text(encoding="utf-8"))
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    for place in module, ROOT / "tests" / "exercises" / f"test_{path.stem[3:]}.py":
-        source = place.read_text(encoding="utf-8")
-        texts.append(re.sub(r'"\n\s*f?"', "", source))  # texts over several lines
-    for exercise in exercises_of(modules()[path.stem]):
-        texts += [row[-1] for row in (*getattr(exercise, "mistakes", ()), *getattr(exercise, "stops", ()))]
-    for cell in nbformat.read(path, as_version=4).cells:
-        if ".check(" in cell.source:
-            texts += [output.data["text/plain"] for output in cell.outputs if "data" in output]
-    return texts
+def asserted(lesson):
+    """{exercise: what its check says: where its rows and rules look, its tests' words, its lesson's stored outputs}."""
+    module = ROOT / "tests" / "exercises" / f"test_{lesson.name[3:].removesuffix('.ipynb')}.py"
+    said = {exercise.name: [one[-1] for one in (*exercise.rules, *exercise.mistakes, *exercise.stops)
+                            if isinstance(one[-1], str)]
+            for exercise in exercises_of(modules()[lesson.stem])}
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("edits", "wrong", "refused") and node.args:
+            fragments = [row.elts[-1] if isinstance(row, ast.Tuple) else row for row in node.args[1:]]
+            said.setdefault(ast.unparse(node.args[0]).removeprefix("ex."), []).extend(
+                one.value for one in fragments if isinstance(one, ast.Constant))
+    for cell in nbformat.read(lesson, as_version=4).cells:
+        for name in re.findall(r"(\w+)\.check\(", cell.source):
+            said.setdefault(name, []).extend(output.data["text/plain"] for output in cell.outputs if "data" in output)
+    return said
 
 
 @every_lesson
 def test_checks_say_what_the_guide_quotes(path):
     rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| `\w+`.*", PARTS[path.name[:2]], re.MULTILINE)]
-    texts = said(path)
+    said = asserted(path)
     for exercise, mistake, quote in rows:
-        assert mistake and any(quote in text for text in texts), (exercise, quote)
+        assert mistake and any(quote in one for one in said[exercise.strip("`")]), (exercise, quote)
     names = [exercise.name for exercise in exercises_of(modules()[path.stem])]
     assert {exercise.strip("`") for exercise, *_ in rows} == set(names), "every exercise, and no other"
 
