@@ -42,10 +42,8 @@ import tempfile
 import textwrap
 import types
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from helpers.exercises.journal import STATUSES, record
-from helpers.exercises.texts import texts
 from helpers.reporting import RUN_FOLDER
 
 NOT_ATTEMPTED, NOT_YET, CORRECT = STATUSES
@@ -138,8 +136,6 @@ class Exercise:
         self.name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
         self.lesson = type(self).__module__.split(".")[-2]
         self._hints_given = 0
-        module = sys.modules[type(self).__module__]
-        vars(self).update(texts(Path(module.__file__).with_name("exercises.md")).get(self.name, {}))
 
     @classmethod
     def run(cls, answer, case, slowly):
