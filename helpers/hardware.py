@@ -243,7 +243,7 @@ def _output(*command, seconds=5):
 def _nvidia_smi(fields):
     """What the driver says of each GPU, a line each."""
     text = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", seconds=NVIDIA_SMI_SECONDS)
-    return [line for line in text.splitlines() if line[0].isdigit()]  # it also says "No devices were found"
+    return [line for line in text.splitlines() if line[:1].isdigit()]  # it also says "No devices were found"
 
 
 def _parse_gpu(line):

@@ -13,7 +13,7 @@ from torch import nn
 from helpers import launch
 from helpers.figures import alt, png
 from helpers.hardware import hardware
-from helpers.launcher.arguments import LESSONS
+from helpers.notebooks import LESSONS
 from lessons.data_parallel import exercises as ex
 from lessons.data_parallel import replicas_explorer as explorer
 from lessons.data_parallel.exercises import counted_step, made, replica_of, shown

@@ -13,8 +13,8 @@ import pytest
 
 from helpers import RankError, launch
 from helpers.figures import title
-from helpers.launcher.arguments import LESSONS
 from helpers.nodes import Nodes
+from helpers.notebooks import LESSONS
 from lessons.many_machines.nodes_map import NodesMap
 from tests.conftest import ROOT, eventually, running
 

@@ -33,8 +33,8 @@ def test_a_new_lesson_passes_its_tests(tree):
     strict = "--nbval --nbval-current-env --nbval-sanitize-with=tests/sanitize.cfg"
     row = f"[{notebook.removeprefix('notebooks/')[:2]}]"
     code, said = tree("-m", "pytest", "-q", "-n0", "-o", f"addopts={strict}", "-k", f"a_new_one or {row}",
-                      notebook, *tests, "tests/exercises/test_all.py", "tests/test_notebooks.py",
-                      "tests/test_readme.py")
+                      notebook, *tests, "tests/exercises/test_all.py", "tests/exercises/test_tables.py",
+                      "tests/test_notebooks.py", "tests/test_readme.py")
     assert code == 0, said
     code, said = tree("-m", "ruff", "check", "-q", ".")
     assert code == 0, said

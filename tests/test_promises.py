@@ -31,7 +31,7 @@ from helpers.data import DataError, Digits
 from helpers.exercises import engine, journal
 from helpers.exercises.catalogue import progress
 from helpers.instruments import traces
-from helpers.launcher.arguments import LESSONS as SCRIPTS
+from helpers.notebooks import LESSONS as SCRIPTS
 from tests.conftest import ROOT, eventually, running
 from tests.exercises.test_all import EXERCISES, every_exercise
 from tests.odd_objects import drawn

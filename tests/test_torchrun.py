@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from helpers.launcher.arguments import LESSONS
+from helpers.notebooks import LESSONS
 from tests.conftest import eventually, running
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

@@ -91,7 +91,7 @@ def test_one_process_per_device_trains():
 @pytest.mark.long
 def test_one_process_per_device_says_why_a_child_failed(tmp_path):
     from helpers.launcher import RankError
-    from helpers.launcher.arguments import LESSONS
+    from helpers.notebooks import LESSONS
 
     script = tmp_path / "broken.py"
     source = (LESSONS / "processes" / "one_process_per_device.py").read_text()

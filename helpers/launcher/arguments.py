@@ -15,9 +15,9 @@ import zipfile
 from pathlib import Path
 
 from helpers.launcher import sending
+from helpers.notebooks import LESSONS
 from helpers.reporting import RUN_FOLDER
 
-LESSONS = Path(__file__).parents[2] / "notebooks" / "lessons"
 _OWNER = os.getpid()
 
 #: First parameters by which a function shows that it was written for `mp.spawn`.

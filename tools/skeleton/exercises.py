@@ -2,10 +2,10 @@
 
 import os
 
-from helpers.exercises.engine import Exercise, not_yet
+from helpers.exercises.tables import Table, same
 
 
-class MyNewLesson(Exercise):
+class MyNewLesson(Table):
     title = "Who am I?"
     task = "Return this rank's number, times `factor`. No process group is formed here."
     hints = ("`launch` and `torchrun` put a rank's number into its environment.",
@@ -18,16 +18,17 @@ class MyNewLesson(Exercise):
     def answer(factor):
         return int(os.environ["RANK"]) * factor
 
-    def probe(my_new_lesson, factor):
-        number = my_new_lesson(factor)
-        return number if type(number) is int else f"a {type(number).__name__}"
+    def observe(my_new_lesson, factor):
+        return {"what it returned": my_new_lesson(factor)}
 
-    def judge(self, seen, factor):
-        for rank, number in enumerate(seen):
-            if number != rank * factor:
-                return not_yet(f"rank {rank} returned {number}", f"the number {rank * factor}",
-                               "what does `os.environ['RANK']` hold, a number or text?")
-        return None
+    rules = (
+        same("what it returned", "what does `os.environ['RANK']` hold, a number or text?"),
+    )
+    mistakes = (
+        ('int(os.environ["RANK"])', "0", "that is rank 0's number, in every rank"),
+        (" * factor", "", "times `factor`, too"),
+        ('int(os.environ["RANK"])', 'os.environ["RANK"]', "the environment holds text"),
+    )
 
 
 my_new_lesson = MyNewLesson()

@@ -11,9 +11,9 @@ from tests.answers import edits, right
 
 test_my_new_lesson = edits(
     ex.my_new_lesson,
-    ('int(os.environ["RANK"])', "0", "rank 1 returned 0"),
-    (" * factor", "", "factor 10: rank 1 returned 1"),
-    ('int(os.environ["RANK"])', 'os.environ["RANK"]', "a str"),
+    ('int(os.environ["RANK"])', "0", "in rank 1, `what it returned` is 0"),
+    (" * factor", "", "factor 10: in rank 1, `what it returned` is 1"),
+    ('int(os.environ["RANK"])', 'os.environ["RANK"]', "is '0'"),
 )
 
 
