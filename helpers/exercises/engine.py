@@ -26,8 +26,8 @@ An exercise is one class, in the module of its lesson, and one instance with the
 `judge` compares what ranks observed. With one rank, or `InGroup`, `probe` may return `not_yet(…)` itself, or None: then
 there is no `judge`; with one rank, the case after a wrong one is not tried. (A `not_yet` is as false as None.)
 `answer` and `probe` run in ranks, and take no `self`; of its file, `answer` uses imported modules alone. Its name is
-that of no exercise of another lesson. The course's own exercises are tables, of `helpers.exercises.tables`, which writes
-`probe` and `judge` for them. Where the learner's function talks to other ranks, use `InGroup` of
+that of no exercise of another lesson. The course's own exercises are tables, of `helpers.exercises.tables`, which
+writes `probe` and `judge` for them. Where the learner's function talks to other ranks, use `InGroup` of
 `helpers.exercises.group`; where it only computes, in one rank, `Alone` of `helpers.exercises.alone`.
 """
 
