@@ -288,9 +288,17 @@ def test_one_ranks_infinity_is_everybodys(ranks):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_of_the_hunt_are_well_in_fp32_and_only_the_named_one_in_fp16(network):
-    model, finite = NETWORKS[network](), {}
-    found, names, broken, forwards, changed = FirstOverflow.probe(FirstOverflow.answer, network)
-    assert names == [name for name, _ in model.named_modules()] and forwards == 1 and not changed
+    model, broken, finite = NETWORKS[network](), [], {}
+    names = {module: name for name, module in model.named_modules()}
+    images = torch.full((4, 8), 1e-5)
+    images[2, 3:5] = -1e-3
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: None if output.isfinite().all() else broken.append(names[module]))
+    with handle, torch.no_grad(), torch.amp.autocast("cpu", dtype=torch.float16):
+        model(images)
+    seen = FirstOverflow.observe(FirstOverflow.answer, network)
+    found = seen["name"]
+    assert seen["forwards"] == 1 and not seen["changed in the model"]
     assert (broken[0] if broken else None) == found and (found is None) == (network == "nothing overflows")
     for module in model.modules():
         module.register_forward_hook(lambda module, inputs, output: finite.update({module: output.isfinite().all()}))
@@ -300,6 +308,7 @@ def test_networks_of_the_hunt_are_well_in_fp32_and_only_the_named_one_in_fp16(ne
 
 def test_the_solution_stays_below_the_number_of_tries():
     for largest, most in ((1023, 100_000), *((n, 300) for n in range(0, 301, 7))):
-        got, held, tried = LargestBatch.probe(LargestBatch.answer, (largest, most, None))
-        assert got == min(largest, most) and not held, (largest, most)
+        seen = LargestBatch.observe(LargestBatch.answer, (largest, most, math.inf))
+        tried = seen["tried"]
+        assert seen["outcome"] == f"returned {min(largest, most)}" and not seen["samples still held"], (largest, most)
         assert len(tried) == len(set(tried)) <= 24 and max(tried) <= max(1, 2 * largest), (largest, most)
