@@ -18,12 +18,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-#: What a rank or a device does, in every picture of a trace or of a model of one; the names are those of
-#: `helpers.instruments.traces`.
-ACTIVITIES = {"compute": "#0072b2", "communication": "#d55e00", "waiting": "#f0c419"}
+#: What a rank or a device does, in every picture; the names are those of `helpers.instruments.traces`. These colours and
+#: those of `HELD` have a contrast of 3:1 and more on white and on #111111, and colour-blind readers tell them apart.
+ACTIVITIES = {"compute": "#264bfb", "communication": "#bb281a", "waiting": "#626c62"}
+#: What is drawn over an activity's colour, so that it can be told in grey, too.
+HATCHES = {"compute": "", "communication": "///", "waiting": "..."}
+#: What a device's memory holds, in every picture.
+HELD = {"weights": "#6294e2", "gradients": "#f85312", "optimizer": "#6f9f6b", "activations": "#874d8a",
+        "gathered": "#94919f"}
 
 #: What `use_course_style(projector=True)` asks of JupyterLab, for that notebook alone: text of 22 pixels; no prompts;
-#: larger controls, side by side; pictures as large as the screen allows, from 900 pixels up, dark on the dark theme.
+#: larger controls, side by side; pictures as large as the screen allows, from 900 pixels up.
 PROJECTOR = """<div class="projector"></div><style>
 .jp-Notebook:has(.projector) {
     --jp-content-font-size1: 22px;
@@ -36,9 +41,6 @@ PROJECTOR = """<div class="projector"></div><style>
     .widget-label {min-width: max-content}
     .widget-readout {overflow: visible}
     .widget-html img {width: min(100%, max(900px, (100vh - 245px) * var(--shape)))}
-}
-[data-jp-theme-light=false] .jp-Notebook:has(.projector) .widget-html img {
-    filter: invert(1) hue-rotate(180deg) brightness(1.25)
 }
 </style>"""
 
@@ -56,10 +58,20 @@ def use_course_style(projector=False):
     if hasattr(shell, "kernel"):
         plt.switch_backend(plt.get_backend())  # now: loaded at the first figure, it would take away what follows
         formatters = shell.display_formatter.formatters
-        formatters["image/png"].for_type(Figure, lambda figure: (png(figure), {"alt": alt(figure)}))
+        formatters["image/png"].for_type(Figure, stored)
         formatters["text/plain"].for_type(Figure, lambda figure, printer, _cycle: printer.text(title(figure)))
         if projector:
             shell.display_pub.publish({"text/html": PROJECTOR, "text/plain": "Large type for a projector"})
+
+
+def stored(figure):
+    """The figure as PNG for a notebook: twice as many pixels as it is wide on the page, in 64 colours, so it is small."""
+    width, height = figure.get_size_inches() * 100
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=200)
+    small = io.BytesIO()
+    Image.open(file).convert("RGB").quantize(64).save(small, format="png", optimize=True)
+    return small.getvalue(), {"alt": alt(figure), "width": int(width), "height": int(height)}
 
 
 def png(figure):

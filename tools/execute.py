@@ -88,7 +88,10 @@ def store(book, path):
         if cell.cell_type == "code":
             if (cell.source.startswith("predict(") or cell.id == everywhere.ID
                     or "hide-input" in cell.metadata.get("tags", ())):
-                cell.metadata["jupyter"] = {"source_hidden": True}  # it holds the answer; or is not what to read first
+                cell.metadata["jupyter"] = {"source_hidden": True}  # not what to read first
+            if cell.source.startswith("bet("):  # its output answers: front ends show it once the cell runs, or a click
+                cell.metadata |= {"jupyter": {"outputs_hidden": True}, "collapsed": True}
+                cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ()), "hide-output"})
             cell.outputs = stable(cell.outputs, cell.execution_count)
     mark(book.cells)
     book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},

@@ -1,6 +1,6 @@
-"""Exercises that are checked in real ranks, one module per lesson; questions to answer before a run; progress.
+"""Exercises that are checked in real ranks, one module per lesson; questions to bet on before a run; progress.
 
-    from helpers.exercises import predict, progress
+    from helpers.exercises import bet, predict, progress
     from lessons.start_here import exercises as ex
     ex.my_share                    # the task
     ex.my_share.check(my_share)    # not attempted, not yet, or correct; also .hint() and .solution()
@@ -9,6 +9,6 @@ Importing this package is cheap: no torch, and no process before the first check
 """
 
 from helpers.exercises.catalogue import progress
-from helpers.exercises.quiz import predict
+from helpers.exercises.quiz import bet, predict
 
-__all__ = ["predict", "progress"]
+__all__ = ["bet", "predict", "progress"]

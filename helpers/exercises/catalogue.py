@@ -1,13 +1,13 @@
 """All exercises and questions there are, by lesson; which of them the learner has solved, and predicted."""
 
-import ast
 import importlib
+import re
 from dataclasses import dataclass
 
 from helpers import notebooks
+from helpers.exercises import quiz
 from helpers.exercises.engine import Exercise, as_html
 from helpers.exercises.journal import best_status, first_answers
-from helpers.exercises.quiz import predict
 
 #: Wrong first answers that are shown. Nobody was asked how sure they were, so none is larger: the last ones are shown.
 SURPRISES = 3
@@ -24,19 +24,10 @@ def exercises_of(module):
 
 
 def questions():
-    """The questions of each lesson, as its notebook has them now: {"00_start_here": {cell's id: Quiz}, …}."""
-    found = {}
-    for lesson, cells in notebooks.code_cells().items():
-        found[lesson] = {}
-        for name, source in cells:
-            for call in ast.walk(notebooks.parsed(source)) if "predict(" in source else ():
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "predict":
-                    try:
-                        named = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
-                        found[lesson][name] = predict(*map(ast.literal_eval, call.args), **named)
-                    except (ValueError, TypeError):
-                        continue  # the learner's own
-    return found
+    """The questions of each lesson, as its notebook asks them now: {"00_start_here": {cell's id: Quiz}, …}."""
+    return {lesson: {cell: quiz.asked()[call[1]] for cell, source in cells
+                     if (call := re.match(r'predict\("(\w+)"\)', source)) and call[1] in quiz.asked()}
+            for lesson, cells in notebooks.code_cells().items()}
 
 
 def progress():

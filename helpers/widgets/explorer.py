@@ -2,7 +2,7 @@
 
 import warnings
 
-from helpers.figures import alt, as_html, png
+from helpers.figures import as_html, stored
 
 try:
     import ipywidgets as widgets
@@ -76,5 +76,5 @@ class Explorer(widgets.VBox):
 
 def with_static(bundle, description, figure):
     """The mime bundle and metadata of a widget, with a text and a picture for whoever cannot show widgets."""
-    return ({**(bundle or {}), "text/plain": description, "image/png": png(figure)},
-            {"image/png": {"alt": alt(figure)}})
+    picture, shown = stored(figure)
+    return {**(bundle or {}), "text/plain": description, "image/png": picture}, {"image/png": shown}

@@ -1,4 +1,4 @@
-"""The engine of the exercises on whatever a learner writes; the journal of what was solved; the quiz."""
+"""The engine of the exercises on whatever a learner writes; the journal of what was solved."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.exercises import journal, predict
+from helpers.exercises import journal
 from helpers.exercises.engine import Exercise, Feedback, not_yet
 from helpers.exercises.group import InGroup
 from tests.conftest import ROOT
@@ -463,32 +463,3 @@ def test_a_link_stays_a_link(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "link"))
     journal.record("a.b", "correct")
     assert (tmp_path / "link").is_symlink() and "a.b" in (tmp_path / "target").read_text()
-
-
-# ---------------------------------------------------------------------------------------------------------------- quiz
-
-
-def test_predict_does_not_give_the_answer_away():
-    quiz = predict("Is `1 < 2`?", {"yes & no": "It is <not> both.", "yes": "`1` is smaller."}, answer="yes")
-    assert repr(quiz) == "Predict: Is `1 < 2`?\n  A) yes & no\n  B) yes"
-    shown = quiz._repr_html_()
-    assert "<code>1 &lt; 2</code>" in shown and "yes &amp; no" in shown and "&lt;not&gt;" in shown
-    assert shown.count("<details") == shown.count("</details>") == 2 and " open" not in shown
-    first, second = shown.split("</details>")[:2]
-    assert "✘ No." in first and "✔ Yes." in second and "id=" not in shown
-
-
-@pytest.mark.parametrize("question, options, answer, error", [
-    ("q", {"a": "x", "b": "y"}, "c", ValueError),
-    ("q", {"a": "x", "b": "y"}, 0, ValueError),
-    ("q", {"a": "x"}, "a", ValueError),
-    ("q", {}, "a", ValueError),
-    ("", {"a": "x", "b": "y"}, "a", ValueError),
-    ("q", {"a": "", "b": "y"}, "a", ValueError),
-    ("q", ["a", "b"], "a", TypeError),
-    ("q", {"a": "x", 2: "y"}, "a", TypeError),
-    (None, {"a": "x", "b": "y"}, "a", TypeError),
-])
-def test_predict_checks_its_arguments(question, options, answer, error):
-    with pytest.raises(error):
-        predict(question, options, answer)

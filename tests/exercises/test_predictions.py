@@ -1,38 +1,39 @@
-"""Predictions: the first answer is kept, whatever becomes of the lesson, and shown; one command clears it all."""
+"""Predictions: the first bet is kept, whatever becomes of the lesson, and stands beside the result when it is there."""
 
+import importlib
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
 
+import nbclient
 import nbformat
 import pytest
 
 from helpers import notebooks
-from helpers.exercises import journal, predict, progress
+from helpers.exercises import journal, predict, progress, quiz
 from helpers.exercises.catalogue import questions
-from helpers.exercises.quiz import slug
 from lessons.speed_ladder.ladder import best_so_far
 from tests.conftest import ROOT
 from tests.exercises.test_engine import own_progress  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("own_progress")
-ASKED = ("How many lines does `print` leave?",
-         {"one": "too few", "`two`": "each rank prints", "ten": "too many"}, "`two`")
+QUESTION = quiz.Quiz("how_many", "How many <lines> does `print` leave?",
+                     {"`two`": "each rank prints", "one & only": "too few", "ten": "too many"})
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def press(box, letter):
-    """Click an option's button; return the verdict that is below it then."""
-    below = dict(zip(box.children, box.children[1:], strict=False))
-    button = next(child for child in box.children if getattr(child, "description", "").startswith(letter))
-    button.click()
-    return below[button].value
+@pytest.fixture(autouse=True)
+def asked(monkeypatch):
+    monkeypatch.setattr(quiz, "asked", lambda all_of_them=quiz.asked: {**all_of_them(), "how_many": QUESTION})
 
 
-def shown(quiz):
-    return " ".join(child.value for child in quiz.buttons().children if hasattr(child, "value"))
+def press(box, option):
+    """Click an option's button; return what the question says then."""
+    next(child for child in box.children if getattr(child, "description", "").endswith(f") {option}")).click()
+    return box.children[-1].value
 
 
 def elsewhere(code):
@@ -42,47 +43,59 @@ def elsewhere(code):
     return said.stdout
 
 
-def test_the_first_click_is_kept_and_every_click_opens_or_closes(own_progress):  # noqa: F811
-    box = predict(*ASKED).buttons()
-    assert "✘ No.</strong> too few" in press(box, "A") and "Your first answer: <em>one</em>" in box.children[-1].value
-    assert "✔ Yes.</strong> each rank prints" in press(box, "B") and press(box, "B") == ""
+def test_the_first_click_is_kept_and_says_nothing_of_the_answer(own_progress):  # noqa: F811
+    box = predict("how_many").buttons()
+    for option in ("one & only", "two"):
+        said = press(box, option)
+        assert "Your bet: <em>one &amp; only</em>" in said and "too few" not in said and "✘" not in said
+    assert all(child.disabled for child in box.children[1:-1])
     (key, kept), = json.loads(own_progress.read_text()).items()
-    assert key == "predict:how-many-lines-does-print-leave" and kept["first"] == "one" and kept["status"] == "not yet"
+    assert key == "predict:how_many" and kept["first"] == "one & only" and kept["status"] == "not yet"
     assert stat.S_IMODE(own_progress.stat().st_mode) == 0o600
+    assert predict("how_many").buttons().children[-1].value == said, "asked again, it shows the bet"
 
 
-def test_asked_again_it_shows_what_was_answered_first():
-    press(predict(*ASKED).buttons(), "B")
-    assert "✔ Yes." in shown(predict(*ASKED)) and "too few" not in shown(predict(*ASKED))
-    question, options, answer = ASKED
-    anew = predict("How many lines does Print leave", dict(reversed(options.items())), answer)
-    assert "each rank prints" in shown(anew) and "<em><code>two</code></em>" in shown(anew)
-    other_options = predict(question, {"1": "too few", "2": "each rank prints"}, "2")
-    assert "Your first answer: <em><code>two</code></em>" in shown(other_options) and "✔" not in shown(other_options)
-    other_words = "What is left by `print`?"
-    assert "first answer" not in shown(predict(other_words, options, answer))
-    assert "first answer" in shown(predict(other_words, options, answer, key=slug(question)))
-
-
-def test_what_is_stored_says_nothing_of_the_answer(monkeypatch):
-    before = predict(*ASKED)._repr_html_(), repr(predict(*ASKED))
-    press(predict(*ASKED).buttons(), "A")
-    assert (predict(*ASKED)._repr_html_(), repr(predict(*ASKED))) == before
-    bundle = predict(*ASKED)._repr_mimebundle_()
+def test_what_is_stored_is_the_same_before_and_after_a_bet(monkeypatch):
+    before = QUESTION._repr_html_(), repr(QUESTION)
+    assert "&lt;lines&gt;" in before[0] and "<code>two</code>" in before[0] and "each rank prints" not in before[0]
+    press(QUESTION.buttons(), "two")
+    assert (QUESTION._repr_html_(), repr(QUESTION)) == before
+    bundle = QUESTION._repr_mimebundle_()
     assert bundle["text/plain"] == before[1] and set(bundle) == {"text/plain", WIDGET}
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    assert predict(*ASKED)._repr_mimebundle_() == {}
+    assert QUESTION._repr_mimebundle_() == {}
 
 
-def test_another_notebooks_answer_came_first():
-    here = predict(*ASKED).buttons()
-    elsewhere(["-c", f"from helpers.exercises import journal; journal.keep_first({slug(ASKED[0])!r}, 'ten', False); "
+def test_the_bet_stands_above_the_result_and_the_answer_below():
+    """In a real kernel, with questions of the course: no bet, one that holds, one that does not."""
+    nothing, right, wrong = list(quiz.asked().values())[:3]
+    journal.keep_first(right.key, right.answer, True)
+    journal.keep_first(wrong.key, list(wrong.options)[1], False)
+    code = "from helpers.exercises import bet\nbet({!r})\nprint('the result')"
+    cells = [nbformat.v4.new_code_cell(code.format(one.key)) for one in (nothing, right, wrong)]
+    nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3").execute()
+    expected = [("You have not bet yet.", "<details>"), (f"Your bet: **{right.answer}**", "✔ Your bet holds."),
+                ("Your bet: **", "✘ Your bet was: ")]
+    for cell, (above, below) in zip(cells, expected, strict=True):
+        said, result, answer = cell.outputs
+        assert said.data["text/markdown"].startswith(above) and result.text == "the result\n"
+        assert below in answer.data["text/html"]
+
+
+def test_the_answer_is_explained_whatever_was_bet():
+    assert "each rank prints" in QUESTION.verdict(None) == QUESTION.verdict("an option of an older course")
+    assert "too few" not in QUESTION.verdict("`two`")
+    assert "too many<br>" in QUESTION.verdict("ten") and "<code>two</code>." in QUESTION.verdict("ten")
+
+
+def test_another_notebooks_bet_came_first():
+    here = QUESTION.buttons()
+    elsewhere(["-c", "from helpers.exercises import journal; journal.keep_first('how_many', 'ten', False); "
                      "journal.record('a.b', 'correct'); journal.keep_first('other', 'x', True)"])
-    press(here, "B")
-    assert "<em>ten</em>" in here.children[-1].value
+    assert "<em>ten</em>" in press(here, "two")
     journal.record("c.d", "not yet")
     firsts = {key: entry["first"] for key, entry in journal.first_answers().items()}
-    assert firsts == {slug(ASKED[0]): "ten", "other": "x"}
+    assert firsts == {"how_many": "ten", "other": "x"}
     assert journal.best_status() == {"b": "correct", "d": "not yet"}
 
 
@@ -105,22 +118,21 @@ def test_a_damaged_answer_is_kept_aside(own_progress, capsys, entry):  # noqa: F
 def test_where_nothing_can_be_written_the_first_answer_holds_while_the_question_stands(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "file" / "progress.json"))
-    box = predict(*ASKED).buttons()
-    press(box, "A")
-    press(box, "B")
-    assert "<em>one</em>" in box.children[-1].value and capsys.readouterr().out.count("\n") == 1
+    box = QUESTION.buttons()
+    press(box, "one & only")
+    assert "<em>one &amp; only</em>" in box.children[-1].value and capsys.readouterr().out.count("\n") == 1
 
 
 def test_progress_follows_questions_to_other_lessons_and_forgets_those_that_are_gone(monkeypatch, tmp_path):
-    cell = nbformat.v4.new_code_cell("predict({!r}, {!r}, answer={!r})".format(*ASKED), id="here")
-    book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell("predict(1 / 2, x) = %")])
+    cell = nbformat.v4.new_code_cell('predict("how_many")', id="here")
+    book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell('predict("mine")')])
     nbformat.write(book, tmp_path / "03_data_loading.ipynb")
     (tmp_path / "04_data_parallel.ipynb").write_text("{")  # damaged
     (tmp_path / "05_data_parallel-Copy1.ipynb").write_text("{}")
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     journal.keep_first("not asked any more", "x", False)
     assert progress().predictions == {"03_data_loading": (None,)} and "predicted nothing" in repr(progress())
-    press(predict(*ASKED).buttons(), "C")
+    press(QUESTION.buttons(), "ten")
     (tmp_path / "03_data_loading.ipynb").rename(tmp_path / "05_distributed_data_parallel.ipynb")
     now = progress()
     assert now.predictions == {"05_distributed_data_parallel": (False,)}
@@ -129,32 +141,52 @@ def test_progress_follows_questions_to_other_lessons_and_forgets_those_that_are_
 
 
 def test_the_last_three_surprises_are_shown_the_latest_first(monkeypatch):
-    some = [quiz for quizzes in questions().values() for quiz in quizzes.values()][:6]
-    for day, quiz in enumerate(some):
-        wrong = next(option for option, _ in quiz.options if option != quiz.answer)
-        journal.keep_first(quiz.key, quiz.answer if day == 4 else wrong, day == 4)
+    some = [one for asked in questions().values() for one in asked.values()][:6]
+    for day, one in enumerate(some):
+        wrong = list(one.options)[1]
+        journal.keep_first(one.key, one.answer if day == 4 else wrong, day == 4)
     kept = json.loads(open(journal.path()).read())
-    for day, quiz in enumerate(some):
-        kept[f"predict:{quiz.key}"]["date"] = f"2026-01-0{day + 1}T08:00:00"
+    for day, one in enumerate(some):
+        kept[f"predict:{one.key}"]["date"] = f"2026-01-0{day + 1}T08:00:00"
     journal.write(journal.path(), json.dumps(kept))
-    assert [quiz for _, _, quiz, _ in progress().surprises] == [some[5], some[3], some[2]]
+    assert [one for _, _, one, _ in progress().surprises] == [some[5], some[3], some[2]]
     assert "You predicted 1 of 6. Your last 3 surprises:" in repr(progress())
 
 
-def test_every_question_of_the_course_is_found_and_no_two_are_the_same():
-    found = questions()
-    for lesson, quizzes in found.items():
-        book = nbformat.read(ROOT / "notebooks" / f"{lesson}.ipynb", as_version=4)
-        cells = {cell.id: cell for cell in book.cells if cell.cell_type == "code" and "predict(" in cell.source}
-        assert set(cells) == set(quizzes)
-        for name, quiz in quizzes.items():
-            assert cells[name].outputs[-1].data["text/plain"] == repr(quiz), "execute it anew"
-    keys = [quiz.key for quizzes in found.values() for quiz in quizzes.values()]
-    assert keys and len(set(keys)) == len(keys)
+@pytest.mark.parametrize("lesson", notebooks.paths(), ids=lambda path: path.stem)
+def test_each_question_is_asked_once_and_answered_by_a_cell_that_hides_its_output(lesson):
+    module = importlib.import_module(f"lessons.{lesson.stem[3:]}.questions")
+    cells = [cell for cell in nbformat.read(lesson, as_version=4).cells if cell.cell_type == "code"]
+    said = [(match[1], match[2], cell) for cell in cells
+            if (match := re.match(r'(predict|bet)\("(\w+)"\)', cell.source))]
+    assert [(call, key) for call, key, _ in said] == [(call, key) for key in module.QUESTIONS
+                                                      for call in ("predict", "bet")]
+    for call, key, cell in said:
+        if call == "predict":
+            assert cell.outputs[-1].data["text/plain"] == repr(predict(key)), "execute it anew"
+        else:
+            assert cell.metadata["jupyter"]["outputs_hidden"] and cell.metadata["collapsed"]
+            assert "hide-output" in cell.metadata["tags"]
+
+
+def test_questions_have_two_options_and_more_and_names_of_their_own():
+    named = [key for lesson in notebooks.paths()
+             for key in importlib.import_module(f"lessons.{lesson.stem[3:]}.questions").QUESTIONS]
+    assert named and len(set(named)) == len(named)
+    for one in quiz.asked().values():
+        assert len(one.options) >= 2 and all([one.question, *one.options, *one.options.values()])
+    letters = [letter for one in quiz.asked().values() if len(one.options) == 3
+               for letter, option in one.shuffled() if option == one.answer]
+    assert min(map(letters.count, "ABC")) > len(letters) / 6, "the answer may stand anywhere"
+
+
+def test_a_name_that_no_lesson_has():
+    with pytest.raises(ValueError, match="no lesson has a question 'this'"):
+        predict("this")
 
 
 def test_one_command_shows_it_all_and_clears_it(tmp_path):
-    press(predict(*ASKED).buttons(), "A")
+    press(QUESTION.buttons(), "ten")
     best_so_far("ladder", 3.0)
     (tmp_path / "progress.json.damaged").touch()
     (tmp_path / "progress.txt").touch()
