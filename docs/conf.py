@@ -18,6 +18,7 @@ nb_merge_streams = True
 nb_render_error_lexer = "text"  # a RankError is no traceback of one process
 nb_mime_priority_overrides = [("html", kind, rank) for rank, kind in enumerate(
     ["text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain"])]
+nb_code_prompt_show = "Predict first; then show the {type}"  # of a cell that answers a question
 myst_heading_anchors = 3
 
 html_theme = "furo"

@@ -18,8 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-#: What a rank or a device does, in every picture; the names are those of `helpers.instruments.traces`. These colours and
-#: those of `HELD` have a contrast of 3:1 and more on white and on #111111, and colour-blind readers tell them apart.
+#: What a rank or a device does, in every picture; the names are those of `helpers.instruments.traces`. These colours
+#: and those of `HELD` have a contrast of 3:1 and more on white and on #111111. Colour-blind readers tell them apart.
 ACTIVITIES = {"compute": "#264bfb", "communication": "#bb281a", "waiting": "#626c62"}
 #: What is drawn over an activity's colour, so that it can be told in grey, too.
 HATCHES = {"compute": "", "communication": "///", "waiting": "..."}
@@ -65,7 +65,7 @@ def use_course_style(projector=False):
 
 
 def stored(figure):
-    """The figure as PNG for a notebook: twice as many pixels as it is wide on the page, in 64 colours, so it is small."""
+    """The figure for a notebook: PNG with twice the pixels that it takes on the page, in 64 colours to be small."""
     width, height = figure.get_size_inches() * 100
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=200)

@@ -78,6 +78,8 @@ def for_reading(book):
             continue
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "remove-input"]
+        if cell.source.startswith("bet("):
+            del cell.outputs[0]  # "You have not bet yet.": nobody bets on the site
         for output in cell.outputs:
             if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
                 cell.metadata["mystnb"] = {"image": {"alt": alt}}

@@ -12,16 +12,19 @@ pictures show what its cells print.
 
 import argparse
 import configparser
+import contextlib
 import copy
 import functools
 import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -101,10 +104,58 @@ def store(book, path):
 
 
 def minutes(path):
-    """How long a lesson takes to read, at 200 words of text and code a minute, and to execute: one minute more."""
-    cells = nbformat.read(path, as_version=4).cells
-    words = sum(len(everywhere.without_badges(cell.source).split()) for cell in cells if cell.id != everywhere.ID)
-    return round(words / 200) + 1
+    """(minutes to read and run a lesson, minutes for its exercises), for a reader who does all of it once.
+
+    Text at 200 words a minute, code and outputs at 100, half a minute a prediction, three an explorer, one for running
+    the cells; ten minutes an exercise.
+    """
+    slow, total, exercises = 0, 1.0, set()
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            total += len(everywhere.without_badges(cell.source).split()) / 200
+            continue
+        if checked := re.search(r"\b(\w+)\.check\(", cell.source):
+            exercises.add(checked[1])
+            continue
+        total += 0.5 * cell.source.startswith("predict(")
+        total += 3 * bool(re.search(r"^\w+_explorer\(|^trace_viewer\(", cell.source, re.MULTILINE))
+        if cell.id != everywhere.ID and not cell.metadata.get("jupyter", {}).get("source_hidden"):
+            slow += len(cell.source.split())
+            slow += sum(len(shown(output).split()) for output in cell.outputs)
+    return round(total + slow / 100), 10 * len(exercises)
+
+
+def shown(output):
+    """The text of an output; nothing of a picture's."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return ""
+    return output.get("text", "") or data.get("text/plain", "") or output.get("evalue", "")
+
+
+@contextlib.contextmanager
+def measured_memory():
+    """A list that ends with the most memory, in GiB, that the processes started meanwhile have held at a time.
+
+    Pages that processes share are counted once (PSS, `proc(5)`).
+    """
+    most, done = [0.0], threading.Event()
+
+    def watch():
+        while not done.wait(0.3):
+            held = 0
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    held += process.memory_full_info().pss
+            most[0] = max(most[0], held / 2**30)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        watcher.join()
 
 
 def stable(outputs, number):
@@ -147,8 +198,11 @@ def main():
             store(nbformat.read(path, as_version=4), path)
             continue
         try:
-            seconds = execute(path, options.fresh)
-            print(f"{path.name}: {seconds:.1f} s; with reading, {minutes(path)} minutes", flush=True)
+            with measured_memory() as gib:
+                seconds = execute(path, options.fresh)
+            reading, exercises = minutes(path)
+            print(f"{path.name}: {seconds:.1f} s, {gib[0]:.1f} GiB; {reading} minutes, and {exercises} for exercises",
+                  flush=True)
         except CellExecutionError as error:
             sys.exit(f"{path.name}: {error}")
 

@@ -5,6 +5,7 @@ addEventListener("DOMContentLoaded", () => {
   for (const heading of document.querySelectorAll("th"))
     if (!heading.innerText.trim()) heading.setAttribute("role", "presentation");
   for (const caption of document.querySelectorAll(".caption[role=heading]")) caption.setAttribute("aria-level", "2");
+  for (const summary of document.querySelectorAll(".hide > summary")) summary.removeAttribute("aria-label");  // its words say more
   for (const [side, name] of [[".sidebar-drawer", "All pages"], [".toc-drawer", "This page"]])
     document.querySelector(side)?.setAttribute("aria-label", name);
   if (!document.querySelector("h1"))
