@@ -118,7 +118,7 @@ def _let_all_connect(where, rank, world_size, seconds=2.0):
         time.sleep(0.0005)
 
 
-def stay_for_late_ranks(all_done, seconds=2.0):
+def stay_for_late_ranks(all_done, seconds=1.0):
     """Where a group was formed, stay until all ranks are done, but not for long: a rank takes its connections along.
 
     Finding: without this, ranks that count what their connections have sent find one gone, 1 time in 3. Under torchrun

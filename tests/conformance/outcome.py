@@ -21,12 +21,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
 
 from tests.conformance.script import lay_out, read
-from tests.conftest import eventually, running
 
 ROOT = Path(__file__).parents[2]
 #: Not `python -m torch.distributed.run`, which would import what lies in the current folder.
@@ -68,11 +68,9 @@ def by_spawn(names):
 def _of_a_run(script, target, folder, engine):
     mark = f"conformance-{os.getpid()}-{next(_numbers)}"
     failed, logs = engine(script, target, folder, mark)
-    eventually(lambda: not _left(folder, mark), 0.7)
-    eventually(lambda: not _memory(mark), 2)
-    processes = _left(folder, mark)
-    outcome = {"processes": sorted(processes.values()),
-               "memory": sorted(name.replace(mark, "") for name in _memory(mark))}
+    processes = _at_last(lambda: _left(folder, mark), 0.7)
+    memory = _at_last(lambda: [name.replace(mark, "") for name in os.listdir("/dev/shm") if mark in name], 2)
+    outcome = {"processes": sorted(processes.values()), "memory": sorted(memory)}
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -168,29 +166,31 @@ def _by_themselves(codes, root):
 
 # What is left
 
+def _at_last(find, seconds):
+    """What `find` finds, once that is nothing; after so many seconds, whatever it is."""
+    end = time.monotonic() + seconds
+    while (found := find()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
 def _left(folder, mark):
     """Processes of the run that are still there: those that bear its mark or work in its folder.
 
     A rank that was forked shows others the fork server's environment, and not its own. So its folder counts.
     """
-    found = {process.pid for process in running(mark)}
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        with contextlib.suppress(OSError):
-            if Path(os.readlink(link)).is_relative_to(folder):
-                found.add(int(link.parent.name))
     left = {}
-    for pid in found - {os.getpid()}:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            line = " ".join(process.cmdline())
-            is_server = process.ppid() == os.getpid() and "fork_server.main" in line
-            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in line and not is_server:
-                left[pid] = process.name()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, psutil.Error):
+            here = Path(os.readlink(entry / "cwd")).is_relative_to(folder)
+            if here or mark.encode() in (entry / "environ").read_bytes():
+                process = psutil.Process(int(entry.name))
+                line = " ".join(process.cmdline())
+                is_server = process.ppid() == os.getpid() and "fork_server.main" in line
+                is_own = process.pid == os.getpid() or is_server or "resource_tracker" in line
+                if not is_own and process.status() != psutil.STATUS_ZOMBIE:
+                    left[process.pid] = process.name()
     return left
-
-
-def _memory(mark):
-    return [name for name in os.listdir("/dev/shm") if mark in name]
 
 
 def _files(folder):

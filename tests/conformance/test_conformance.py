@@ -15,9 +15,6 @@ from tests.conformance.script import HERE, NAMES, SCRIPTS, read
 
 EQUAL = [name for name in NAMES if not read(name).differs]
 DIFFERENT = [name for name in NAMES if read(name).differs]
-#: Scripts of each kind, for the launch without a fork server, which takes seconds: each rank imports torch.
-TELLING = ["born_draws_differ_between_ranks", "born_as_main", "ends_file_left_open", "ends_by_an_exception",
-           "meets_by_env"]
 PAGE = HERE.parents[1] / "docs" / "launch.md"
 
 
@@ -34,13 +31,8 @@ def test_where_launch_differs_it_does_what_its_page_says(name):
     assert got != recorded(TORCHRUN)[name], "launch does what torchrun does now: take its row out of the page"
 
 
-def test_a_few_scripts_without_a_fork_server():
-    got = outcome.by_spawn(TELLING)
-    assert got == {name: recorded(TORCHRUN)[name] for name in TELLING}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "meets_by_env" else pytest.mark.long)
+                                  for name in EQUAL])
 def test_launch_without_a_fork_server_does_what_torchrun_does(name):
     assert outcome.by_spawn([name])[name] == recorded(TORCHRUN)[name], read(name).says
 

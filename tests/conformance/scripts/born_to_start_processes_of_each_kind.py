@@ -1,4 +1,5 @@
 """A script's function runs in processes that are forked, spawned, and forked from a server."""
+# slow
 import multiprocessing
 
 

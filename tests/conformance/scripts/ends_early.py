@@ -3,5 +3,5 @@ import os
 import time
 
 if os.environ["RANK"] == "0":
-    time.sleep(0.5)
+    time.sleep(0.2)
 print("done")

@@ -8,7 +8,7 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 dist.barrier()
 if dist.get_rank() == 0:
-    time.sleep(0.5)
+    time.sleep(0.2)
     try:
         dist.all_reduce(torch.ones(1))
     except RuntimeError as error:

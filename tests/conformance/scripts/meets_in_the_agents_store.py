@@ -9,7 +9,7 @@ import torch.distributed as dist
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where C++ says it at length
 try:
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                          timeout=datetime.timedelta(seconds=1))
+                          timeout=datetime.timedelta(seconds=0.5))
     store.set("key", "value")
     print(store.get("key"))
 except dist.DistError as error:
