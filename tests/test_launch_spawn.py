@@ -7,27 +7,18 @@ import os
 
 import pytest
 
-from tests.conftest import eventually, running
-from tests.test_launch_kernel import COLLECTIVE, COMPUTE, ENDLESS, used
+from tests.test_launch_kernel import COLLECTIVE, COMPUTE, ENDLESS, text, used
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module", autouse=True)
-def spawn():
-    os.environ["COURSE_START_METHOD"] = "spawn"
-    yield
-    del os.environ["COURSE_START_METHOD"]
-
-
-@pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    yield from used(tmp_path_factory.mktemp("spawning"))
-
-
-def text(outputs):
-    """What a cell has shown."""
-    return "".join(message["content"].get("text", "") for message in outputs)
+    os.environ["COURSE_START_METHOD"] = "spawn"
+    try:
+        yield from used(tmp_path_factory.mktemp("spawning"))
+    finally:
+        del os.environ["COURSE_START_METHOD"]
 
 
 def test_functions_of_cells_and_scripts_run_print_report_and_return(kernel):
@@ -61,26 +52,11 @@ print(launch("hello.py", nprocs=2, show=False, timeout=240).logs)
 
 
 def test_an_exception_shows_the_cells_own_line(kernel):
-    code = "def work():\n    x = 1\n    return x / 0\n\nlaunch(work, nprocs=2, timeout=240)"
-    reply, _ = kernel.run(code, timeout=300)
-    assert reply["ename"] == "RankError" and reply["evalue"].endswith("ZeroDivisionError: division by zero"), reply
-    trace = "\n".join(reply["traceback"])
-    assert "line 3, in work" in trace and "return x / 0" in trace and "Cell In[" in trace
-    assert "launcher" not in trace and "multiprocessing" not in trace
+    assert kernel.shows_the_cells_own_line()
 
 
 def test_a_hang_ends_at_its_limit_and_says_who_waits_where(kernel):
-    reply, _ = kernel.run("""
-def work():
-    import time
-    import torch.distributed as dist
-    dist.init_process_group()
-    if dist.get_rank() == 0:
-        dist.barrier()
-    time.sleep(1000)
-
-launch(work, nprocs=2, timeout=60)
-""", timeout=300)
+    reply, _ = kernel.run(ENDLESS.format(how=COLLECTIVE).replace("nprocs=2", "nprocs=2, timeout=60"), timeout=300)
     assert reply["ename"] == "RankError" and "60 s" in reply["evalue"], reply["evalue"]
     said = "\n".join(reply["traceback"])
     assert "dist.barrier()" in said and "time.sleep(1000)" in said, said
@@ -88,16 +64,9 @@ launch(work, nprocs=2, timeout=60)
 
 @pytest.mark.parametrize("how", [COMPUTE, COLLECTIVE])
 def test_an_interrupted_cell_leaves_nothing_and_the_next_one_works(kernel, how):
-    kernel.start(ENDLESS.format(how=how))
-    kernel.manager.interrupt_kernel()
-    assert kernel.reply(60)["ename"] == "KeyboardInterrupt"
-    assert kernel.ranks_are_gone()
-    reply, outputs = kernel.run("print(launch(lambda: 7, nprocs=2, timeout=240).results)", timeout=300)
-    assert text(outputs) == "[7, 7]\n", reply
+    assert kernel.is_interrupted(how, patience=60)
 
 
-def test_a_killed_kernel_leaves_nothing(tmp_path):
-    (kernel := next(steps := used(tmp_path))).start(ENDLESS.format(how=COLLECTIVE))
-    os.kill(kernel.manager.provisioner.pid, 9)
-    assert eventually(lambda: not running(kernel.mark), 60)
-    next(steps, None)
+def test_a_killed_kernel_leaves_nothing(kernel):
+    """What ranks leave is gone when the fixture ends, which kills the kernel and looks."""
+    kernel.start(ENDLESS.format(how=COLLECTIVE))

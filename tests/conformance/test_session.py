@@ -8,7 +8,7 @@ the learner does. Its code is a few cells, divided by `# %%`. What is expected i
     Refused(words)  The last cell raises TypeError or ValueError, with these words in its message.
     Failed(words)   The last cell raises RankError. These words stand in it or in the rank's traceback.
 
-Each kind of thing has a row or two, and no more. The session has imported what is listed in FRESH, below.
+Each kind of thing has one row. The session has imported what is listed in FRESH, below.
 """
 
 import ast
@@ -32,19 +32,11 @@ class Failed(str):
 
 def row(name, expected, code, answers=None):
     """One row. `answers`, {prompt: lines}, is what the learner types. Without it, nobody can be asked."""
-    return name, expected, code, answers
+    return pytest.param(expected, code, answers, id=name)
 
 
-# ------------------------------------------------------------------------------- what the session looks like
-
-FOLDERS = [
-    row("%cd, and a module there", SAME, """
-        os.mkdir("repo")
-        %cd repo
-        Path("model.py").write_text("WIDTH = 8")
-        import model
-        def work(): return model.WIDTH"""),
-    row("a relative folder in sys.path, after %cd", SAME, """
+SESSION = [
+    row("%cd, and a module in a relative folder of sys.path", SAME, """
         os.makedirs("repo/lib")
         %cd repo
         Path("lib/mine.py").write_text("WORD = 'lib'")
@@ -56,49 +48,25 @@ FOLDERS = [
         for name in "server.py", "rank.py", "sending.py":
             Path(name).write_text("raise ImportError(__name__)")
         launch(lambda: "ok").results"""),
-    row("an object of a class in the learner's module", [3, 3], """
+    row("an object of a class in the learner's module, and the module itself", [(3, 1), (3, 1)], """
         %%writefile points.py
         class Point: x = 3
         # %%
-        from points import Point
-        def work(point): return point.x if type(point) is Point else "another class"
-        launch(work, args=(Point(),)).results"""),
+        import points, torch.nn.functional as F
+        def work(point, module, F):
+            return point.x if type(point) is module.Point else "another class", F.relu(torch.ones(1)).item()
+        launch(work, args=(points.Point(), points, F)).results"""),
     row("python -m", ["__main__ 3\n"] * 2, """
         os.mkdir("tools")
         Path("tools/tool.py").write_text("import sys; print(__name__, sys.argv[1])")
         launch("tools.tool", args=[3], module=True).logs"""),
-]
-
-EDITS = [
-    row("%%writefile again", [[0.1, 0.1], [0.5, 0.5]], """
-        %%writefile settings.py
-        LR = 0.1
-        # %%
-        def work():
-            import settings
-            return settings.LR
-        first = launch(work).results
-        # %%
-        %%writefile settings.py
-        LR = 0.5
-        # %%
-        [first, launch(work).results]"""),
-    row("ten edits in a loop", [[n, n] for n in range(10)], """
-        def work():
-            import settings
-            return settings.LR
+    row("a module is edited ten times, and the cell has imported it", [[n, n] for n in range(10)], """
         seen = []
         for n in range(10):
             Path("settings.py").write_text(f"LR = {n}")
-            seen += [launch(work).results]
+            import settings
+            seen += [launch(lambda: settings.LR).results]
         seen"""),
-    row("a module that the cell has imported", [[1, 1], [2, 2]], """
-        Path("settings.py").write_text("LR = 1")
-        import settings
-        def work(): return settings.LR
-        first = launch(work).results
-        Path("settings.py").write_text("LR = 2")
-        [first, launch(work).results]"""),
     row("a module's function is launched, with %autoreload", ["one", "three"], """
         %load_ext autoreload
         %autoreload 2
@@ -119,28 +87,6 @@ EDITS = [
         def helper(): return 2
         class Net: size = 2
         first + launch(work, 1).results"""),
-]
-
-#: What torch and Python read once, at their start. When such a variable changes, ranks come from a new fork
-#: server, which takes seconds. So all are set at once, and the two rows that set them follow each other.
-AT_START = """
-        import importlib.util, subprocess, warnings
-        os.makedirs("../lib", exist_ok=True)
-        Path("../lib/mine.py").touch()
-        variables = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_LOGS": "+dynamo", "OMP_NUM_THREADS": "3",
-                     "PYTHONPATH": os.path.abspath("../lib"), "PYTHONWARNINGS": "error::BytesWarning",
-                     "PYTHONHASHSEED": "5"}
-        new = subprocess.check_output([sys.executable, "-c", "print(hash('a'))"], env={"PYTHONHASHSEED": "5"})
-        def work(seeded=int(new)):
-            raised = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
-            return (dist.get_debug_level().name, logging.getLogger("torch._dynamo").getEffectiveLevel(),
-                    torch.get_num_threads(), importlib.util.find_spec("mine") is not None,
-                    BytesWarning in raised, hash("a") == seeded)
-"""
-SET = "INFO", 10, 3, True, True, True
-UNSET = "OFF", 30, 1, False, False, False
-
-ENVIRONMENT = [
     row("a variable, which a child process of the rank prints", SAME, """
         import subprocess
         os.environ["MINE"] = "a=b ü\\n"
@@ -162,34 +108,16 @@ ENVIRONMENT = [
         os.environ.update(MINE="session", GONE="1")
         def work(): return [os.environ.get("MINE"), os.environ.get("GONE")]
         [*launch(work, 1, env={"MINE": "run", "GONE": None}).results, *launch(work, 1).results]"""),
-    row("what torch and Python read at their start", [SET, SET], AT_START + """
-        os.environ.update(variables)
-        launch(work).results"""),
-    row("env=, with what torch and Python read at their start", [[SET, SET], [UNSET, UNSET]], AT_START + """
-        [launch(work, env=variables).results, launch(work).results]"""),
-]
-
-LOGGING = [
-    row("basicConfig", ["INFO|hello\n"] * 2, """
+    row("basicConfig, twice, and a named logger's level", [["INFO|hello\n"], ["two DEBUG\n"]], """
         logging.basicConfig(level=logging.INFO, format="%(levelname)s|%(message)s")
-        log = logging.getLogger("mine")
-        def work():
-            log.info("hello")
-            log.debug("not this")
-        launch(work).logs"""),
-    row("a second basicConfig, with force", [["one hello\n"], ["two hello\n"]], """
-        def work(): logging.warning("hello")
-        logging.basicConfig(format="one %(message)s")
-        first = launch(work, 1).logs
-        logging.basicConfig(format="two %(message)s", force=True)
-        [first, launch(work, 1).logs]"""),
-    row("a named logger's level", ["DEBUG:mine:this\n"] * 2, """
-        logging.basicConfig()
-        logging.getLogger("mine").setLevel(logging.DEBUG)
-        def work():
-            logging.getLogger("mine").debug("this")
+        def work(say="hello"):
+            log = logging.getLogger("mine")
+            log.info("hello") if say == "hello" else log.debug(say)
             logging.getLogger("mine_too").debug("not this")
-        launch(work).logs"""),
+        first = launch(work, 1).logs
+        logging.basicConfig(format="two %(levelname)s", force=True)
+        logging.getLogger("mine").setLevel(logging.DEBUG)
+        [first, launch(work, 1, ("this",)).logs]"""),
     row("a named logger's own handler, by dictConfig", ["mine: this\n"] * 2, """
         import logging.config
         logging.config.dictConfig({
@@ -198,21 +126,17 @@ LOGGING = [
             "handlers": {"screen": {"class": "logging.StreamHandler", "formatter": "short"}},
             "loggers": {"mine": {"level": "INFO", "handlers": ["screen"]}}})
         launch(lambda: logging.getLogger("mine").info("this")).logs"""),
-    row("nothing set up", ["this\n"] * 2, """
+    row("no logging set up, and the kernel's own is as before", [["this\n"], "INFO:mine:here\n"], """
         def work():
             logging.getLogger("mine").info("not this")
             logging.getLogger("mine").warning("this")
-        launch(work).logs"""),
-    row("the kernel's own log is as before", ["INFO:mine:here\n", 1], """
+        said = launch(work, 1).logs
         import io
         here = io.StringIO()
         logging.basicConfig(level=logging.INFO, stream=here)
         launch(lambda: 1)
         logging.getLogger("mine").info("here")
-        [here.getvalue(), len(logging.root.handlers)]"""),
-]
-
-FILES = [
+        [said, here.getvalue()]"""),
     row("torch.load of a cell's network", SAME, """
         class Net(torch.nn.Module):
             def __init__(self):
@@ -221,21 +145,15 @@ FILES = [
             def forward(self, x): return self.layer(x).relu()
         torch.save(Net(), "net.pt")
         def work(): return torch.load("net.pt", weights_only=False)(torch.ones(2)).item()"""),
-    row("pickle.load of an object whose class uses a global variable", SAME, """
-        OFFSET = 10
-        class Point:
-            x = 3
-            def moved(self): return self.x + OFFSET
-        Path("point.pkl").write_bytes(pickle.dumps(Point()))
-        def work(): return pickle.loads(Path("point.pkl").read_bytes()).moved()"""),
-    row("pickle.load of a dataclass, an enum, a namedtuple, a function", SAME, """
+    row("pickle.load of things whose classes and functions are the cell's", SAME, """
         import collections, dataclasses, enum
+        OFFSET = 10
         @dataclasses.dataclass
         class Settings: lr: float = 0.1
         class Mode(enum.Enum): TRAIN = 1
         Batch = collections.namedtuple("Batch", "x y")
-        def double(x): return 2 * x
-        Path("all.pkl").write_bytes(pickle.dumps([Settings(0.5), Mode.TRAIN, Batch(1, 2), double]))
+        def moved(x): return x + OFFSET
+        Path("all.pkl").write_bytes(pickle.dumps([Settings(0.5), Mode.TRAIN, Batch(1, 2), moved]))
         def work():
             *things, function = pickle.loads(Path("all.pkl").read_bytes())
             return things, function(3)"""),
@@ -244,53 +162,12 @@ FILES = [
         def work(): Path("point.pkl").write_bytes(pickle.dumps(Point()))
         launch(work, 1)
         type(pickle.loads(Path("point.pkl").read_bytes())) is Point"""),
-]
-
-SHARED = [
-    row("a network whose memory is shared", Refused("shared memory"), """
-        net = torch.nn.Linear(2, 2)
-        net.share_memory()
-        def hogwild(net): pass
-        launch(hogwild, 2, (net,))"""),
-    row("a part of a shared tensor, in a dict in an object", Refused("shared memory"), """
-        class State: pass
-        state = State()
-        state.tensors = {"count": torch.zeros(4).share_memory_()[:2]}
-        launch(lambda state: None, 2, (state,))"""),
-    row("a shared tensor that is a global variable is named", Refused("`counts`"), """
-        counts = torch.zeros(2).share_memory_()
-        def work(): counts.add_(1)
-        launch(work)"""),
-    row("a queue of multiprocessing", Refused("argument 0"), """
-        import multiprocessing
-        launch(lambda queue: queue.put(1), 2, (multiprocessing.Queue(),))"""),
-    row("weights that are mapped from a file go along", [3.0, 3.0], """
-        torch.save({"weight": torch.ones(3)}, "weights.pt")
-        weights = torch.load("weights.pt", mmap=True)
-        launch(lambda weights: weights["weight"].sum().item(), 2, (weights,)).results"""),
-]
-
-RANK = [
-    row("def worker(rank, world_size), without the rank", Refused("passes no rank"), """
-        def worker(rank, world_size): pass
-        launch(worker, 2, (2,))"""),
-    row("def worker(rank, world_size), with the same rank for all", Failed("passes no rank"), """
-        def worker(rank, world_size): dist.init_process_group("gloo", rank=rank, world_size=world_size)
-        launch(worker, 2, (0, 2), timeout=1)"""),
-    row("what is missing is no rank", Refused("missing a required argument: 'lr'"), """
-        def train(lr): pass
-        launch(train, 2)"""),
-    row("the rank is in the environment", [(0, 2), (1, 2)], """
-        def worker(world_size): return int(os.environ["RANK"]), world_size
-        launch(worker, 2, (2,)).results"""),
-]
-
-DRAWN = [
-    row("what the function draws differs in each rank and launch, whatever the cell has seeded", [], """
+    row("what the function draws differs in each rank and launch, whatever the cell has seeded", [[], True], """
         import random, tempfile, uuid
         from random import random as drawn
         from torch.utils.data import DataLoader
         random.seed(0), numpy.random.seed(0), torch.manual_seed(0)
+        def states(): return random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()
         def work():
             return {
                 "torch": torch.rand(1).item(), "numpy": numpy.random.rand(), "random": random.random(),
@@ -299,53 +176,10 @@ DRAWN = [
                 "shuffled": tuple(map(int, DataLoader(range(100), shuffle=True))),
                 "dropout": tuple(torch.nn.functional.dropout(torch.ones(200)).tolist()),
                 "generator": torch.Generator().seed(), "uuid": uuid.uuid4().hex, "file": tempfile.mktemp()}
-        first, second = launch(work).results, launch(work).results
-        [name for name in first[0] if len({values[name] for values in first + second}) < 4]"""),
-    row("a launch draws nothing from the cell's generators", True, """
-        import random
-        def states(): return random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()
         before = states()
-        launch(lambda: torch.rand(1))
-        states() == before"""),
-]
-
-# --------------------------------------------------------------------------------------- what can be sent
-
-MODULES = [
-    row("torch.backends", SAME, """
-        import torch.backends.cudnn as cudnn
-        def work():
-            torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
-            return cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32"""),
-    row("torch._dynamo.config", SAME, """
-        import torch._dynamo.config as config
-        def work(): return torch._dynamo.config.suppress_errors, config.suppress_errors"""),
-    row("torch.ops and torch.nn.functional", SAME, """
-        import torch.nn.functional as F
-        def work(): return torch.ops.aten.add(torch.ones(1), 2), F.relu(torch.tensor([-1.0, 1.0]))"""),
-    row("torch.compile as a decorator", Refused("compile it in the rank"), """
-        @torch.compile
-        def step(x): return x + 1
-        launch(lambda: step(torch.ones(1)).item())"""),
-    row("a custom op of a cell", Refused("in a module"), """
-        @torch.library.custom_op("course_test::double", mutates_args=())
-        def double(x: torch.Tensor) -> torch.Tensor: return 2 * x
-        launch(lambda: double(torch.ones(2)))"""),
-    row("modules as arguments", ["mine linear"] * 2, """
-        Path("mine.py").write_text("WORD = 'mine'")
-        import mine
-        import torch.nn.functional as F
-        launch(lambda mine, F: f"{mine.WORD} {F.linear.__name__}", 2, (mine, F)).results"""),
-    row("sys.stdout and sys.stderr by other names", ["out\nerr\n"] * 2, """
-        out = sys.stdout
-        def work(err=sys.stderr):
-            print("out", file=out, flush=True)
-            print("err", file=err)
-        launch(work).logs"""),
-]
-
-NOTEBOOK = [
-    row("exit() and quit()", [[None, None]] * 3, """
+        first, second = launch(work).results, launch(work).results
+        [[name for name in first[0] if len({values[name] for values in first + second}) < 4], states() == before]"""),
+    row("exit(), quit() and sys.exit()", [[None, None]] * 3, """
         [launch(work).results for work in (lambda: exit(), lambda: quit(), lambda: sys.exit())]"""),
     row("exit(3)", Failed("exit code 3"), "launch(lambda: exit(3))"),
     row("!echo {variable}", ["hi Ada\n"] * 2, """
@@ -353,23 +187,32 @@ NOTEBOOK = [
             name = "Ada"
             !echo hi {name}
         launch(work).logs"""),
-    row("files = !ls, and %env", SAME, """
+    row("files = !ls, %env and get_ipython()", SAME, """
         os.mkdir("a")
         def work():
             files = !ls
             %env MINE_IN_WORK=1
-            return list(files), os.environ["MINE_IN_WORK"]"""),
-    row("get_ipython()", SAME, """
-        def work(): return get_ipython() is not None"""),
-    row("__name__, and no __file__", SAME, """
-        def work(): return __name__, work.__module__, work.__qualname__, "__file__" in globals()"""),
-    row("inspect.getsource", SAME, """
+            return list(files), os.environ["MINE_IN_WORK"], get_ipython() is not None"""),
+    row("__name__, no __file__, and inspect.getsource", SAME, """
         import inspect
         def helper(): return 1
-        def work(): return inspect.getsource(helper)"""),
+        def work(): return __name__, work.__qualname__, "__file__" in globals(), inspect.getsource(helper)"""),
 ]
 
-FUNCTIONS = [
+# --------------------------------------------------------------------------------------- what can be sent
+
+SENT = [
+    row("torch.backends, torch.ops and torch.nn.functional", SAME, """
+        import torch.backends.cudnn as cudnn
+        def work():
+            torch.backends.cudnn.benchmark = True
+            return cudnn.benchmark, torch.ops.aten.add(torch.ones(1), 2)"""),
+    row("sys.stdout and sys.stderr by other names", ["out\nerr\n"] * 2, """
+        out = sys.stdout
+        def work(err=sys.stderr):
+            print("out", file=out, flush=True)
+            print("err", file=err)
+        launch(work).logs"""),
     row("recursion between two functions, one of which a later cell defines", SAME, """
         def even(n): return n == 0 or odd(n - 1)
         # %%
@@ -384,29 +227,25 @@ FUNCTIONS = [
             note()
             return count, seen
         [launch(work).results, count, seen]"""),
-    row("functools.cache, and it has been called", SAME, """
+    row("functools.cache and singledispatch, which have been called", SAME, """
         import functools
-        @functools.cache
+        @functools.lru_cache(maxsize=7)
         def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
-        fibonacci(5)
-        def work(): return fibonacci(30)"""),
-    row("functools.singledispatch, and it has been called", SAME, """
-        import functools
         @functools.singledispatch
         def shown(x): return "?"
         @shown.register
         def _(x: int): return "int"
-        shown(3)
-        def work(): return shown(1), shown("a")"""),
-    row("a decorator, functools.wraps", SAME, """
+        fibonacci(5), shown(3)
+        def work(): return fibonacci(30), fibonacci.cache_parameters(), shown(1), shown("a")"""),
+    row("a decorator, functools.wraps, which supplies the arguments", SAME, """
         import functools
-        def twice(function):
+        def configured(function):
             @functools.wraps(function)
-            def inner(*args): return function(*args), function(*args)
+            def inner(): return function({"lr": 1})
             return inner
-        @twice
+        @configured
         @torch.no_grad()
-        def work(): return (torch.ones(1, requires_grad=True) * 2).requires_grad"""),
+        def work(config): return config, (torch.ones(1, requires_grad=True) * 2).requires_grad"""),
     row("a method, a class method, an object that can be called", [[4, 4], ["Trainer"] * 2, [6, 6]], """
         class Trainer:
             def __init__(self, lr): self.lr = lr
@@ -416,52 +255,45 @@ FUNCTIONS = [
             def __call__(self): return self.fit(3)
         [launch(one, args=args).results
          for one, args in ((Trainer(2).fit, (2,)), (Trainer.name, ()), (Trainer(2), ()))]"""),
-    row("annotations of cell classes", SAME, """
-        import typing
-        class Point: pass
-        def work(p: Point = None, q: int | Point = 1) -> list[Point]:
-            return {name: str(hint) for name, hint in typing.get_type_hints(work).items()}"""),
-]
-
-CLASSES = [
     row("isinstance of what came as an argument", [True, True], """
         class Point: pass
         launch(lambda point: isinstance(point, Point), args=(Point(),)).results"""),
-    row("super(), a class that refers to itself and to another", SAME, """
-        class Base:
-            def words(self): return ["base"]
-        class Tree(Base):
-            def words(self): return [type(Tree()).__name__, Leaf.tree.__name__, *super().words()]
-        class Leaf: tree = Tree
-        def work(): return Tree().words()"""),
-    row("a metaclass", SAME, """
+    row("super(), a metaclass, annotations, classes that refer to themselves and to each other", SAME, """
+        import typing
         class Registry(type):
             known = {}
             def __new__(meta, name, bases, body):
                 meta.known[name] = made = super().__new__(meta, name, bases, body)
                 return made
         class Net(metaclass=Registry): pass
-        def work(): return sorted(Registry.known), type(Net).__name__, Registry.known["Net"] is Net"""),
-    row("a dataclass", SAME, """
+        class Base:
+            def words(self): return ["base"]
+        class Tree(Base):
+            def words(self): return [type(Tree()).__name__, Leaf.tree.__name__, *super().words()]
+        class Leaf: tree = Tree
+        def hinted(p: Tree = None, q: int | Tree = 1) -> list[Tree]: pass
+        def work():
+            hints = {name: str(hint) for name, hint in typing.get_type_hints(hinted).items()}
+            return Tree().words(), sorted(Registry.known), Registry.known["Net"] is Net, hints"""),
+    row("a dataclass, NamedTuple, TypedDict", SAME, """
         from dataclasses import asdict, dataclass, field, replace
+        from typing import NamedTuple, TypedDict
         @dataclass(frozen=True, order=True)
         class Settings:
             lr: float = 0.1
             sizes: list = field(default_factory=list)
+        class Batch(NamedTuple): x: int = 2
+        class Row(TypedDict, total=False): loss: float
         settings = Settings(sizes=[1])
         def work():
-            return settings, asdict(settings), replace(settings, lr=0.5), settings < Settings(1.0)"""),
+            changed = settings, asdict(settings), replace(settings, lr=0.5), settings < Settings(1.0)
+            return changed, Batch(3)._asdict(), Row(loss=1.0), sorted(Row.__annotations__)"""),
     row("an enum, which comes back as the same", [True, True], """
         import enum
         class Mode(enum.Enum): TRAIN = "train"
         mode = Mode.TRAIN
         def work(): return mode if mode is Mode.TRAIN is Mode("train") else None
         [result is Mode.TRAIN for result in launch(work).results]"""),
-    row("NamedTuple, TypedDict", SAME, """
-        from typing import NamedTuple, TypedDict
-        class Batch(NamedTuple): x: int = 2
-        class Row(TypedDict, total=False): loss: float
-        def work(): return Batch(), Batch(3)._asdict(), Row(loss=1.0), sorted(Row.__annotations__)"""),
     row("an abstract class, a Protocol, a generic class", SAME, """
         from abc import ABC, abstractmethod
         from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -475,43 +307,33 @@ CLASSES = [
             def size(self): return 1
         small = Small[int]()
         def work(): return small.size(), isinstance(small, Model), isinstance(small, Sized)"""),
-    row("cached_property and __getattr__", SAME, """
+    row("cached_property, __getattr__, __getstate__, a list that was extended", SAME, """
         import functools
         class Mixed:
             @functools.cached_property
             def mean(self): return 2.0
             def __getattr__(self, name): raise AttributeError(f"no {name}")
-        fresh, asked = Mixed(), Mixed()
-        asked.mean
-        def work(): return fresh.mean, asked.mean, hasattr(fresh, "other")"""),
-    row("a list that was extended, __getstate__", SAME, """
         class Stack(list):
             def top(self): return self[-1]
         class Handle:
             def __init__(self, path): self.path, self.file = path, open(path, "a")
             def __getstate__(self): return {"path": self.path}
-        stack, handle = Stack([1, 2]), Handle("a.txt")
-        def work(): return stack.top(), handle.path"""),
-]
-
-TRAINING = [
-    row("a network with hooks", SAME, """
-        class Net(torch.nn.Linear):
+        fresh, asked, stack, handle = Mixed(), Mixed(), Stack([1, 2]), Handle("a.txt")
+        asked.mean
+        def work(): return fresh.mean, asked.mean, hasattr(fresh, "other"), stack.top(), handle.path"""),
+    row("a network with hooks, an optimizer of its weights, tied weights", [(2, True, True)] * 2, """
+        class Net(torch.nn.Sequential):
             def __init__(self):
-                super().__init__(2, 1)
+                super().__init__(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
                 self.seen = []
-                self.register_forward_hook(lambda module, inputs, output: self.seen.append(len(inputs)))
+                self.register_forward_hook(lambda module, inputs, output: self.seen.append(len(output)))
         net = Net()
-        def work():
-            net(torch.ones(2))
-            return net.seen[-1]"""),
-    row("an optimizer's weights are the network's; tied weights", [(True, True)] * 2, """
-        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
         net[1].weight = net[0].weight
         optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
         def work(net, optimizer):
+            net(torch.ones(2))
             weight = optimizer.param_groups[0]["params"][0]
-            return weight is net[0].weight, weight is net[1].weight
+            return net.seen[-1], weight is net[0].weight, weight is net[1].weight
         launch(work, args=(net, optimizer)).results"""),
     row("an autograd.Function and a Tensor class of a cell", SAME, """
         class Double(torch.autograd.Function):
@@ -523,21 +345,19 @@ TRAINING = [
             x = torch.ones(1, requires_grad=True)
             Double.apply(x).backward()
             return x.grad, type(marked + 1).__name__"""),
-    row("a Dataset of a cell, with workers in the rank", SAME, """
+    row("a Dataset of a cell with workers in the rank, a pool of processes and one of threads", SAME, """
+        import multiprocessing
+        from concurrent.futures import ThreadPoolExecutor
         from torch.utils.data import DataLoader, Dataset
         SCALE = 10
         class Numbers(Dataset):
             def __len__(self): return 4
             def __getitem__(self, index): return torch.tensor(SCALE * index)
-        def work():
-            return [batch.tolist() for batch in DataLoader(Numbers(), batch_size=2, num_workers=2)]"""),
-    row("a pool of processes and one of threads in the rank", SAME, """
-        import multiprocessing
-        from concurrent.futures import ThreadPoolExecutor
         def square(n): return n * n
         def work():
+            batches = [batch.tolist() for batch in DataLoader(Numbers(), batch_size=2, num_workers=2)]
             with multiprocessing.get_context("fork").Pool(2) as pool, ThreadPoolExecutor(2) as threads:
-                return pool.map(square, range(4)), list(threads.map(square, range(4)))"""),
+                return batches, pool.map(square, range(4)), list(threads.map(square, range(4)))"""),
     row("objects of a cell's class are gathered", [["a", "b"]] * 2, """
         class Named:
             def __init__(self, name): self.name = name
@@ -548,102 +368,99 @@ TRAINING = [
             dist.destroy_process_group()
             return [one.name for one in seen]
         launch(work).results"""),
-]
-
-
-def sent(name, thing, use="thing"):
-    """A row of a global variable that is `thing`. A rank makes the same use of it as the kernel."""
-    return row(name, SAME, f"""
-        import argparse, collections, datetime, decimal, fractions, functools, io, math, operator, pathlib
-        import random, re, types, typing, uuid
-        thing = {thing}
-        def work(): return {use}""")
-
-
-THINGS = [
-    sent("lambdas", "lambda: 3, (lambda n: lambda x: x + n)(2), collections.defaultdict(lambda: 3)",
-         "thing[0](), thing[1](3), thing[2]['new']"),
-    sent("functools.partial", "functools.partial(lambda x, n: x ** n, n=2)", "thing(3)"),
-    sent("modules in a dict", "{'math': math, 'made': types.ModuleType('made')}",
-         "thing['math'].sqrt(4), thing['made'].__name__"),
-    sent("an iterator, where it stands", "iter([1, 2, 3])", "list(thing)"),
-    sent("generators with seeds",
-         "random.Random(3), numpy.random.default_rng(3), torch.Generator().manual_seed(3)",
-         "thing[0].random(), thing[1].random(), torch.rand(2, generator=thing[2])"),
-    sent("a DataLoader with a generator and a lambda", """torch.utils.data.DataLoader(
-            range(8), 4, shuffle=True, generator=torch.Generator().manual_seed(3), collate_fn=lambda x: x)""",
-         "list(thing)"),
-    sent("a scheduler with a lambda", """torch.optim.lr_scheduler.LambdaLR(
-            torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=1.0), lambda epoch: 0.5 ** epoch)""",
-         "thing.get_last_lr()"),
-    sent("objects of Python's own library", """{
+    row("weights that are mapped from a file", [3.0, 3.0], """
+        torch.save({"weight": torch.ones(3)}, "weights.pt")
+        weights = torch.load("weights.pt", mmap=True)
+        launch(lambda weights: weights["weight"].sum().item(), 2, (weights,)).results"""),
+    row("lambdas, modules in a dict, an iterator where it stands, generators with seeds", SAME, """
+        import collections, functools, random, types
+        things = (lambda: 3, (lambda n: lambda x: x + n)(2), collections.defaultdict(lambda: 3),
+                  functools.partial(lambda x, n: x ** n, n=2), {"made": types.ModuleType("made")}, iter([1, 2, 3]))
+        seeded = random.Random(3), numpy.random.default_rng(3), torch.Generator().manual_seed(3)
+        def work():
+            one, add, counts, power, modules, left = things
+            drawn = seeded[0].random(), seeded[1].random(), torch.rand(2, generator=seeded[2])
+            return one(), add(3), counts["new"], power(3), modules["made"].__name__, list(left), drawn"""),
+    row("a DataLoader with a generator, a scheduler with a lambda", SAME, """
+        loader = torch.utils.data.DataLoader(range(8), 4, shuffle=True, collate_fn=lambda x: x,
+                                             generator=torch.Generator().manual_seed(3))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=1.0), lambda epoch: 0.5 ** epoch)
+        def work(): return list(loader), scheduler.get_last_lr()"""),
+    row("objects of Python's own library, of numpy and of torch", SAME, """
+        import argparse, collections, datetime, decimal, fractions, operator, pathlib, re, types, typing, uuid
+        thing = {
             "pattern": re.compile("a+", re.I), "path": pathlib.Path("a") / "b", "uuid": uuid.UUID(int=3),
             "date": datetime.datetime(2024, 1, 2, tzinfo=datetime.timezone.utc), "slice": slice(1, 2),
             "fraction": fractions.Fraction(1, 3), "decimal": decimal.Decimal("0.1"), "range": range(3),
             "deque": collections.deque([1, 2], maxlen=2), "chain": collections.ChainMap({"a": 1}),
             "namespace": argparse.Namespace(lr=0.1), "proxy": types.MappingProxyType({"a": 1}), "dots": ...,
-            "hint": typing.Optional[int], "getter": operator.itemgetter(1), "error": ValueError("a", 1)}"""),
-    sent("objects of numpy and torch", """{
+            "hint": typing.Optional[int], "getter": operator.itemgetter(1), "error": ValueError("a", 1),
             "view": numpy.arange(3)[::-1], "dtype": numpy.dtype([("a", "f4")]), "scalar": numpy.float32(0.1),
-            "objects": numpy.array([None, "x"], dtype=object), "date": numpy.datetime64("2024-01-02"),
+            "objects": numpy.array([None, "x"], dtype=object), "date64": numpy.datetime64("2024-01-02"),
             "part": torch.arange(6).view(2, 3).T, "sparse": torch.eye(2).to_sparse(),
             "parameter": torch.nn.Parameter(torch.ones(2)), "bfloat16": torch.ones(1, dtype=torch.bfloat16),
             "expanded": torch.ones(1).expand(3), "distribution": torch.distributions.Normal(0.0, 1.0),
             "device": torch.device("cpu"), "size": torch.Size([2]), "torch.dtype": torch.float16,
-            "meta": torch.nn.Linear(2, 1, device="meta").weight}"""),
+            "meta": torch.nn.Linear(2, 1, device="meta").weight}
+        def work(): return thing"""),
+    row("kwargs", [(1, 0.1, {"nprocs": 5})] * 2, """
+        def work(n, *, lr=1.0, **others): return n, lr, others
+        launch(work, 2, (1,), kwargs={"lr": 0.1, "nprocs": 5}).results"""),
+    row("a lock that the function does not use", [1, 1], """
+        guard = threading.Lock()
+        launch(lambda: 1).results"""),
 ]
 
 
-def unsendable(name, thing):
+def refused(name, words, call, before="pass"):
+    """A row of a call that is refused."""
+    return row(name, Refused(words), f"""
+        import concurrent.futures, multiprocessing, socket
+        {before}
+        {call}""")
+
+
+def unsendable(name, thing, words="the variable `thing`"):
     """A row of a global variable that cannot be sent. It is named."""
-    return row(f"{name}, a global variable", Refused("the variable `thing`"), f"""
-        import concurrent.futures, socket
-        thing = {thing}
-        def work(): return thing
-        launch(work)""")
+    return refused(f"{name}, a global variable", words, "launch(lambda: thing)", f"thing = {thing}")
 
 
 REFUSED = [
     unsendable("an open file", "open('losses.csv', 'w')"),
-    unsendable("a lock", "threading.Lock()"),
     unsendable("a generator", "(n for n in range(3))"),
     unsendable("a socket, in a dict in a list", "[{'socket': socket.socket()}]"),
     unsendable("a pool of threads", "concurrent.futures.ThreadPoolExecutor(2)"),
-    row("a lock as the second argument", Refused("argument 1"), """
-        launch(lambda n, lock: None, args=(1, threading.Lock()))"""),
-    row("a lock in a closure", Refused("`guard`"), """
-        def guarded(guard): return lambda: guard
-        launch(guarded(threading.Lock()))"""),
-    row("a lock that a helper function uses", Refused("cannot be sent"), """
-        guard = threading.Lock()
-        def helper(): return guard
-        launch(lambda: helper())"""),
-    row("a lock that the function does not use", [1, 1], """
-        guard = threading.Lock()
-        launch(lambda: 1).results"""),
-    row("a lock that is returned", Failed("a lock, cannot be sent"), """
-        launch(lambda: threading.Lock())"""),
+    unsendable("a shared tensor", "torch.zeros(2).share_memory_()"),
+    unsendable("a function of torch.compile's", "torch.compile(abs, backend='eager')", "compile it in the rank"),
+    refused("a lock as the second argument", "argument 1", "launch(print, args=(1, threading.Lock()))"),
+    refused("a lock by name", "argument guard", "launch(lambda guard: 1, kwargs={'guard': threading.Lock()})"),
+    refused("a lock in a closure", "`guard`", "launch((lambda guard: lambda: guard)(threading.Lock()))"),
+    refused("a lock that a helper uses", "cannot be sent", "launch(lambda: helper())",
+            "helper = (lambda guard: lambda: guard)(threading.Lock())"),
+    refused("a network whose memory is shared, in an object", "shared memory",
+            "launch(lambda state: None, 2, ({'state': [torch.nn.Linear(2, 2).share_memory()]},))"),
+    refused("a queue of multiprocessing", "argument 0", "launch(print, 2, (multiprocessing.Queue(),))"),
+    refused("a custom op of a cell", "in a module", "launch(lambda: double(1))",
+            'double = torch.library.custom_op("course_test::double", lambda x: 2 * x, mutates_args=(), '
+            'schema="(Tensor x) -> Tensor")'),
+    refused("def worker(rank, world_size), without the rank", "passes no rank",
+            "launch(lambda rank, world_size: 1, 2, (2,))"),
+    refused("what is missing is no rank", "missing a required argument: 'lr'", "launch(lambda lr: lr)"),
+    refused("kwargs that the function does not know", "(n, lr=1)",
+            "launch(lambda n, lr=1: 1, 2, (1,), kwargs={'rate': 0.1})"),
+    refused("kwargs that are no dict", "dict", "launch(lambda lr: lr, 2, kwargs=[0.1])"),
 ]
 
-# ------------------------------------------------------------------------------- what other launchers offer
-
-KEYWORDS = [
-    row("kwargs", [(1, 0.1, {"nprocs": 5})] * 2, """
-        def work(n, *, lr=1.0, **others): return n, lr, others
-        launch(work, 2, (1,), kwargs={"lr": 0.1, "nprocs": 5}).results"""),
-    row("kwargs that the function does not know", Refused("work(n, lr=1)"), """
-        def work(n, lr=1): pass
-        launch(work, 2, (1,), kwargs={"rate": 0.1})"""),
-    row("kwargs that are no dict", Refused("dict"), "launch(lambda lr: lr, 2, kwargs=[0.1])"),
-    row("kwargs with a lock", Refused("argument guard"), """
-        launch(lambda guard: None, 2, kwargs={"guard": threading.Lock()})"""),
-]
-
-ERRORS = [
+FAILED = [
+    row("def worker(rank, world_size), with the same rank for all", Failed("passes no rank"), """
+        def worker(rank, world_size): dist.init_process_group("gloo", rank=rank, world_size=world_size)
+        launch(worker, 2, (0, 2), timeout=0.4)"""),
+    row("a lock that is returned", Failed("a lock, cannot be sent"), "launch(lambda: threading.Lock())"),
     row("results of those that succeeded", {0: "done", 2: "done"}, """
         def work():
             if os.environ["RANK"] == "1":
-                time.sleep(0.3)
+                time.sleep(0.2)
                 raise ValueError
             return "done"
         error_of(work, 3).results"""),
@@ -653,18 +470,14 @@ ERRORS = [
                 time.sleep(60)
             return "done"
         error_of(work, timeout=0.5).results"""),
-    row("the cause, and its traceback in its own cause", ["ValueError", ("odd", 3), True], """
-        def inner(): raise ValueError("odd", 3)
-        cause = error_of(lambda: inner()).__cause__
-        [type(cause).__name__, cause.args, "in inner" in str(cause.__cause__)]"""),
-    row("the cause: an exception of a cell", [True, 3], """
+    row("the cause: an exception of a cell, and its traceback in its own cause", [True, 3, True], """
         class Odd(Exception):
             def __init__(self, n):
                 super().__init__(n)
                 self.n = n
-        def work(): raise Odd(3)
-        cause = error_of(work).__cause__
-        [type(cause) is Odd, cause.n]"""),
+        def inner(): raise Odd(3)
+        cause = error_of(lambda: inner()).__cause__
+        [type(cause) is Odd, cause.n, "in inner" in str(cause.__cause__)]"""),
     row("the cause: an exception of torch", True, """
         cause = error_of(lambda: torch.linalg.inv(torch.zeros(2, 2))).__cause__
         type(cause) is torch.linalg.LinAlgError"""),
@@ -681,16 +494,6 @@ ERRORS = [
             raise error
         text = str(error_of(work).__cause__)
         ["in work" in text, "ValueError: locked" in text]"""),
-    row("the error can be pickled", [{}, "ValueError('odd')", 0], """
-        def work(): raise ValueError("odd")
-        error = pickle.loads(pickle.dumps(error_of(work, 1)))
-        [error.results, repr(error.__cause__), error.rank]"""),
-    row("a notebook shows the rank's own line", Failed("return 1 / 0"), """
-        def work(): return 1 / 0
-        launch(work)"""),
-]
-
-ASKED = [
     row("input() in both ranks", ["zero", "ä€"], """
         launch(lambda: input("name? "), timeout=20).results""",
         {"[0] name? ": ["zero"], "[1] name? ": ["ä€"]}),
@@ -714,11 +517,22 @@ ASKED = [
     row("breakpoint() where nobody can be asked", Failed("BdbQuit"), "launch(breakpoint, timeout=20)"),
 ]
 
-GROUPS = {"folders": FOLDERS, "edits": EDITS, "environment": ENVIRONMENT, "logging": LOGGING, "files": FILES,
-          "shared": SHARED, "rank": RANK, "drawn": DRAWN, "modules": MODULES, "notebook": NOTEBOOK,
-          "functions": FUNCTIONS, "classes": CLASSES, "training": TRAINING, "things": THINGS,
-          "refused": REFUSED, "keywords": KEYWORDS, "errors": ERRORS, "asked": ASKED}
-TABLE = [pytest.param(*line, id=f"{group}: {name}") for group, rows in GROUPS.items() for name, *line in rows]
+#: The last row: when such a variable changes, ranks come from a new fork server, which takes seconds.
+AT_START = row("env=, with what torch and Python read at their start", [
+        [("OFF", 30, 1, False, False, False)] * 2, [("INFO", 10, 3, True, True, True)] * 2], """
+        import importlib.util, subprocess, warnings
+        os.makedirs("../lib", exist_ok=True)
+        Path("../lib/mine.py").touch()
+        variables = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_LOGS": "+dynamo", "OMP_NUM_THREADS": "3",
+                     "PYTHONPATH": os.path.abspath("../lib"), "PYTHONWARNINGS": "error::BytesWarning",
+                     "PYTHONHASHSEED": "5"}
+        new = subprocess.check_output([sys.executable, "-c", "print(hash('a'))"], env={"PYTHONHASHSEED": "5"})
+        def work(seeded=int(new)):
+            raised = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
+            return (dist.get_debug_level().name, logging.getLogger("torch._dynamo").getEffectiveLevel(),
+                    torch.get_num_threads(), importlib.util.find_spec("mine") is not None,
+                    BytesWarning in raised, hash("a") == seeded)
+        [launch(work).results, launch(work, env=variables).results]""")
 
 # -------------------------------------------------------------------------------------- how a row is run
 
@@ -760,10 +574,6 @@ def error_of(*args, **settings):
     except RankError as error:
         return error
 """
-
-
-def cells(code):
-    return re.split(r"^# %%\n", textwrap.dedent(code).strip() + "\n", flags=re.MULTILINE)
 
 
 class Raised(Exception):
@@ -828,10 +638,10 @@ def session(tmp_path_factory):
         yield Session(kernel, tmp_path_factory.getbasetemp())
 
 
-@pytest.mark.parametrize(("expected", "code", "answers"), TABLE)
+@pytest.mark.parametrize(("expected", "code", "answers"), [*SESSION, *SENT, *REFUSED, *FAILED, AT_START])
 def test_a_function_sees_the_session_as_the_cell_does(session, tmp_path, expected, code, answers):
     session.begin(tmp_path)
-    *before, last = cells(code)
+    *before, last = re.split(r"^# %%\n", textwrap.dedent(code).strip() + "\n", flags=re.MULTILINE)
     for cell in before:
         session.cell(cell)
     if expected is SAME:
@@ -842,9 +652,9 @@ def test_a_function_sees_the_session_as_the_cell_does(session, tmp_path, expecte
     elif isinstance(expected, Refused | Failed):
         with pytest.raises(Raised) as raised:
             session.cell(last, answers)
-        refused = isinstance(expected, Refused)
-        assert raised.value.name in (("TypeError", "ValueError") if refused else ("RankError",))
+        is_refused = isinstance(expected, Refused)
+        assert raised.value.name in (("TypeError", "ValueError") if is_refused else ("RankError",))
         # What is refused has a traceback that shows the learner's own lines: words in it do not count.
-        assert expected in raised.value.text + raised.value.traceback * (not refused)
+        assert expected in raised.value.text + raised.value.traceback * (not is_refused)
     else:
         assert session.cell(last, answers) == expected
