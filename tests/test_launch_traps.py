@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from helpers import launch
@@ -29,49 +30,28 @@ def test_the_servers_memory_lies_in_huge_pages():
     assert int(kilobytes["AnonHugePages"]) > int(kilobytes["Anonymous"]) / 2, kilobytes
 
 
-def test_a_rank_dies_with_the_server():
-    def signal_at_the_parents_death():
+def test_what_a_rank_has_from_the_server_and_what_not():
+    def found():
         import ctypes
-
-        number = ctypes.c_int()
-        ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
-        return number.value
-
-    assert launch(signal_at_the_parents_death, nprocs=1, show=False).results == [9]
-
-
-def test_packages_are_looked_through_once():
-    def looked_up():
+        import weakref
         from importlib import metadata
         from unittest import mock
 
+        parents_death = ctypes.c_int()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(parents_death))  # PR_GET_PDEATHSIG
         with mock.patch.object(metadata, "distributions", side_effect=LookupError):
-            return len(metadata.entry_points(group="torch.distributed.backends")) > 0
-
-    assert launch(looked_up, nprocs=1, show=False).results == [True], "the server has done it for its ranks"
-
-
-def test_exit_functions_of_the_servers_imports_are_not_the_ranks():
-    def registered():
-        import weakref
-
-        return sum(finalizer.atexit for finalizer in list(weakref.finalize._registry))
-
-    assert launch(registered, nprocs=1, show=False).results == [0]
-
-
-def test_groups_meet_through_files_and_no_store_listens():
-    def store():
-        import torch.distributed as dist
-
+            looked_up = len(metadata.entry_points(group="torch.distributed.backends")) > 0
+        at_exit = sum(finalizer.atexit for finalizer in list(weakref.finalize._registry))
         dist.init_process_group("gloo")
-        inner = dist.distributed_c10d._get_default_store()
-        while hasattr(inner, "underlying_store"):
-            inner = inner.underlying_store
-        return type(inner).__name__
+        store = dist.distributed_c10d._get_default_store()
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        return {"signal when the server dies": parents_death.value, "packages were looked through": looked_up,
+                "exit functions of the server's imports": at_exit, "store": type(store).__name__}
 
-    expected = "FileStore" if hardware.gpus else "QuickFileStore"
-    assert launch(store, nprocs=2, show=False).results == [expected] * 2
+    assert launch(found, nprocs=1, show=False).results == [{
+        "signal when the server dies": 9, "packages were looked through": True,
+        "exit functions of the server's imports": 0, "store": "FileStore" if hardware.gpus else "QuickFileStore"}]
 
 
 def test_the_store_that_looks_oftener_does_what_torchs_own_does(tmp_path):
@@ -92,8 +72,6 @@ def test_the_store_that_looks_oftener_does_what_torchs_own_does(tmp_path):
 
 def test_no_rank_leaves_a_meeting_before_all_are_connected():
     def form_a_group():
-        import torch.distributed as dist
-
         c10d = dist.distributed_c10d
         connect = c10d._new_process_group_helper
 
@@ -113,9 +91,6 @@ def test_no_rank_leaves_a_meeting_before_all_are_connected():
 
 def test_a_ddp_object_lets_go_of_its_group_last():
     def last():
-        import torch
-        import torch.distributed as dist
-
         dist.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         assert model.reducer, "what holds the group from C++"
@@ -128,11 +103,7 @@ def test_a_ddp_object_lets_go_of_its_group_last():
 @pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="no NVIDIA GPU here")
 def test_the_server_never_initialises_cuda():
     def compute():
-        import torch
-
         return torch.cuda._is_in_bad_fork(), torch.ones(2, device="cuda").sum().item()
-
-    import torch
 
     torch.ones(1, device="cuda")  # CUDA already used in the kernel
     assert launch(compute, nprocs=2, show=False).results == [(False, 2.0)] * 2
