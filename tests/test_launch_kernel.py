@@ -132,6 +132,7 @@ def test_a_restarted_kernel_leaves_no_rank(kernel, now):
     assert kernel.ranks_are_gone()
 
 
+@pytest.mark.long
 def test_a_killed_kernel_leaves_nothing(kernel):
     """What ranks leave is gone when the fixture ends, which kills the kernel and looks."""
     kernel.run("from helpers import launch")

@@ -9,7 +9,7 @@ directives:
                              real/script.py. Also: `folder` (its __main__.py), `tool.pyz`, `tool.pyc`,
                              `-m package.tool`
     # twice                  run two times in the same folder; the second run counts
-    # slow                   its children import torch, which takes seconds: it is tested with `-m long` alone
+    # slow                   it takes seconds, because its children import torch, say: tested with `-m long` alone
     # timeout: 5             seconds that launch is given, 20 without it
     # differs: key           launch cannot be like torchrun here; docs/launch.md has the key in its table
 

@@ -1,4 +1,5 @@
 """Waiting for a key that never comes ends in DistStoreError after the given time."""
+# slow
 import datetime
 import time
 
