@@ -236,6 +236,7 @@ DDP = """
     """
 
 
+@pytest.mark.long
 def test_ranks_of_launch_and_ddp():
     said = stand_in(DDP)
     assert said[:2] == [f"nccl [[1.5, 1.5]] cuda:{rank} refused" for rank in range(2)]
