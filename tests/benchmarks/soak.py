@@ -102,8 +102,8 @@ def launched(kind, nprocs, args, script, moment):
     return "results" if all(len(one) == wanted for one in run.results) else "results are not whole"
 
 
-def counts(before):
-    """What there is now, by name: all that must be as it was. `before`: the names in /dev/shm that others have."""
+def counts(shared):
+    """What there is now, by name: all that must be as it was. `shared`: the names in /dev/shm that others have."""
     import psutil
 
     from helpers.launcher import server as fork_server
@@ -114,29 +114,22 @@ def counts(before):
     me, server = psutil.Process(), psutil.Process(fork_server.start().process.pid)
     return {"descriptors": me.num_fds(), "descriptors of the fork server": server.num_fds(),
             "threads": me.num_threads(), "processes": len(conftest.children()),
-            "names in /dev/shm": len(conftest.orphaned_memory(before)),
+            "names in /dev/shm": len(conftest.orphaned_memory(shared)),
             "temporary files": sum(1 for _ in Path(tempfile.gettempdir()).rglob("*")),
             "memory": me.memory_full_info().uss, "memory of the fork server": server.memory_full_info().uss}
 
 
-def changes(before, shared, wait=10):
-    """{name: (before, now)} of what is not as it was; processes that are being killed get some seconds."""
-    end = time.monotonic() + wait
-    while True:
-        now = counts(shared)
-        grown = {name: (old, now[name]) for name, old in before.items()
-                 if (now[name] > old + MEMORY if name.startswith("memory") else now[name] != old)}
-        if not grown or time.monotonic() > end:
-            return now, grown
-        time.sleep(0.1)
+def grown(before, now):
+    """The names of what is not as it was."""
+    return [name for name in before if (now[name] > before[name] + MEMORY if name.startswith("memory")
+                                        else now[name] != before[name])]
 
 
 def main(options):
     from helpers import launch
 
-    shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    shared, wrong, kinds = set(os.listdir("/dev/shm")), [], collections.Counter()
     launch(print, show=False)
-    wrong, kinds, before, began = [], collections.Counter(), None, time.monotonic()
     warm = min(WARM, options.launches // 2)
     for number in range(options.first, options.first + options.launches):
         if number == options.first + warm:
@@ -147,15 +140,15 @@ def main(options):
         kinds[kind] += 1
         if ended != KINDS[kind]:
             wrong.append(f"launch {number} of seed {options.seed} ({kind}, {how}) ended with: {ended}")
-    seconds = time.monotonic() - began
-    now, grown = changes(before, shared)
-    print(f"{options.launches} launches in {seconds:.0f} s, seed {options.seed}: "
-          + ", ".join(f"{count} × {kind}" for kind, count in sorted(kinds.items())))
+    end = time.monotonic() + 10  # for processes that are being killed
+    while grown(before, now := counts(shared)) and time.monotonic() < end:
+        time.sleep(0.1)
+    print(f"{options.launches} launches, seed {options.seed}:", dict(kinds))
+    left = grown(before, now)
     for name, old in before.items():
-        unit, by = ("MiB", 2**20) if name.startswith("memory") else ("", 1)
-        print(f"  {name:32} {old / by:8.0f} → {now[name] / by:8.0f} {unit:4}{'LEFT BEHIND' if name in grown else ''}")
+        print(f"  {name:32} {old:12,} → {now[name]:12,} {'LEFT BEHIND' if name in left else ''}")
     print(*wrong, sep="\n")
-    return 1 if wrong or grown else 0
+    return 1 if wrong or left else 0
 
 
 if __name__ == "__main__":
