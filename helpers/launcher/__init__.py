@@ -1,17 +1,14 @@
 """launch: run a worker script, or a function, in N ranks from a notebook.
 
-In the notebook:
     run           `launch` itself, which puts all of this together
     arguments     what `launch` is given is refused with advice, or made into work that can be sent
     server        the fork server, seen from the notebook: start it, replace it, ask it for ranks
     processes     the ranks' processes: start, watch, ask, end
     output        what ranks print: read while they run, shown live, ordered by rank in the end
     errors        RankError
-On the way:
     files         the files of a run, by which ranks and notebook tell each other things
     sending       how functions, arguments, results and exceptions travel
     asking        what a rank asks the notebook: a line from the person, a name of a cell
-In the fork server, and in the ranks:
     fork_server   imports torch once, then forks
     rank          become a rank, run the learner's code, leave a result
     meeting       how ranks meet without a port
@@ -26,13 +23,17 @@ line, and what a rank has started may outlive it.
 """
 
 import contextlib
+import multiprocessing
+import os
 
 from helpers.launcher import server
 from helpers.launcher.errors import RankError
 from helpers.launcher.run import launch
+from helpers.reporting import RUN_FOLDER
 
 __all__ = ["RankError", "launch"]
 
-if server.START_METHOD == "forkserver" and server.is_a_kernel():
+_of_ours = RUN_FOLDER in os.environ or "HELPERS_FORK_SERVER" in os.environ or multiprocessing.parent_process()
+if server.START_METHOD == "forkserver" and not _of_ours:
     with contextlib.suppress(OSError):  # the first launch will say what is wrong
         server.start()  # its imports take seconds; they go on while the reader reads

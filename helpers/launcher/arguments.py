@@ -1,7 +1,4 @@
-"""What `launch` is given: refused with advice before anything starts, or made into work that can be sent.
-
-What is refused is a TypeError, ValueError, FileNotFoundError, IsADirectoryError, SyntaxError or RuntimeError.
-"""
+"""What `launch` is given: refused with advice before anything starts, or made into work that can be sent."""
 
 import difflib
 import inspect
@@ -48,16 +45,14 @@ def checked_nprocs(nprocs, gpus):
     if nprocs < 1:
         raise ValueError(f"nprocs={nprocs}: at least one rank is needed, for example nprocs=2")
     if nprocs > most:
-        raise ValueError(f"nprocs={nprocs}: this machine has {cores} cores; at most {most} ranks can be launched here. "
-                         "To see what more ranks do, 2 to 4 show the same.")
+        raise ValueError(f"nprocs={nprocs}: this machine has {cores} cores; at most {most} ranks can be launched here")
     if gpus:
         from helpers.hardware import hardware
 
         here = len(hardware.gpus)
         if gpus > here:
-            raise ValueError(f"gpus={gpus}: this machine has {here} GPU{'s' * (here != 1)}. "
-                             + (f"Launch at most {here} ranks with a GPU each" if here else "Run on the CPU")
-                             + ", or let ranks share what there is over gloo.")
+            raise ValueError(f"gpus={gpus}: this machine has {here} GPU{'s' * (here != 1)}. Launch fewer ranks, run "
+                             "on the CPU, or let ranks share what there is over gloo.")
     return nprocs
 
 
@@ -72,15 +67,14 @@ def checked_timeout(timeout):
 
 def checked_environment(env):
     """The environment of a run: the notebook's of this moment, changed by `env`, where None takes a variable away."""
+    def is_a_variable(name, value):
+        texts = isinstance(name, str) and isinstance(value, str | None)
+        return texts and name != "" and "=" not in name and "\0" not in f"{name}{value}"
+
     changes = env or {}
-    if not isinstance(changes, dict) or not all(_is_a_variable(*change) for change in changes.items()):
+    if not isinstance(changes, dict) or not all(is_a_variable(*change) for change in changes.items()):
         raise TypeError(f'env must be a dict of texts, for example env={{"OMP_NUM_THREADS": "2"}}, not {env!r:.100}')
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
-
-
-def _is_a_variable(name, value):
-    texts = isinstance(name, str) and isinstance(value, str | None)
-    return texts and name != "" and "=" not in name and "\0" not in f"{name}{value}"
 
 
 def packed_work(what, args, kwargs, module):
@@ -142,9 +136,9 @@ def _call(function, args, kwargs):
         inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     except TypeError as error:
         signature = f"{name}{inspect.signature(function, follow_wrapped=False)}"
-        given = f"args={args!r:.200}" + (f" and kwargs={kwargs!r:.200}" if kwargs else "")
         note = f". ({NO_RANK}.)" if wants_a_rank(function) else ""
-        raise TypeError(f"{signature} cannot be called with {given}: {error}{note}") from None
+        raise TypeError(f"{signature} cannot be called with args={args!r:.200} and kwargs={kwargs!r:.200}: "
+                        f"{error}{note}") from None
     except ValueError:
         pass  # a builtin without a signature
     try:

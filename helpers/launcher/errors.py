@@ -6,7 +6,6 @@ import json
 import linecache
 import os
 import re
-import shutil
 import signal
 from dataclasses import dataclass, field
 
@@ -29,21 +28,14 @@ _HINTS = {
 class RankError(RuntimeError):
     """One or more ranks of a run failed, hung or died; the run was ended.
 
-    The traceback that a notebook shows is the one of the rank that failed first.
+    Attributes:
+        rank: The rank that failed first. A notebook shows its traceback.
+        exitcode: Its exit code, negative for a signal; None if it was still running when the time was up.
+        failures: Every rank's `Failure`, the first one first.
+        logs: What each rank printed, by rank.
+        results: What the ranks have returned that succeeded, {rank: result}; for a script, the rows that it reported.
+        __cause__: The exception of that rank, where it can be made anew here, else a `RankTraceback`.
     """
-
-    rank: int
-    """The rank that failed first."""
-    exitcode: int | None
-    """Its exit code, negative for a signal; None if it was still running when the time was up."""
-    failures: list["Failure"]
-    """Every rank's failure, the first one first."""
-    logs: list[str]
-    """What each rank printed, by rank."""
-    results: dict
-    """What the ranks have returned that succeeded, {rank: result}; for a script, the rows that it reported."""
-    __cause__: BaseException
-    """The exception of that rank, where it can be made anew here, else a `RankTraceback`."""
 
     def __init__(self, message, failures, logs=(), results=None):
         super().__init__(message)
@@ -111,10 +103,10 @@ def failure_of(rank, files, exitcode, is_script):
     if exitcode == 0:
         return Failure(rank, 0, "left before its work was done, with exit code 0 (os._exit?)")
     if exitcode > 0:
-        full = shutil.disk_usage(files.log.parent).free < 2**20
-        why = f"the disk of {files.log.parent} is full; free it, or set TMPDIR" if full else "os._exit?"
-        return Failure(rank, exitcode, f"left without an exception, with exit code {exitcode} ({why})")
-    name = _signal_name(-exitcode)
+        return Failure(rank, exitcode, f"left without an exception, with exit code {exitcode} (os._exit?)")
+    name = f"signal {-exitcode}"
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-exitcode).name
     where, hint = doing(files.stack), _HINTS.get(name)
     return Failure(rank, exitcode, f"died: {name}{f' {where}' if where else ''}{f' ({hint})' if hint else ''}")
 
@@ -145,7 +137,8 @@ def doing(stack_file):
             linecache.checkcache(file)
             code = linecache.getline(file, int(line)).partition("  #")[0].strip()
             inside = "" if function == "<module>" else f", in {function}"
-            return f"at `{code or '?'}` ({_place(file)}line {line}{inside})"
+            is_cell = not os.path.isfile(file) or "ipykernel_" in file
+            return f"at `{code or '?'}` ({'' if is_cell else os.path.basename(file) + ' '}line {line}{inside})"
     return f"in {threads[-1][0][2]}" if threads and threads[-1] else ""
 
 
@@ -162,18 +155,7 @@ def _with_cells_named(text):
     return re.sub(r'File "([^"\n]+)"', named, text)
 
 
-def _place(file):
-    is_cell = not os.path.isfile(file) or "ipykernel_" in file
-    return "" if is_cell else f"{os.path.basename(file)} "
-
-
 def _is_library(file):
     return (file.startswith(("<frozen", "<string>")) or "site-packages" in file or "dist-packages" in file
             or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(__file__)))
 
-
-def _signal_name(number):
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -23,13 +23,16 @@ def meet_by_file(path):
     import torch.distributed as dist
     from torch.cuda import device_count
 
+    def address():
+        return os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+
     handlers = sys.modules[dist.rendezvous.__module__]._rendezvous_handlers
     over_network = handlers["env"]
-    ours = _address()
+    ours = address()
     meetings = collections.Counter()  # by the number of ranks that meet: some may have met without the others before
 
     def by_file(url, timeout=dist.constants.default_pg_timeout, **options):
-        if _address() != ours:
+        if address() != ours:
             yield from over_network(url, timeout=timeout, **options)
             return
         # init_process_group(rank=…, world_size=…) puts its arguments into the URL.
@@ -46,13 +49,8 @@ def meet_by_file(path):
             yield store, rank, world_size
         finally:  # `init_process_group` drops this generator when it returns
             _let_all_connect(where, rank, world_size)
-        raise RuntimeError("these ranks have met already; they cannot meet again in the same group")
 
     handlers["env"] = by_file
-
-
-def _address():
-    return os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
 
 
 def quick_store(path, world_size):
@@ -66,8 +64,6 @@ def quick_store(path, world_size):
     file = FileStore(path, world_size)
 
     class QuickFileStore(Store):
-        """The names are those by which C++ calls a store's methods."""
-
         def wait(self, keys, timeout=None):
             end = time.monotonic() + 0.05
             while not file.check(keys) and time.monotonic() < end:
@@ -81,27 +77,13 @@ def quick_store(path, world_size):
             self.wait([key])
             return file.get(key)
 
-        def set(self, key, value):
-            file.set(key, value)
+    def passed_on(name):
+        return lambda self, *args: getattr(file, name)(*args)
 
-        def add(self, key, amount):
-            return file.add(key, amount)
-
-        def check(self, keys):
-            return file.check(keys)
-
-        def compare_set(self, key, expected, desired):
-            return file.compare_set(key, expected, desired)
-
-        def deleteKey(self, key):
-            return file.delete_key(key)
-
-        def getNumKeys(self):
-            return file.num_keys()
-
-        def clone(self):
-            return file.clone()
-
+    # Before the colon the names by which C++ calls a store's methods. It takes no function of its own for an override.
+    for ours, theirs in {"set": "set", "add": "add", "check": "check", "compare_set": "compare_set", "clone": "clone",
+                         "deleteKey": "delete_key", "getNumKeys": "num_keys"}.items():
+        setattr(QuickFileStore, ours, passed_on(theirs))
     return QuickFileStore()
 
 

@@ -15,7 +15,7 @@ from helpers.launcher.files import Files
 
 #: Seconds that a process is given after SIGTERM, to save what it has.
 MOMENT = 3.0
-#: Seconds that a resource tracker of multiprocessing's is given, once its rank is gone, to free shared memory.
+#: Seconds that multiprocessing's resource tracker is given, once its rank is gone, to free shared memory.
 _TRACKERS_MOMENT = 0.5
 
 
@@ -65,17 +65,14 @@ class Processes:
     def start(self):
         """Start every rank. Where that cannot be, RuntimeError, and none is left running."""
         kind = Forked if server.START_METHOD == "forkserver" else Spawned
-        for last_try in (False, True):
-            try:
-                for rank in range(self.nprocs):
-                    self.processes.append(kind(self.folder, rank, self.environment))
-                return
-            except OSError as error:  # somebody may have killed the fork server at this very moment
-                failed = len(self.processes)
-                self.end()
-                if last_try:
-                    raise RuntimeError(f"rank {failed} of {self.nprocs} could not be started ({error}); close other "
-                                       "programs, or launch fewer ranks") from None
+        try:
+            for rank in range(self.nprocs):
+                self.processes.append(kind(self.folder, rank, self.environment))
+        except OSError as error:
+            failed = len(self.processes)
+            self.end()
+            raise RuntimeError(f"rank {failed} of {self.nprocs} could not be started ({error}); close other programs, "
+                               "or launch fewer ranks") from None
 
     def wait(self, seconds):
         """Return when a rank ends, or after `seconds`."""
@@ -91,29 +88,23 @@ class Processes:
 
     def ask(self, seconds=1.0):
         """Have the running ranks write down what they are doing; wait up to `seconds` for their answers."""
-        if rank_module.SAY_WHAT_YOU_DO is None:
-            return
-        stacks = [self.files[rank].stack for rank, code in enumerate(self.exitcodes()) if code is None]
-        self._signal(rank_module.SAY_WHAT_YOU_DO)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not all(stack.exists() and stack.stat().st_size for stack in stacks):
-            time.sleep(0.01)
+        if rank_module.SAY_WHAT_YOU_DO is not None:
+            stacks = [self.files[rank].stack for rank, code in enumerate(self.exitcodes()) if code is None]
+            self._signal(rank_module.SAY_WHAT_YOU_DO)
+            _until(lambda: all(stack.exists() and stack.stat().st_size for stack in stacks), seconds)
 
     def interrupt(self, seconds):
         """Interrupt the ranks as Ctrl-C would, and give them up to `seconds` to leave in good order."""
         self._signal(signal.SIGINT)
-        end = time.monotonic() + seconds
-        while None in self.exitcodes() and time.monotonic() < end:
-            self.wait(end - time.monotonic())
+        _until(lambda: None not in self.exitcodes(), seconds)
 
     def end(self):
         """End every rank, and every process that a rank has left behind; free what was held for them."""
         end_groups([process.pid for process in self.processes], self._running)
         for process in self.processes:
-            limit = time.monotonic() + 10  # a process that waits for a broken disk or GPU outlives SIGKILL
-            while process.poll() is None and time.monotonic() < limit:
-                process.kill()  # on Windows, where there are no groups
-                time.sleep(0.001)
+            if process.poll() is None:  # on Windows, where there are no groups
+                process.kill()
+            _until(lambda process=process: process.poll() is not None, 10)  # one that waits for a broken disk stays
             process.close()
         self.processes = []
 
@@ -137,30 +128,23 @@ def end_groups(pids, running):
         running: Takes note of leaders that have ended, and returns those that have not. Only of these can the number
             not be another process's by now.
     """
+    def nothing_is_left():
+        return not running() and not any(map(_is_a_group, pids))
+
+    def tell(number, groups):
+        """Signal these groups, and those running leaders that are in none of them: one that has just started, say."""
+        groups = set(groups)
+        for kill, some in ((os.killpg, groups), (os.kill, {*running()} - groups)):
+            for pid in some:
+                with contextlib.suppress(OSError):
+                    kill(pid, number)
+
     if hasattr(os, "killpg"):
-        _signal(signal.SIGTERM, filter(_is_a_group, pids), running)
-        _wait(pids, running, MOMENT)
-        _signal(signal.SIGKILL, [], running)
-        _wait(pids, running, _TRACKERS_MOMENT)
-        _signal(signal.SIGKILL, filter(_is_a_group, pids), running)
-
-
-def _signal(number, groups, running):
-    """Signal these groups, and those running leaders that are in none of them: one that has just started, say."""
-    groups = set(groups)
-    for pid in groups:
-        with contextlib.suppress(OSError):
-            os.killpg(pid, number)
-    for pid in {*running()} - groups:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def _wait(pids, running, seconds):
-    """Wait until nothing is left of these groups, but not for long."""
-    end = time.monotonic() + seconds
-    while (running() or any(map(_is_a_group, pids))) and time.monotonic() < end:
-        time.sleep(0.001)
+        tell(signal.SIGTERM, filter(_is_a_group, pids))
+        _until(nothing_is_left, MOMENT)
+        tell(signal.SIGKILL, [])
+        _until(nothing_is_left, _TRACKERS_MOMENT)
+        tell(signal.SIGKILL, filter(_is_a_group, pids))
 
 
 def _is_a_group(pid):
@@ -169,6 +153,13 @@ def _is_a_group(pid):
     except OSError:  # none is left; on macOS, none but one whose end nobody has taken note of
         return False
     return True
+
+
+def _until(holds, seconds):
+    """Wait until `holds()`, but not for longer than that."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -13,8 +12,6 @@ import threading
 import uuid
 from multiprocessing import connection
 from pathlib import Path
-
-from helpers.reporting import RUN_FOLDER
 
 #: How ranks start: COURSE_START_METHOD, or a fork server where that is safe. On macOS, forking a process that holds
 #: Apple's frameworks can crash it; there, and on Windows, every rank is a new process that imports torch itself.
@@ -53,19 +50,17 @@ class Server:
                 pass_fds=[theirs.fileno()], start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def becomes_ready(self, seconds):
-        """Wait until the server has imported torch; return False if it dies."""
+    def wait_until_ready(self, seconds):
+        """Wait until the server has imported torch."""
         if not self.ready:
-            if not connection.wait([self.socket], seconds):
-                raise RuntimeError(f"the fork server has not imported torch after {seconds:g} s; is the disk very "
-                                   "busy? Restart the kernel, and try `python -c 'import torch'` in a terminal.")
-            message = self.socket.recv(65536)
-            failed = json.loads(message or "{}")
-            if failed:
+            message = self.socket.recv(65536) if connection.wait([self.socket], seconds) else b""
+            if not message:
+                raise RuntimeError(f"the fork server has died, or has not imported torch after {seconds:g} s; try "
+                                   "`python -c 'import torch'` in a terminal, then restart the kernel")
+            if failed := json.loads(message):
                 raise RuntimeError("ranks cannot start, because this fails in a fresh Python process: "
                                    + "; ".join(f"import {name}: {why}" for name, why in failed.items()))
-            self.ready = bool(message)
-        return self.ready
+            self.ready = True
 
     def fork(self, folder, rank):
         """Start a rank; return its process id, and the socket on which its exit code will come."""
@@ -116,32 +111,20 @@ def wait_until_ready(environment=None, seconds=120):
     if START_METHOD != "forkserver":
         return None
     with _lock:
-        for _ in range(3):
-            server = start(environment)
-            try:
-                if server.becomes_ready(seconds):
-                    return server
-            except RuntimeError:
-                server.kill()
-                raise
+        server = start(environment)
+        try:
+            server.wait_until_ready(seconds)
+        except RuntimeError:
             server.kill()
-    raise RuntimeError("the fork server dies while it imports torch; try `python -c 'import torch'` in a terminal "
-                       "(is there enough memory?), then restart the kernel")
+            raise
+        return server
 
 
 def fork(folder, rank, environment):
-    """Start a rank; return its server, its process id, and the socket on which its exit code will come.
-
-    Raises:
-        ConnectionError: the server has died. The next call starts another one.
-    """
+    """Start a rank; return its server, its process id, and the socket on which its exit code will come."""
     with _lock:
         server = wait_until_ready(environment)
-        try:
-            return server, *server.fork(folder, rank)
-        except ConnectionError:
-            server.kill()
-            raise
+        return server, *server.fork(folder, rank)
 
 
 def run_folder():
@@ -154,12 +137,6 @@ def run_folder():
 def _begin_of_folders():
     """How the paths of all folders of this kernel begin, and no other's: a process id alone comes again."""
     return os.path.join(tempfile.gettempdir(), f"helpers-ranks-{os.getpid()}-{uuid.uuid4().hex[:8]}-")
-
-
-def is_a_kernel():
-    """Whether this process may start a fork server: it is no rank, no child of multiprocessing, and not the server."""
-    of_ours = RUN_FOLDER in os.environ or "HELPERS_FORK_SERVER" in os.environ
-    return not of_ours and multiprocessing.parent_process() is None
 
 
 def _read_at_start(environment):
