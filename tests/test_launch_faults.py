@@ -380,20 +380,6 @@ def test_the_fork_server_killed_during_a_run_and_the_next_launch(monkeypatch):
 
 
 @pytest.mark.long
-def test_the_fork_server_killed_between_the_look_at_it_and_the_first_rank(monkeypatch):
-    make_folder = tempfile.mkdtemp
-
-    def kills_the_server(**options):
-        monkeypatch.undo()
-        os.kill(server.start().process.pid, signal.SIGTERM)
-        return make_folder(**options)
-
-    launch(print, nprocs=1, show=False)
-    monkeypatch.setattr(tempfile, "mkdtemp", kills_the_server)
-    assert launch(lambda: 5, nprocs=2, show=False, timeout=60).results == [5, 5]
-
-
-@pytest.mark.long
 def test_a_launch_in_another_environment_leaves_one_that_runs_alone():
     results = []
 

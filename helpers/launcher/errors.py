@@ -43,8 +43,8 @@ class RankError(RuntimeError):
         first = self.failures[0]
         self.rank, self.exitcode = first.rank, first.exitcode
         self.__cause__ = RankTraceback(first.traceback.rstrip())  # what a terminal shows above the message
-        error = sending.unpacked_exception(first.exception)
-        if error is not None:
+        with contextlib.suppress(Exception):  # its class is not known here, say
+            error = sending.unpacked(first.exception)
             with contextlib.suppress(AttributeError):  # a frozen dataclass
                 error.__cause__ = self.__cause__
             self.__cause__ = error
@@ -69,19 +69,22 @@ class RankTraceback(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank failed."""
+    """How one rank failed.
+
+    Attributes:
+        exitcode: Negative for a signal; None if the rank was still running when the time was up.
+        message: `TypeName: text` of the exception, or a sentence.
+        traceback: The rank's traceback from the learner's first line on; empty if it left none.
+        at: When, in seconds of the machine's monotonic clock; 0 for a rank that could no longer say.
+        exception: The exception itself, packed by `sending`.
+    """
 
     rank: int
     exitcode: int | None
-    """Negative for a signal; None if the rank was still running when the time was up."""
     message: str
-    """`TypeName: text` of the exception, or a sentence."""
     traceback: str = ""
-    """The rank's traceback from the learner's first line on; empty if it left none."""
     at: float = 0
-    """When, in seconds of the machine's monotonic clock; 0 for a rank that could no longer say."""
     exception: bytes = field(default=b"", repr=False)
-    """The exception itself, packed by `sending`."""
 
     @property
     def is_consequence(self):
@@ -112,11 +115,10 @@ def failure_of(rank, files, exitcode, is_script):
 
 
 def first_first(failures):
-    """Sort failures so that the root of the trouble comes first.
+    """Sort failures so that the root comes first: who died without a word, then exceptions in the order of their time.
 
-    A rank that died without a word comes before all others. Then exceptions in the order of their time, but those that
-    only say that a peer has gone come last: a rank that cleans up in `finally:` leaves its peers before its own
-    exception reaches the top.
+    Those that only say that a peer has gone come last: a rank that cleans up in `finally:` leaves its peers before its
+    own exception reaches the top.
     """
     return sorted(failures, key=lambda f: (f.is_consequence, f.at))
 

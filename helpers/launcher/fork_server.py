@@ -4,8 +4,8 @@
 a socket of the rank's own, on which the server answers with the rank's process id and, later, with its exit code. When
 the kernel is gone, however it went, the socket closes. The server then ends all ranks, removes their files, and ends.
 
-The server must import and do nothing else. After one multithreaded product in it, every rank forked from it would hang
-in its own first one. It must never initialise CUDA either.
+It must import and do nothing else, and never initialise CUDA: after one multithreaded product in it, every rank forked
+from it would hang in its own first one.
 """
 
 import atexit
@@ -22,7 +22,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 import traceback
 import weakref
 
@@ -45,14 +44,8 @@ def main(descriptor, begin_of_folders):
         _serve(kernel, kernels_pid, ranks, groups)
     from helpers.launcher import processes
 
-    def running():
-        _tell_ends(ranks)
-        return ranks
-
-    processes.end_groups(groups, running)
-    limit = time.monotonic() + 2  # its descriptors close a moment before it is gone
-    while os.getppid() == kernels_pid and time.monotonic() < limit:
-        time.sleep(0.01)
+    processes.end_groups(groups, lambda: _tell_ends(ranks) or ranks)
+    processes.until(lambda: os.getppid() != kernels_pid, 2)  # its descriptors close a moment before it is gone
     if os.getppid() != kernels_pid:  # else it lives, and has only lost this server
         for folder in glob.glob(f"{glob.escape(begin_of_folders)}*"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -126,7 +119,6 @@ def _serve(kernel, kernels_pid, ranks, groups):
 
 def _fork(asked, sockets):
     """Start one rank; return its process id. The rank itself never comes back from here."""
-    server = os.getpid()
     pid = os.fork()
     if pid:
         return pid
@@ -138,8 +130,6 @@ def _fork(asked, sockets):
     # Have the system kill this rank when the server dies, even while it waits in C++ with the GIL held (prctl(2)).
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:  # it died before the line above
-        os._exit(1)
     try:
         from helpers.launcher import rank
 

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 
 #: Lines of one rank that a notebook shows, and a tenth of what a terminal does; `run.logs` holds the rest.
 SHOWN_LINES = 50
@@ -42,15 +42,11 @@ def read_log(path):
     if not path.exists():
         return ""
     with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        if size <= KEPT_BYTES:
-            raw = file.read(KEPT_BYTES)  # no more, though somebody may still write
-        else:
+        raw, size = file.read(KEPT_BYTES), file.seek(0, 2)  # no more, though somebody may still write
+        if size > KEPT_BYTES:
             half = KEPT_BYTES // 2
-            head = file.read(half)
             file.seek(size - half)
-            raw = head + f"\n… ({size - 2 * half:,} bytes left out) …\n".encode() + file.read(half)
+            raw = raw[:half] + f"\n… ({size - 2 * half:,} bytes left out) …\n".encode() + file.read(half)
     return "\n".join(clean_lines(raw.decode(errors="replace")))
 
 
@@ -88,10 +84,7 @@ class Tail:
         return clean_lines(whole.decode(errors="replace")) if newline else []
 
     def stop_growing(self, keep=None):
-        """Take the file's present size for its end, whoever may still write; skip all but the last `keep` bytes.
-
-        A rank that floods its log is read more slowly than it writes, and nobody wants to wait for all of it.
-        """
+        """Take the file's present size for its end, whoever may still write; skip all but the last `keep` bytes."""
         if self.file is not None:
             self.end = os.fstat(self.file.fileno()).st_size
             if keep is not None and self.end - self.position > keep:
@@ -121,27 +114,21 @@ class Terminal(Quiet):
     """Prints lines as they come."""
 
     def __init__(self):
-        self.shown = {}
+        self.shown, self.unfinished = Counter(), {}
 
     def update(self, lines, unfinished):
-        for rank, line in lines:
-            self._show(rank, line)
         self.unfinished = unfinished
+        encoding = sys.stdout.encoding or "utf-8"  # a terminal that cannot show an emoji must not end the run
+        for rank, line in lines:
+            self.shown[rank] += 1
+            if self.shown[rank] <= SHOWN_LINES * 10:
+                print(f"[{rank}] {clip(line)}".encode(encoding, "backslashreplace").decode(encoding))
+            elif self.shown[rank] == SHOWN_LINES * 10 + 1:
+                print(f"[{rank}] ... (more lines follow; run.logs[{rank}] has them)")
         sys.stdout.flush()
-
-    def _show(self, rank, line):
-        number = self.shown[rank] = self.shown.get(rank, 0) + 1
-        if number <= SHOWN_LINES * 10:
-            encoding = sys.stdout.encoding or "utf-8"  # a terminal that cannot show an emoji must not end the run
-            print(f"[{rank}] {clip(line)}".encode(encoding, "backslashreplace").decode(encoding))
-        elif number == SHOWN_LINES * 10 + 1:
-            print(f"[{rank}] ... (more lines follow; run.logs[{rank}] has them)")
 
     def finish(self, logs):
-        for rank, line in self.unfinished.items():
-            if line:
-                self._show(rank, line)
-        sys.stdout.flush()
+        self.update([line for line in self.unfinished.items() if line[1]], {})
 
 
 class Notebook(Quiet):
@@ -179,8 +166,3 @@ def in_a_notebook():
     """Whether this process is a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
-
-
-def suitable_display():
-    """A Notebook display inside a Jupyter kernel, else a Terminal."""
-    return Notebook() if in_a_notebook() else Terminal()

@@ -91,12 +91,12 @@ class Processes:
         if rank_module.SAY_WHAT_YOU_DO is not None:
             stacks = [self.files[rank].stack for rank, code in enumerate(self.exitcodes()) if code is None]
             self._signal(rank_module.SAY_WHAT_YOU_DO)
-            _until(lambda: all(stack.exists() and stack.stat().st_size for stack in stacks), seconds)
+            until(lambda: all(stack.exists() and stack.stat().st_size for stack in stacks), seconds)
 
     def interrupt(self, seconds):
         """Interrupt the ranks as Ctrl-C would, and give them up to `seconds` to leave in good order."""
         self._signal(signal.SIGINT)
-        _until(lambda: None not in self.exitcodes(), seconds)
+        until(lambda: None not in self.exitcodes(), seconds)
 
     def end(self):
         """End every rank, and every process that a rank has left behind; free what was held for them."""
@@ -104,7 +104,7 @@ class Processes:
         for process in self.processes:
             if process.poll() is None:  # on Windows, where there are no groups
                 process.kill()
-            _until(lambda process=process: process.poll() is not None, 10)  # one that waits for a broken disk stays
+            until(lambda process=process: process.poll() is not None, 10)  # one that waits for a broken disk stays
             process.close()
         self.processes = []
 
@@ -141,9 +141,9 @@ def end_groups(pids, running):
 
     if hasattr(os, "killpg"):
         tell(signal.SIGTERM, filter(_is_a_group, pids))
-        _until(nothing_is_left, MOMENT)
+        until(nothing_is_left, MOMENT)
         tell(signal.SIGKILL, [])
-        _until(nothing_is_left, _TRACKERS_MOMENT)
+        until(nothing_is_left, _TRACKERS_MOMENT)
         tell(signal.SIGKILL, filter(_is_a_group, pids))
 
 
@@ -155,7 +155,7 @@ def _is_a_group(pid):
     return True
 
 
-def _until(holds, seconds):
+def until(holds, seconds):
     """Wait until `holds()`, but not for longer than that."""
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:

@@ -9,6 +9,7 @@ import linecache
 import logging
 import os
 import pickle
+import re
 import runpy
 import shutil
 import signal
@@ -48,17 +49,16 @@ def spawned(folder, rank):
     lifeline = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    threading.Thread(target=_end_with_kernel, args=(lifeline, folder), daemon=True).start()
+
+    def end_with_kernel():
+        os.read(lifeline, 1)
+        shutil.rmtree(folder, ignore_errors=True)
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=end_with_kernel, daemon=True).start()
     main(folder, rank)
-
-
-def _end_with_kernel(lifeline, folder):
-    """End this rank and all that it started when the kernel is gone, and leave no file."""
-    os.read(lifeline, 1)
-    shutil.rmtree(folder, ignore_errors=True)
-    if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
 
 
 def _become_a_rank(files, folder, rank, work):
@@ -110,7 +110,7 @@ def _exit_code(files, me, work):
     try:
         result = _run(work)
         if os.getpid() == me:  # not what the learner's code has forked from the rank
-            write(files.result, _packed(result) if "call" in work else b"")
+            write(files.result, _packed(work, result))
         return 0
     except SystemExit as leaving:
         code = ending.exit_code(leaving)
@@ -121,7 +121,7 @@ def _exit_code(files, me, work):
             said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({leaving.code})"
             _leave_failure(files, f"SystemExit: {said}", leaving, code)
         elif os.getpid() == me:
-            write(files.result, _packed(None) if "call" in work else b"")
+            write(files.result, _packed(work, None))
         return code
     except BaseException as error:
         if os.getpid() != me:
@@ -147,8 +147,8 @@ def _run(work):
 
 def _run_script(main, name, how, args):
     """What `python -u NAME ARGS` does, or with -m."""
-    sys.argv = ["-m" if how == "module" else name, *args]
-    sys.orig_argv = [sys.executable, "-u", *(["-m"] if how == "module" else []), name, *args]
+    m = ["-m"] if how == "module" else []
+    sys.argv, sys.orig_argv = [*(m or [name]), *args], [sys.executable, "-u", *m, name, *args]
     folder = {"module": os.getcwd(), "program": name}.get(how, os.path.dirname(os.path.realpath(name)))
     sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]
     _prefer_modules_in(folder)
@@ -158,14 +158,12 @@ def _run_script(main, name, how, args):
         runpy._run_module_as_main("__main__", alter_argv=False)
     else:
         main.__file__, main.__cached__ = os.path.abspath(name), None
-        if how == "bytecode":
-            main.__loader__ = importlib.machinery.SourcelessFileLoader("__main__", main.__file__)
-            code = main.__loader__.get_code("__main__")
-        else:
-            main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
-            code = compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True)
+        machinery, is_source = importlib.machinery, how == "source"
+        loader = machinery.SourceFileLoader if is_source else machinery.SourcelessFileLoader
+        main.__loader__ = loader("__main__", main.__file__)
         try:
-            exec(code, main.__dict__)
+            exec(compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True) if is_source
+                 else main.__loader__.get_code("__main__"), main.__dict__)
         finally:  # Python does so, too: an exit function finds no `__file__`
             del main.__file__, main.__cached__
 
@@ -181,9 +179,9 @@ def _prefer_modules_in(folder):
                 del sys.modules[other]
 
 
-def _packed(result):
+def _packed(work, result):
     try:
-        return sending.packed(result)
+        return sending.packed(result) if "call" in work else b""
     except Exception as error:
         raise TypeError(f"what this rank returned, a {type(result).__name__}, cannot be sent to the notebook "
                         f"({error}); return numbers, text, tensors, or lists and dicts of them") from None
@@ -212,14 +210,12 @@ def _learners_part(trace):
 
 
 def _short(text, limit=2000):
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit // 2]}… ({len(text) - limit:,} more characters) …{text[-limit // 2:]}"
+    more = len(text) - limit
+    return text if more <= 0 else f"{text[:limit // 2]}… ({more:,} more characters) …{text[-limit // 2:]}"
 
 
 def _threads(omp_num_threads):
     """The threads that OMP_NUM_THREADS asks for (its first number: OpenMP allows a list); else one per usable core."""
-    first = omp_num_threads.split(",")[0].strip()
-    if first.isdecimal() and int(first) > 0:
-        return int(first)
+    if first := re.match(r"\s*([1-9]\d*)\s*(,|$)", omp_num_threads):
+        return int(first[1])
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,46 +1,42 @@
 """`launch`: run a script or a function in N ranks, show what they print, and bring back what they return."""
 
 import contextlib
-import errno
 import json
 import os
 import pickle
 import shutil
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from helpers.hardware import free_port
 from helpers.launcher import arguments, asking, errors, output, sending, server
 from helpers.launcher.processes import Processes, interrupts_held
 from helpers.reporting import RUN_FOLDER
 
-#: Seconds after which a run that has not ended is taken for a hang.
-TIMEOUT = 600
-#: Seconds that an interrupted rank is given to leave in good order.
-LEAVE = 1.0
-#: Seconds to wait for the root of a failure, once a rank has told only that another one is gone.
-ROOT_WAIT = 1.0
-#: Seconds in which the other ranks may end by themselves, once one has failed: to say that a peer is lost, for example.
-PEERS_WAIT = 0.3
-#: Seconds that a rank that has failed is given for its exit functions and threads.
-END_WAIT = 5.0
-#: Seconds between two looks at the ranks' logs: often at first, then rarely, for looking takes time from training.
-OFTEN, RARELY = 0.02, 0.1
+TIMEOUT = 600  #: Seconds after which a run that has not ended is taken for a hang.
+LEAVE = 1.0  #: Seconds that an interrupted rank is given to leave in good order.
+ROOT_WAIT = 1.0  #: Seconds to wait for the root of a failure, once a rank has told only that another one is gone.
+PEERS_WAIT = 0.3  #: Seconds in which the others may end by themselves, once one has failed: to say that a peer is lost.
+END_WAIT = 5.0  #: Seconds that a rank that has failed is given for its exit functions and threads.
+OFTEN, RARELY = 0.02, 0.1  #: Seconds between two looks at the logs, which take time from training: in its first second.
 
 
 @dataclass
 class Run:
-    """What a run has left."""
+    """What a run has left.
+
+    Attributes:
+        results: By rank: what the function returned; for a script, the list of rows that it reported.
+        logs: By rank: what it printed, stdout and stderr together, as text.
+        reports: By rank: the rows that it reported, as dicts.
+        seconds: From the call of `launch` to the last rank's end.
+    """
 
     results: list
-    """By rank: what the function returned; for a script, the list of rows that it reported."""
-    logs: list = field(repr=False)
-    """By rank: what it printed, stdout and stderr together, as text."""
-    reports: list = field(repr=False)
-    """By rank: the rows that it reported, as dicts."""
-    seconds: float = field(repr=False)
-    """From the call of `launch` to the last rank's end."""
+    logs: list
+    reports: list
+    seconds: float
 
     def __repr__(self):
         return f"<Run of {len(self.results)} rank{'s' * (len(self.results) != 1)}>"  # the same in every execution
@@ -51,8 +47,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
     """Run `work` in `nprocs` new processes, one per rank, on this machine, and wait for them.
 
     Each rank finds RANK, LOCAL_RANK, WORLD_SIZE and the rest of torchrun's variables in its environment, and
-    `torch.distributed.init_process_group()` without arguments forms the group. Where a script finds anything else than
-    under torchrun, docs/launch.md says so.
+    `torch.distributed.init_process_group()` without arguments forms the group. (docs/launch.md: what is otherwise.)
 
     Args:
         work: A script, anything that `torchrun SCRIPT` runs: a path, or the name of one of notebooks/lessons/. Or a
@@ -65,14 +60,12 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
         timeout: Seconds after which a run that has not ended is ended.
         gpus: The GPUs that the ranks need together; more than this machine has is refused.
         show: Whether to show what the ranks print. A notebook shows the last lines while they run and all of them,
-            ordered by rank, in the end; a terminal shows them as they come. Or an object with the two methods of
-            `helpers.launcher.output.Quiet`.
+            ordered by rank, in the end; a terminal shows them as they come. Or an object with the methods of `Quiet`.
         on_report: Called as `on_report(rank, row)` for each row that a rank reports, while it runs.
         stop: A `threading.Event` that ends the run when it is set, as an interrupt would.
         grace: Seconds that the other ranks are given, once one has failed, to finish or to fail as well; 0.3 at least.
 
-    Returns:
-        A `Run`.
+    Returns: a `Run`.
 
     Raises:
         RankError: A rank raised, died or left early, or the time was up. The other ranks have been ended.
@@ -91,9 +84,11 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
         folder = server.run_folder()
     ranks = Processes(nprocs, folder, environment)
     try:
-        _lay_down(packed, folder, rank_environment(environment, nprocs, folder))
-        display = show if hasattr(show, "finish") else output.suitable_display() if show else output.Quiet()
-        watch = _Watch(ranks, display, on_report, grace, is_script="script" in packed)
+        work_of_all = {**packed, "cells": arguments.sources_of_cells(), "folder": os.getcwd(),
+                       "environment": rank_environment(environment, nprocs, folder)}
+        with _advice_on_disk():
+            (folder / "work").write_bytes(pickle.dumps(work_of_all))
+        watch = _Watch(ranks, _display(show), on_report, grace, is_script="script" in packed)
         try:
             with interrupts_held():
                 ranks.start()
@@ -108,10 +103,8 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
                 logs = watch.finish()
         results = watch.results(failures, logs)
         if failures:
-            message = _message(failures, nprocs, results)
-            if arguments.wants_a_rank(work):
-                message += f"\n({arguments.NO_RANK}.)"
-            raise errors.RankError(message, failures, logs, results)
+            note = f"\n({arguments.NO_RANK}.)" if arguments.wants_a_rank(work) else ""
+            raise errors.RankError(_message(failures, nprocs, results) + note, failures, logs, results)
         return Run([results[rank] for rank in range(nprocs)], logs, watch.reports, time.monotonic() - began)
     finally:
         with interrupts_held():
@@ -131,27 +124,26 @@ def rank_environment(environment, nprocs, folder):
     }
     # One thread per rank, as torchrun sets it, unless the learner has; a single rank may use all cores. And traffic
     # stays on this machine: without these, gloo and NCCL would listen on the address of the host's name.
-    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 1}
-    if nprocs > 1:
-        defaults["OMP_NUM_THREADS"] = 1
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 1, **({"OMP_NUM_THREADS": 1} if nprocs > 1 else {})}
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
     return {name: str(value) for name, value in {**defaults, **environment, **everything}.items()}
 
 
-def _lay_down(packed, folder, environment):
-    """Write what the ranks are to do into their folder."""
-    work = {**packed, "cells": arguments.sources_of_cells(), "folder": os.getcwd(), "environment": environment}
-    with _advice_on_disk(), open(folder / "work", "wb") as file:
-        pickle.dump(work, file)
+def _display(show):
+    if hasattr(show, "finish"):
+        return show
+    if not show:
+        return output.Quiet()
+    return output.Notebook() if output.in_a_notebook() else output.Terminal()
 
 
 class _Watch:
     """Looks after running ranks: what they print, report and ask, and whether one has failed."""
 
     def __init__(self, ranks, display, on_report, grace, is_script):
-        self.ranks, self.display, self.on_report, self.grace = ranks, display, on_report, grace
-        self.is_script = is_script
+        self.ranks, self.display, self.on_report = ranks, display, on_report
+        self.grace, self.is_script = grace, is_script
         self.tails = [output.Tail(files.log) for files in ranks.files]
         self.report_tails = [output.Tail(files.reports, longest_line=None) for files in ranks.files]
         self.reports = [[] for _ in ranks.files]
@@ -159,8 +151,7 @@ class _Watch:
 
     def until_done(self, timeout, stop):
         """Wait for all ranks; return the failures, the first one first, as soon as there is one."""
-        began = time.monotonic()
-        failed_since = None
+        began, failed_since = time.monotonic(), None
         while True:
             self.ranks.wait(OFTEN if time.monotonic() < began + 1 else RARELY)
             self.look()
@@ -181,9 +172,8 @@ class _Watch:
 
     def failures(self, codes):
         """The failures so far, the first one first."""
-        found = [errors.failure_of(rank, self.ranks.files[rank], code, self.is_script)
-                 for rank, code in enumerate(codes)]
-        return errors.first_first(failure for failure in found if failure)
+        return errors.first_first(filter(None, (
+            errors.failure_of(rank, self.ranks.files[rank], code, self.is_script) for rank, code in enumerate(codes))))
 
     def _patience(self, failures, codes):
         """Seconds to go on waiting once a rank has failed."""
@@ -193,19 +183,15 @@ class _Watch:
 
     def look(self):
         """Pass on what the ranks have printed and reported since the last look; return whether there was anything."""
-        before = sum(tail.position for tail in (*self.tails, *self.report_tails))
+        tails = *self.tails, *self.report_tails
+        before = [tail.position for tail in tails]
         lines = [(rank, line) for rank, tail in enumerate(self.tails) for line in tail.new_lines()]
         self.display.update(lines, {rank: tail.unfinished for rank, tail in enumerate(self.tails)})
-        rows = []
-        for rank, tail in enumerate(self.report_tails):
-            for row in tail.new_lines():
-                with contextlib.suppress(ValueError):  # half a row: the disk was full
-                    rows.append((rank, json.loads(row)))
-        for rank, row in rows:
-            self.reports[rank].append(row)
+        for rank, row in [(rank, row) for rank, tail in enumerate(self.report_tails) for row in tail.new_lines()]:
+            self.reports[rank].append(json.loads(row))
             if self.on_report:
-                self.on_report(rank, row)
-        return sum(tail.position for tail in (*self.tails, *self.report_tails)) > before
+                self.on_report(rank, self.reports[rank][-1])
+        return [tail.position for tail in tails] != before
 
     def answer(self):
         """Answer what the ranks ask; a person who thinks about it uses up no time."""
@@ -250,9 +236,8 @@ class _Watch:
         for rank, code in enumerate(codes):
             if code is None:
                 files = self.ranks.files[rank]
-                did = "was "
-                if files.result.exists():
-                    did = "has done its work but does not end (does a thread still run?); it is "
+                done = "has done its work but does not end (does a thread still run?); it is "
+                did = done if files.result.exists() else "was "
                 doing = errors.doing(files.stack) or "busy in compiled code"
                 message = f"no result after {timeout:g} s: rank {rank} {did}{doing}"
                 failures.append(errors.Failure(rank, None, message))
@@ -291,6 +276,4 @@ def _advice_on_disk():
         yield
     except OSError as error:
         advice = "set TMPDIR to a folder that you can write, with free space, and restart the kernel"
-        if error.errno == errno.EMFILE:
-            advice = "this notebook has too many files open; restart the kernel"
         raise OSError(error.errno, f"{error}: ranks cannot be launched; {advice}") from None

@@ -96,9 +96,8 @@ def _shell():
 
 def _reduced_cache(cached):
     """A cached function of a cell goes by value, as it would without the cache: a rank does not have its `__main__`."""
-    if cached.__module__ != "__main__":
-        return cached.__qualname__
-    return _cached, (cached.__wrapped__, cached.cache_parameters())
+    by_value = _cached, (cached.__wrapped__, cached.cache_parameters())
+    return by_value if cached.__module__ == "__main__" else cached.__qualname__
 
 
 def _cached(function, how):
@@ -110,9 +109,6 @@ def _cached_property(function, name):
     made = functools.cached_property(function)
     made.attrname = name
     return made
-
-
-# ---------------------------------------------------------------------------------------------------------- functions
 
 
 def packed_call(function, args, kwargs):
@@ -136,20 +132,20 @@ def unpacked_call(content):
 
 
 def _loggers():
-    """What the session logs: of each logger its name, level, whether it propagates, and its handlers that print."""
-    root = logging.getLogger()
-    found = []
+    """What the session logs: of each logger its name, level, whether it propagates, and its handlers that print.
+
+    (Those of Jupyter's own programs print, too; to import their format takes 20 ms.)
+    """
+    def prints(one):
+        return type(one) is logging.StreamHandler and not type(one.formatter).__module__.startswith("traitlets")
+
+    root, found = logging.getLogger(), []
     for one in (root, *root.manager.loggerDict.values()):
         if isinstance(one, logging.Logger) and not one.name.startswith("torch"):
-            handlers = [(handler.level, handler.formatter) for handler in one.handlers if _prints(handler)]
+            handlers = [(handler.level, handler.formatter) for handler in one.handlers if prints(handler)]
             if one.level or handlers or not one.propagate:
                 found.append((one.name, one.level, one.propagate, handlers))
     return found
-
-
-def _prints(handler):
-    """Whether a handler only prints. (Those of Jupyter's own programs do, too; to import their format takes 20 ms.)"""
-    return type(handler) is logging.StreamHandler and not type(handler.formatter).__module__.startswith("traitlets")
 
 
 def _set_up_logging(loggers):
@@ -181,9 +177,6 @@ def trust_no_older_bytecode():
     SourceFileLoader.path_stats = checked
 
 
-# --------------------------------------------------------------------------------------------------------- exceptions
-
-
 def packed_exception(error):
     """An exception as bytes; nothing if it cannot be sent, or is huge."""
     try:
@@ -191,12 +184,3 @@ def packed_exception(error):
     except BaseException:  # its own __reduce__ is the learner's
         return b""
     return content if len(content) < 2**20 else b""
-
-
-def unpacked_exception(content):
-    """An exception from a rank; None where it cannot be made anew, for its class is not known here, say."""
-    try:
-        error = unpacked(content)
-    except Exception:
-        return None
-    return error if isinstance(error, BaseException) else None
