@@ -1,4 +1,4 @@
-"""What learners do to lessons: cells in any order, or twice; an exercise alone; a kernel killed; half an answer.
+"""What learners do to lessons: cells in any order, or twice; an exercise alone; half an answer.
 
 Each is done to every lesson. Those that execute lessons take minutes, and run by `pytest -m long`.
 """
@@ -9,7 +9,6 @@ import inspect
 import os
 import random
 import re
-import signal
 import textwrap
 
 import nbformat
@@ -22,7 +21,7 @@ from helpers.exercises.catalogue import exercises_of, modules
 from helpers.missing_names import names_made
 from helpers.notebooks import parsed
 from tests.answers import edited
-from tests.conftest import LESSONS, OWN_SEMAPHORES, eventually, orphaned_memory, running
+from tests.conftest import LESSONS, eventually, orphaned_memory, running
 from tests.exercises.test_all import every_exercise
 from tests.test_gpu_branches import names
 from tools.execute import comparable, stable
@@ -171,32 +170,6 @@ def names_used(source):
     """Global names that a cell reads, its functions included."""
     code = compile("" if source.startswith("%") else source, "<cell>", "exec")
     return {name for name, what in names(code, {}) if what == "use"}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("lesson", [one for one in LESSONS if one.name[:2] != "04"], ids=lambda path: path.stem)
-@pytest.mark.parametrize("moment", range(2))
-def test_a_kernel_killed_while_ranks_run(learner, lesson, moment):
-    """Run All, from the first cell or a later one on, then kill -9 of the kernel, once some ranks have come.
-
-    (Lesson 04 starts none where there are no GPUs.)
-    """
-    chance = random.Random(f"{lesson.stem} {moment}")
-    with learner.start():
-        learner.tells(OWN_SEMAPHORES)
-        first = moment * chance.randrange(len(learner.code) // 2)
-        for cell in learner.code[:first]:
-            learner.does(cell)
-        before, seen, wanted = {process.pid for process in running(learner.mark)}, set(), chance.randint(4, 7)
-        for cell in learner.code[first:]:
-            learner.kc.execute(cell.source, stop_on_error=False)
-
-        def enough():
-            seen.update(process.pid for process in running(learner.mark))
-            return len(seen - before) >= wanted
-
-        assert eventually(enough, 240)
-        os.kill(learner.km.provisioner.pid, signal.SIGKILL)
 
 
 # ------------------------------------------------------------------------------------------------------- half an answer

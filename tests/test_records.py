@@ -99,10 +99,10 @@ def hangs():
 '''
 
 
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
+@pytest.fixture
+def course(tmp_path):
     """A copy of the course, not installed, whose only lessons with experiments are `made_up` and `hanging`."""
-    root = tmp_path_factory.mktemp("course") / "copy"
+    root = tmp_path / "copy"
     for folder in ("helpers", "tools", "notebooks/lessons"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for other in (root / "notebooks" / "lessons").glob("*/recorded.py"):
@@ -122,58 +122,35 @@ def record(course, gpus, *args):
     return done.stdout, json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else None
 
 
-@pytest.fixture(scope="module")
-def one_gpu(course):
-    """The record of a machine with one GPU, made where there was a result of a larger machine already."""
+@pytest.mark.long
+def test_machines_with_more_and_more_gpus_record_what_they_can(course):
     older = {"result": 88, "seconds": 1.0, "gpus": "8 × Larger", "driver": "1", "cuda": "13.0", "torch": "2.11.0",
              "python": "3.10.0", "date": "2026-01-01"}
     folder = course / "data" / "records"
     records.store(folder / "made_up.json", {"results": {"eight": older, "gone": older}, "skipped": {}})
     (folder / "launch.json").write_text("a benchmark's own")
-    return *record(course, 1, "made_up"), older
+    before = (folder / "made_up.json").read_bytes()
+    said, _ = record(course, 0)
+    assert "no GPU here" in said and (folder / "made_up.json").read_bytes() == before
 
-
-@pytest.mark.long
-def test_one_gpu_runs_what_it_can(one_gpu):
-    said, stored, _ = one_gpu
-    assert stored["results"]["adds"]["result"] == {"sum": 2, "halves": [0.5, 1 / 3], "of": {"deep": True}}
-    assert stored["results"]["on_a_gpu"]["result"] == "cuda:0"
-    assert stored["results"]["launched"]["result"] == [0, 0]
+    said, stored = record(course, 1, "made_up")
+    assert {name: row["result"] for name, row in stored["results"].items()} == {
+        "adds": {"sum": 2, "halves": [0.5, 1 / 3], "of": {"deep": True}}, "on_a_gpu": "cuda:0", "launched": [0, 0],
+        "eight": 88}, "not `gone`, an experiment that the lesson no longer has"
+    assert stored["results"]["eight"] == older and "the earlier result stays" in said
     machine = stored["results"]["adds"]
     assert machine["gpus"] == "1 × Stand-in GPU" and machine["driver"] == "000.00" and machine["cuda"]
     assert machine["python"].split(".")[0] == "3" and machine["torch"][0].isdigit() and machine["date"] > "2026"
     assert "made_up.adds: " in said and " s in all, 5 skipped" in said
-
-
-@pytest.mark.long
-def test_each_skipped_experiment_has_its_reason(one_gpu):
-    said, stored, _ = one_gpu
     assert stored["skipped"] == {
         "ranks": "needs 2 GPUs, this machine has 1", "raises": "raised RuntimeError: no such luck",
         "dies": "ended by SIGABRT",
         "cannot_be_stored": "raised TypeError: Object of type set is not JSON serializable",
         "eight": "needs 8 GPUs, this machine has 1"}
     assert all(why in said for why in stored["skipped"].values())
+    assert (folder / "launch.json").read_text() == "a benchmark's own"
+    assert not [path for path in folder.iterdir() if path.suffix not in (".json", "")]
 
-
-@pytest.mark.long
-def test_a_hang_costs_its_limit_and_leaves_no_process(course):
-    said, _ = record(course, 1, "--limit", "4", "hanging")
-    assert "skipped after 4." in said and "not finished after 4 s" in said and "1 skipped" in said
-    assert eventually(lambda: not running("sleep 987"))
-
-
-@pytest.mark.long
-def test_an_earlier_result_stays_with_its_machine(one_gpu, course):
-    said, stored, older = one_gpu
-    assert stored["results"]["eight"] == older and "the earlier result stays" in said
-    assert "gone" not in stored["results"], "an experiment that the lesson no longer has"
-    assert (course / "data" / "records" / "launch.json").read_text() == "a benchmark's own"
-    assert not [path for path in (course / "data" / "records").iterdir() if path.suffix not in (".json", "")]
-
-
-@pytest.mark.long
-def test_several_gpus_in_processes_of_their_own(one_gpu, course):
     (course / "notebooks" / "lessons" / "made_up" / "recorded.py").write_text(
         RECORDED.partition("@experiment(gpus=0)\ndef launched")[0], encoding="utf-8")
     said, stored = record(course, 8, "made_up")
@@ -182,16 +159,10 @@ def test_several_gpus_in_processes_of_their_own(one_gpu, course):
 
 
 @pytest.mark.long
-def test_without_a_gpu_nothing_changes(one_gpu, course):
-    before = (course / "data" / "records" / "made_up.json").read_bytes()
-    said, _ = record(course, 0)
-    assert "no GPU here" in said and (course / "data" / "records" / "made_up.json").read_bytes() == before
-
-
-@pytest.mark.long
-def test_an_unknown_lesson_is_refused(course):
-    done = subprocess.run([sys.executable, course / "tools" / "record.py", "nonsense"], capture_output=True, text=True)
-    assert done.returncode == 2 and "no experiments in nonsense" in done.stderr and "made_up" in done.stderr
+def test_a_hang_costs_its_limit_and_leaves_no_process(course):
+    said, _ = record(course, 1, "--limit", "4", "hanging")
+    assert "skipped after 4." in said and "not finished after 4 s" in said and "1 skipped" in said
+    assert eventually(lambda: not running("sleep 987"))
 
 
 @pytest.fixture
