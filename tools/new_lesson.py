@@ -11,7 +11,7 @@ import argparse
 import re
 
 import nbformat
-from execute import ROOT, execute, minutes
+from execute import ROOT, execute, measured_memory, minutes
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 SKELETON = ROOT / "tools" / "skeleton"
@@ -32,10 +32,10 @@ def notebook(text):
     return new_notebook(cells=cells)
 
 
-def row(name, number, minutes):
+def row(name, number, reading, exercises, gib):
     """The lesson's row in README.md, as tests/test_readme.py wants it."""
-    return (f"| [{number}](notebooks/{number}_{name}.ipynb) | What does a lesson ask? | {minutes} | real | "
-            "say what the reader will do |\n")
+    return (f"| [{number}](notebooks/{number}_{name}.ipynb) | What does a lesson ask? | {reading} | {exercises} | "
+            f"{gib:.1f} GiB | real | say what the reader will do |\n")
 
 
 def main():
@@ -45,7 +45,8 @@ def main():
     readme = README.read_text(encoding="utf-8")
     number = f"{len(list(ROOT.glob('notebooks/[0-9][0-9]_*.ipynb'))):02}"
     files = {"lesson.md": f"notebooks/{number}_{name}.ipynb", "worker.py": f"notebooks/lessons/{name}/{name}.py",
-             "exercises.py": f"notebooks/lessons/{name}/exercises.py", "test_lesson.py": f"tests/test_{name}.py",
+             "exercises.py": f"notebooks/lessons/{name}/exercises.py",
+             "questions.py": f"notebooks/lessons/{name}/questions.py", "test_lesson.py": f"tests/test_{name}.py",
              "test_exercises.py": f"tests/exercises/test_{name}.py"}
     if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
         parser.error(f"{name!r}: small letters, with an underscore between words, for it will be a module's name")
@@ -62,10 +63,12 @@ def main():
         else:
             (ROOT / path).write_text(text, encoding="utf-8")
     lesson = ROOT / files["lesson.md"]
+    with measured_memory() as gib:
+        execute(lesson, fresh=True)
+    execute(*lesson.parent.glob("00_*.ipynb"), fresh=False)  # which shows a table of all lessons
     end = list(re.finditer(r"^\| \[\d\d\]\(.*\n", readme, re.MULTILINE))[-1].end()
-    README.write_text(readme[:end] + row(name, number, minutes(lesson)) + readme[end:], encoding="utf-8")
-    for path in lesson, *lesson.parent.glob("00_*.ipynb"):  # which shows a table of all lessons
-        execute(path, fresh=path == lesson)
+    written = row(name, number, *minutes(lesson), *gib)
+    README.write_text(readme[:end] + written + readme[end:], encoding="utf-8")
     print(*files.values(), sep="\n")
 
 
