@@ -104,8 +104,8 @@ class Quiz:
         return "\n".join([f"Predict: {self.question}", *options])
 
     def _repr_html_(self):
-        rows = "".join(f"<li>{as_html(option)}</li>" for _, option in self.shuffled())
-        return f'{self._asked()}<ol type="A">{rows}</ol>'
+        rows = "<br>".join(f"{letter}) {as_html(option)}" for letter, option in self.shuffled())
+        return f"{self._asked()}<p>{rows}</p>"
 
     def _repr_mimebundle_(self, **kwargs):
         """The buttons, beside the HTML and the text above, which are what is stored."""
