@@ -68,26 +68,27 @@ def right(exercise):
             return None
 
         def test():
-            for words, case, given, wanted in side_by_side(exercise, [(answer, "") for answer in answers]):
-                for answer, mine in zip(answers, given, strict=True):
-                    told = f"{answer.__name__}, {words}"
-                    assert not any(isinstance(one, str) for one in mine), f"{told}: {mine}"
-                    broken = exercise.first_broken(mine, wanted, case)
-                    assert broken is None, f"{told}: {broken}"
+            rows = [(answer, "") for answer in answers]
+            for world_size in exercise.world_sizes:
+                for words, case, given, wanted in side_by_side(exercise, rows, world_size):
+                    for answer, mine in zip(answers, given, strict=True):
+                        told = f"{answer.__name__}, {words}"
+                        assert not any(isinstance(one, str) for one in mine), f"{told}: {mine}"
+                        broken = exercise.first_broken(mine, wanted, case)
+                        assert broken is None, f"{told}: {broken}"
 
         return test
 
     return decorate
 
 
-def side_by_side(exercise, rows):
-    """Run rows and the answer in one launch for each number of ranks; a check itself runs one alone.
+def side_by_side(exercise, rows, world_size):
+    """Run rows and the answer in one launch; a check itself runs one alone.
 
-    Yields for each number of ranks and case: both in words, the case, what each row left, and what the answer did.
+    Yields for each case: where it is, in words, the case, what each row left, and what the answer did.
     """
-    for world_size in exercise.world_sizes:
-        shown = exercise.shown_by([*rows, (exercise.answer, "")], world_size)
-        assert None not in shown, f"a row does not return in {world_size} ranks: does it belong to `stops`?"
-        for number, (words, case) in enumerate(exercise.cases.items()):
-            *given, wanted = [[by_case[number] for by_case in by_rank] for by_rank in shown]
-            yield f"{world_size} ranks, {words}", case, given, wanted
+    shown = exercise.shown_by([*rows, (exercise.answer, "")], world_size)
+    assert None not in shown, f"a row does not return in {world_size} ranks: does it belong to `stops`?"
+    for number, (words, case) in enumerate(exercise.cases.items()):
+        *given, wanted = [[by_case[number] for by_case in by_rank] for by_rank in shown]
+        yield f"{world_size} ranks, {words}", case, given, wanted

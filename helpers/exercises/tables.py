@@ -118,6 +118,8 @@ class Table(Exercise):
     rules = mistakes = stops = ()
     slow = False
     """Running the mistakes would take a learner's time: the rules alone say where to look."""
+    beside_the_answer = True
+    """The answer runs beside the learner's function; if it need not, `wanted` is None for every rank."""
 
     def __init_subclass__(cls):
         if "observe" in vars(cls):
@@ -126,7 +128,7 @@ class Table(Exercise):
 
     @classmethod
     def run(cls, answer, case, slowly):
-        wanted = super().run(cls.answer, case, slowly)
+        wanted = super().run(cls.answer, case, slowly) if cls.beside_the_answer else None
         mine = super().run(answer, case, slowly)
         return mine if cls.ends_after(mine) else (mine, wanted)
 
@@ -161,6 +163,8 @@ class Table(Exercise):
             return None
         alive, compared = self.mistakes, False
         for world_size in self.world_sizes:
+            if not alive:
+                break
             *others, mine = self.shown_by((*alive, (self._given,)), world_size)
             if mine is not None:
                 compared = True

@@ -14,6 +14,11 @@ EXERCISES = [exercise for module in modules().values() for exercise in exercises
 pytestmark = pytest.mark.usefixtures("nothing_left")
 every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: f"{one.lesson}.{one.name}")
 
+# What runs an answer in the same way is checked once in every test run; test_tables runs the answers of all exercises.
+KINDS = {type(one).__bases__: one for one in EXERCISES[::-1]}.values()
+every_kind = pytest.mark.parametrize("exercise", [
+    pytest.param(one, id=one.name, marks=[] if one in KINDS else [pytest.mark.long]) for one in EXERCISES])
+
 
 def stub(exercise):
     scope, name = {}, f"<stub of {exercise.name}>"
@@ -23,12 +28,12 @@ def stub(exercise):
     return scope[exercise.name]
 
 
-@every_exercise
+@every_kind
 def test_stub_is_not_attempted(exercise):
     assert exercise.check(stub(exercise)).status == "not attempted"
 
 
-@every_exercise
+@every_kind
 def test_solution_is_correct(exercise):
     feedback = exercise.check(exercise.answer)
     assert feedback and feedback.status == "correct", feedback
@@ -45,6 +50,8 @@ def test_is_complete(exercise):
     assert f"```python\ndef {exercise.name}(" in solution and exercise.explanation in solution
     assert inspect.getsource(exercise.answer).strip().splitlines()[-1].strip() in solution
     assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
+    lines = inspect.getsource(type(exercise)).splitlines()
+    assert len(lines) <= 80 and max(map(len, lines)) <= 110, "a class fits on a page"
 
 
 def test_names_are_unique():
