@@ -70,24 +70,16 @@ def whole(state):
 
 
 @pytest.mark.parametrize("ranks, length", RINGS)
-def test_ring_ends_with_the_sum_everywhere(ranks, length):
-    values = numbers(ranks, length)
-    states = ring_states(values)
-    total = [sum(column) for column in zip(*values, strict=True)]
-    assert len(states) == 1 + 2 * (ranks - 1)
-    assert whole(states[0]) == values, "before: as they were given"
-    assert whole(states[-1]) == [total] * ranks
-    assert [state.phase for state in states] == [BEFORE] + [REDUCE_SCATTER] * (ranks - 1) + [ALL_GATHER] * (ranks - 1)
-
-
-@pytest.mark.parametrize("ranks, length", RINGS)
 def test_every_partial_sum_is_the_sum_of_the_ranks_that_it_names(ranks, length):
     values = numbers(ranks, length)
-    places = np.array_split(range(length), ranks)
-    for state in ring_states(values):
+    places, states = np.array_split(range(length), ranks), ring_states(values)
+    for state in states:
         for rank, chunk in itertools.product(range(ranks), repeat=2):
             expected = [sum(values[other][place] for other in state.summed[rank][chunk]) for place in places[chunk]]
             assert state.chunks[rank][chunk] == expected
+    assert whole(states[0]) == values, "before: as they were given"
+    assert whole(states[-1]) == [[sum(column) for column in zip(*values, strict=True)]] * ranks, "the sum everywhere"
+    assert [state.phase for state in states] == [BEFORE] + [REDUCE_SCATTER] * (ranks - 1) + [ALL_GATHER] * (ranks - 1)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6])
@@ -102,8 +94,7 @@ def test_every_rank_sends_and_receives_once_a_step_and_no_more_than_the_least(ra
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_each_step_is_what_real_ranks_hold_after_sending_and_receiving(ranks):
+def test_each_step_is_what_real_ranks_hold_after_sending_and_receiving(ranks=3):
     values = numbers(ranks, 7)
 
     def in_rank(values):
@@ -132,7 +123,7 @@ def test_each_step_is_what_real_ranks_hold_after_sending_and_receiving(ranks):
 
 
 @pytest.mark.usefixtures("style")
-@pytest.mark.parametrize("ranks", range(2, 7))
+@pytest.mark.parametrize("ranks", (2, 6))
 def test_ring_pictures(ranks):
     draw = ring_explorer().draw
     for step, state in enumerate(ring_states(ring.example(ranks))):
@@ -155,7 +146,7 @@ def test_ring_explorer_redraws_quickly_and_keeps_its_step_in_range():
         explorer.controls["step"].value = step
         seen.add(explorer.picture.value)
     assert len(seen) == 7
-    assert cost(explorer, "step", range(7)) < 5
+    assert cost(explorer, "step", range(3)) < 5
     explorer.controls["ranks"].value = 2
     assert explorer.controls["step"].value == 2 and "of 2 ranks, step 2 of 2" in explorer.picture.value
     explorer.controls["ranks"].value = 6
@@ -202,7 +193,7 @@ def test_buckets_are_filled_as_torch_fills_them():
 
 
 @pytest.mark.usefixtures("style")
-@pytest.mark.parametrize("size, layers", list(itertools.product((0.25, 4, 1000), (1, 20, 60))))
+@pytest.mark.parametrize("size, layers", [(0.25, 60), (4, 20), (1000, 1)])
 def test_bucket_pictures_show_the_model_and_the_measurement(size, layers):
     step, draw = simulate(size, layers=layers), bucket_explorer(layers=layers, measured_ms={4: 80.0, 100: 90.0}).draw
     figure = draw(bucket_mb=size, latency_ms=0.2, mb_per_s=1000.0)
@@ -229,7 +220,7 @@ def test_bucket_explorer_redraws_quickly():
         explorer.controls[name].value = value
         seen.add(explorer.picture.value)
     assert len(seen) == 5
-    assert cost(explorer, "bucket_mb", (0.25, 1, 4, 50, 1000)) < 5
+    assert cost(explorer, "bucket_mb", (0.25, 4, 1000)) < 5
     assert "Buckets of 1000 MB" in explorer.picture.value
 
 

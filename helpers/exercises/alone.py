@@ -25,10 +25,10 @@ class Alone(Exercise):
             raise Endless(f"no answer after {cls.computing} s of computing: is there a loop without end?")
 
         if not hasattr(signal, "setitimer"):  # Windows has only `timeout`
-            return cls.probe(answer, case)
+            return cls.observe(answer, case)
         signal.signal(signal.SIGPROF, enough)
         signal.setitimer(signal.ITIMER_PROF, cls.computing)
         try:
-            return cls.probe(answer, case)
+            return cls.observe(answer, case)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,34 +1,10 @@
 """What every exercise can do: check the learner's function in real ranks, give a hint, show a solution.
 
-An exercise is one class, in the module of its lesson, and one instance with the same name in small letters:
-
-    class FirstRank(Exercise):
-        title, task = "Who am I?", "Return this rank's number, times `factor`."
-        hints = ("`torchrun` and `launch` put it into the environment.",)
-        explanation, why = "…shown with the solution…", "…shown when it is solved…"
-        world_sizes = (2,)                     # one rank, unless it says otherwise
-        cases = {"factor 1": 1, "factor 10": 10}
-
-        def answer(factor):      # `.solution()` shows its source; its parameters are those of every answer
-            return factor * int(os.environ["RANK"])
-
-        def probe(answer, case):               # in every rank, for each case: call the learner's function, which may
-            number = answer(case)              # return anything; tell the observations in plain numbers and text
-            return number if type(number) is int else f"a {type(number).__name__}"
-
-        def judge(self, seen, case):           # in the notebook, for each case: the observations, by rank
-            for rank, number in enumerate(seen):
-                if number != rank * case:
-                    return not_yet(f"rank {rank} returned {number}", f"{rank * case}", "the environment holds text")
-
-    first_rank = FirstRank()
-
-`judge` compares what ranks observed. With one rank, or `InGroup`, `probe` may return `not_yet(…)` itself, or None: then
-there is no `judge`; with one rank, the case after a wrong one is not tried. (A `not_yet` is as false as None.)
-`answer` and `probe` run in ranks, and take no `self`; of its file, `answer` uses imported modules alone. Its name is
-that of no exercise of another lesson. The course's own exercises are tables, of `helpers.exercises.tables`, which
-writes `probe` and `judge` for them. Where the learner's function talks to other ranks, use `InGroup` of
-`helpers.exercises.group`; where it only computes, in one rank, `Alone` of `helpers.exercises.alone`.
+An exercise is one class, in the module of its lesson, and one instance with the same name in small letters. Its name is
+that of no exercise of another lesson. `helpers.exercises.tables` shows one, and compares what ranks observed; where the
+learner's function talks to other ranks, `InGroup` of `helpers.exercises.group` is a base too; where it only computes,
+in one rank, `Alone` of `helpers.exercises.alone`. `answer` and `observe` run in ranks, and take no `self`; of its file,
+`answer` uses imported modules alone.
 """
 
 import functools
@@ -97,7 +73,7 @@ class Feedback:
 
 
 def not_yet(observed, expected, where_to_look=""):
-    """What `judge`, or a probe, returns for a wrong answer. Text between backticks is shown as code."""
+    """What `judge` returns for a wrong answer. Text between backticks is shown as code."""
     return Feedback(NOT_YET, observed, expected, where_to_look)
 
 
@@ -115,19 +91,19 @@ class Note(str):
 
 
 class Exercise:
-    """One exercise; a subclass fills in what the module's docstring shows. Alone in a cell it shows its task."""
+    """One exercise: its words, and how a check runs it. Alone in a cell it shows its task."""
 
     title = task = explanation = why = ""
     hints = ()
     world_sizes = (1,)
     """The learner's code is run in a launch of each of these numbers of ranks."""
     cases = {"": None}
-    """{the case in words, with which its feedback begins: what `probe` and `judge` are given}."""
+    """{the case in words, with which its feedback begins: what `observe` and `judge` are given}."""
     timeout = 20
     """Seconds for one launch; the least that the solution never needs, for a learner waits that long for a hang."""
 
     def __init_subclass__(cls):
-        for name in ("answer", "probe"):
+        for name in ("answer", "observe"):
             if name in vars(cls):
                 setattr(cls, name, staticmethod(vars(cls)[name]))
 
@@ -139,16 +115,12 @@ class Exercise:
     @classmethod
     def run(cls, answer, case, slowly):
         """What a rank does for one case; limits of its own are multiplied by `slowly`."""
-        return cls.probe(answer, case)
+        return cls.observe(answer, case)
 
     @staticmethod
     def ends_after(observed):
-        """Whether, after what a rank observed in a case, the cases after it make no sense: here, if it is wrong."""
-        return isinstance(observed, Feedback)
-
-    def judge(self, seen, case):
-        """Feedback on what the ranks observed; here, what the probe of the lowest rank that is wrong has returned."""
-        return next((one for one in seen if one is not None), None)
+        """Whether, after what a rank observed in a case, the cases after it make no sense."""
+        return False
 
     def check(self, answer):
         """Run the learner's function in real ranks, keep the progress, and return the `Feedback`.
@@ -272,7 +244,7 @@ class Exercise:
         elif first.exitcode is None:
             expected = f"it returns in every rank within {self.timeout:g} s"
             look = "a loop without end; or what a rank waits for: does every rank come to the same collectives?"
-        elif frames and frames[-1][0] == inspect.getfile(type(self)):  # the probe, while reading what came back
+        elif frames and frames[-1][0] == inspect.getfile(type(self)):  # `observe`, while reading what came back
             expected, look = "what the task describes", "what your function returns, and its type"
         else:
             expected, look = "it returns in every rank, and what it returns can be sent to the notebook", ""
@@ -312,12 +284,12 @@ def _busy():
 
 
 def scratch():
-    """For probes: a temporary folder, as a context, that goes with the run, also where the rank is killed."""
+    """For `observe`: a temporary folder, as a context, that goes with the run, also where the rank is killed."""
     return tempfile.TemporaryDirectory(dir=os.environ[RUN_FOLDER])
 
 
 def _in_rank(exercise, answer, slowly):
-    """What every rank runs: each case in turn; by case, what the probe observed."""
+    """What every rank runs: each case in turn; by case, what it observed."""
 
     @functools.wraps(answer)
     def asked(*args, **kwargs):

@@ -33,7 +33,7 @@ class Lost(NamedTuple):
 class InGroup(Exercise):
     """An exercise whose answer talks to other ranks.
 
-    `probe` finds the default group formed, over gloo. All ranks have to call the answer equally often; each call
+    `observe` finds the default group formed, over gloo. All ranks have to call the answer equally often; each call
     returns when all ranks have come back from theirs, and the class keeps its `traffic`, of
     `helpers.instruments.collectives`. A collective that a rank waits for in vain ends after `patience` seconds, and
     ends the case; so does an operation that nobody waits for.
@@ -81,7 +81,7 @@ class InGroup(Exercise):
 
         before = starved()
         try:
-            return cls.probe(together, case)
+            return cls.observe(together, case)
         except _Lost as lost:
             return lost.args[0]
 

@@ -121,10 +121,9 @@ class Table(Exercise):
     beside_the_answer = True
     """The answer runs beside the learner's function; if it need not, `wanted` is None for every rank."""
 
-    def __init_subclass__(cls):
-        if "observe" in vars(cls):
-            cls.probe = staticmethod(cls.observe)
-        super().__init_subclass__()
+    @classmethod
+    def probe(cls, answer, case):  # StartSafely of lesson 01 calls it, until it says `beside_the_answer = False`
+        return cls.observe(answer, case)
 
     @classmethod
     def run(cls, answer, case, slowly):
