@@ -28,8 +28,7 @@ WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py", "
            "tests/test_promises.py", "exercises/test_distributed_data_parallel.py", "exercises/test_parallel_sgd.py",
            "exercises/test_sharding.py", "exercises/test_engine.py")
 #: Those that take long besides.
-LONG = ("exercises/test_profiling.py", "tests/test_browser.py", "tests/test_gpu_branches.py",
-        "tests/test_launch_faults.py")
+LONG = ("exercises/test_profiling.py", "tests/test_browser.py", "conformance/test_conformance.py")
 
 
 def pytest_addoption(parser):

@@ -5,11 +5,13 @@ Each is done to every lesson. Those that execute lessons take minutes, and run b
 
 import ast
 import builtins
+import dis
 import inspect
 import os
 import random
 import re
 import textwrap
+import types
 
 import nbformat
 import pytest
@@ -23,7 +25,6 @@ from helpers.notebooks import parsed
 from tests.answers import edited
 from tests.conftest import LESSONS, eventually, orphaned_memory, running
 from tests.exercises.test_all import every_exercise
-from tests.test_gpu_branches import names
 from tools.execute import comparable, stable
 
 every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
@@ -168,8 +169,14 @@ def test_an_exercise_needs_no_name_from_another_section(lesson, tmp_path):
 
 def names_used(source):
     """Global names that a cell reads, its functions included."""
-    code = compile("" if source.startswith("%") else source, "<cell>", "exec")
-    return {name for name, what in names(code, {}) if what == "use"}
+    def used(code):
+        for step in dis.get_instructions(code):
+            if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+                yield step.argval
+            elif isinstance(step.argval, types.CodeType):
+                yield from used(step.argval)
+
+    return set(used(compile("" if source.startswith("%") else source, "<cell>", "exec")))
 
 
 # ------------------------------------------------------------------------------------------------------- half an answer

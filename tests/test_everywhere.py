@@ -226,17 +226,6 @@ def test_badges_come_with_an_address_on_github_and_go_with_it(monkeypatch, tmp_p
         ("https://mybinder.org/v2/gh/an-owner/a.name/v1.2?labpath=notebooks%2F07_a.ipynb", "Binder")]
 
 
-def test_publishing_refuses_what_is_no_address(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    import publish
-
-    monkeypatch.setattr(publish, "write_address", None)
-    monkeypatch.setattr(sys, "argv", ["publish.py", 'https://a"; import os'])
-    with pytest.raises(SystemExit):
-        publish.main()
-    assert "an address such as https://github.com/OWNER/NAME" in capsys.readouterr().err
-
-
 @pytest.mark.long
 def test_a_lesson_opened_anywhere_launches_ranks(public, bare_without_one, packages, tmp_path):
     """Lesson 00 alone in a folder, in a kernel without the course, up to a launch that returns something."""

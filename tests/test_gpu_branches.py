@@ -1,18 +1,13 @@
 """What lessons do on a machine with GPUs, tested without: their cells run under stand-in GPUs (tests/stand_in_gpus).
 
-Each lesson is cut down to the cells that ask about GPUs, start a script that does, or are needed by these. nbval runs
-them: no cell may raise, and all must print what is stored, so that nbval passes on a machine with GPUs, too.
-That is done under eight GPUs, but for two lessons that take long. COURSE_WHOLE_LESSONS=1 runs all lessons uncut, under
-one GPU and under eight, which takes some ten minutes.
+nbval runs them: no cell may raise, and all must print what is stored, so that nbval passes on a machine with GPUs, too.
+COURSE_WHOLE_LESSONS=1 does so under one GPU as well as under eight.
 """
 
-import dis
 import os
-import re
 import subprocess
 import sys
 import textwrap
-import types
 from importlib.metadata import version
 
 import nbformat
@@ -22,100 +17,24 @@ from tests.conftest import LESSONS, ROOT
 from tests.stand_in_gpus import environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in nvidia-smi is a shell script")
-LONG = "01_processes", "03_data_loading"  # they start many processes, each of which imports torch
 # FakeTensorMode, once torch.cuda says that there is a GPU, asks the real driver in older versions of torch.
 ASKS_THE_DRIVER = tuple(map(int, version("torch").split(".")[:2])) < (2, 14)
-# What says how much of a lesson is real (`hardware.sentence`, `hardware.tier`) is tested in test_hardware.
-ASKS = re.compile(r"hardware\.(usable_gpus|gpus|backends)|\bcuda\b|nccl")
-SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks" / "lessons").glob("*/*.py")}
 
 
-def names(code, inside):
-    """(name, "use" or "bind") in the order in which a cell's code runs; into `inside`, what each function looks up."""
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-            yield step.argval, "use"
-        elif step.opname in ("STORE_NAME", "STORE_GLOBAL"):
-            yield step.argval, "bind"
-        elif isinstance(step.argval, types.CodeType):
-            used = inside[step.argval.co_name] = {name for name, what in names(step.argval, inside) if what == "use"}
-            yield from ((name, "use") for name in used)
-
-
-class Cell:
-    """What a code cell needs from others, binds, and gives a new value whatever the old one was.
-
-    That it writes into what another cell has made (`x[i] = …`, `x.y = …`) is not seen: it only uses `x`.
-    """
-
-    def __init__(self, source):
-        self.needs, self.binds, self.replaces, self.inside = set(), set(), set(), {}
-        code = compile(re.sub(r"^[%!].*$", "", source, flags=re.MULTILINE), "<cell>", "exec")
-        for name, what in names(code, self.inside):
-            if what == "bind":
-                self.replaces |= {name} - self.needs
-                self.binds.add(name)
-            elif name not in self.replaces:
-                self.needs.add(name)
-
-
-def asks(source):
-    """Whether a cell asks about GPUs, itself or in a script that it starts."""
-    scripts = re.findall(r'launch\(\s*(?:workers / )?"(\w+\.py)"', source)
-    return bool(ASKS.search(source) or any("cuda" in SCRIPTS.get(name, "") for name in scripts))
-
-
-def asks_the_driver(path):
-    return ASKS_THE_DRIVER and "FakeTensorMode" in path.read_text(encoding="utf-8")
-
-
-def cut(book):
-    """The lesson with those code cells that ask about GPUs, and those that these need."""
-    cells = [(cell, Cell(cell.source)) for cell in book.cells if cell.cell_type == "code"]
-    inside = {}  # function or class -> what it looks up when it is called, which may be bound after it
-    for _, code in cells:
-        for name, names in code.inside.items():
-            inside.setdefault(name, set()).update(names)
-    kept, needed = [], set()
-    for cell, code in reversed(cells):
-        if asks(cell.source) or code.binds & needed:
-            kept.insert(0, cell)
-            needs = set(code.needs)
-            while more := set().union(*(inside.get(name, ()) for name in needs)) - needs:
-                needs |= more
-            needed = needed - code.replaces | needs
-    book.cells = kept
-    return book
-
-
-def nbval(cells, gpus, folder):
-    """nbval's report on cells, executed in one kernel under so many stand-in GPUs."""
-    book = nbformat.read(LESSONS[0], as_version=4)
-    book.cells = [nbformat.from_dict({**cell, "id": str(number)}) for number, cell in enumerate(cells)]
-    nbformat.write(book, folder / "cells.ipynb")
+@pytest.mark.long
+@pytest.mark.parametrize("gpus", [8, 1] if "COURSE_WHOLE_LESSONS" in os.environ else [8])
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_whole_lesson(path, gpus, tmp_path):
+    if ASKS_THE_DRIVER and "FakeTensorMode" in path.read_text(encoding="utf-8"):
+        pytest.skip("the FakeTensorMode of this torch asks the real driver")
+    book = tmp_path / "lesson.ipynb"
+    nbformat.write(nbformat.read(path, as_version=4), book)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c", os.devnull,
-               "--rootdir", folder, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=600",
-               f"--nbval-sanitize-with={ROOT / 'tests' / 'sanitize.cfg'}", folder / "cells.ipynb"]
+               "--rootdir", tmp_path, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=600",
+               f"--nbval-sanitize-with={ROOT / 'tests' / 'sanitize.cfg'}", book]
     done = subprocess.run(command, env=environment(gpus), cwd=ROOT / "notebooks", capture_output=True, text=True,
                           timeout=900)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-
-
-@pytest.mark.long
-def test_lessons_cut_down_to_what_asks_about_gpus(tmp_path):
-    """One after the other in one kernel: starting one for each, with torch, takes longer than most of their cells."""
-    nbval([cell for path in LESSONS if path.stem not in LONG and not asks_the_driver(path)
-           for cell in cut(nbformat.read(path, as_version=4)).cells], 8, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.skipif("COURSE_WHOLE_LESSONS" not in os.environ, reason="COURSE_WHOLE_LESSONS=1 was not set")
-@pytest.mark.parametrize("gpus", [1, 8])
-@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_a_whole_lesson(path, gpus, tmp_path):
-    if asks_the_driver(path):
-        pytest.skip("the FakeTensorMode of this torch asks the real driver")
-    nbval(nbformat.read(path, as_version=4).cells, gpus, tmp_path)
 
 
 def stand_in(code, gpus=8):
@@ -241,9 +160,3 @@ def test_ranks_of_launch_and_ddp():
     said = stand_in(DDP)
     assert said[:2] == [f"nccl [[1.5, 1.5]] cuda:{rank} refused" for rank in range(2)]
     assert "Duplicate GPU detected" in said[2]
-
-
-def test_without_stand_in_gpus_there_are_none():
-    done = subprocess.run([ROOT / "tests" / "stand_in_gpus" / "nvidia-smi"], capture_output=True, text=True,
-                          env={name: value for name, value in os.environ.items() if name != "COURSE_STAND_IN_GPUS"})
-    assert done.returncode == 9 and "driver" in done.stdout

@@ -44,10 +44,6 @@ SESSION = [
         def work():
             import mine
             return mine.WORD, sys.path, os.getcwd()"""),
-    row("modules that are called as the launcher's own", ["ok", "ok"], """
-        for name in "server.py", "rank.py", "sending.py":
-            Path(name).write_text("raise ImportError(__name__)")
-        launch(lambda: "ok").results"""),
     row("an object of a class in the learner's module, and the module itself", [(3, 1), (3, 1)], """
         %%writefile points.py
         class Point: x = 3
@@ -56,10 +52,6 @@ SESSION = [
         def work(point, module, F):
             return point.x if type(point) is module.Point else "another class", F.relu(torch.ones(1)).item()
         launch(work, args=(points.Point(), points, F)).results"""),
-    row("python -m", ["__main__ 3\n"] * 2, """
-        os.mkdir("tools")
-        Path("tools/tool.py").write_text("import sys; print(__name__, sys.argv[1])")
-        launch("tools.tool", args=[3], module=True).logs"""),
     row("a module is edited ten times, and the cell has imported it", [[n, n] for n in range(10)], """
         seen = []
         for n in range(10):
@@ -157,11 +149,6 @@ SESSION = [
         def work():
             *things, function = pickle.loads(Path("all.pkl").read_bytes())
             return things, function(3)"""),
-    row("a rank writes, the cell reads", True, """
-        class Point: pass
-        def work(): Path("point.pkl").write_bytes(pickle.dumps(Point()))
-        launch(work, 1)
-        type(pickle.loads(Path("point.pkl").read_bytes())) is Point"""),
     row("what the function draws differs in each rank and launch, whatever the cell has seeded", [[], True], """
         import random, tempfile, uuid
         from random import random as drawn
@@ -181,7 +168,6 @@ SESSION = [
         [[name for name in first[0] if len({values[name] for values in first + second}) < 4], states() == before]"""),
     row("exit(), quit() and sys.exit()", [[None, None]] * 3, """
         [launch(work).results for work in (lambda: exit(), lambda: quit(), lambda: sys.exit())]"""),
-    row("exit(3)", Failed("exit code 3"), "launch(lambda: exit(3))"),
     row("!echo {variable}", ["hi Ada\n"] * 2, """
         def work():
             name = "Ada"
@@ -218,15 +204,6 @@ SENT = [
         # %%
         def odd(n): return n != 0 and even(n - 1)
         def work(): return even(10), odd(10)"""),
-    row("what the function changes is the rank's own", [[(1, [1]), (1, [1])], 0, []], """
-        count, seen = 0, []
-        def note(): seen.append(count)
-        def work():
-            global count
-            count += 1
-            note()
-            return count, seen
-        [launch(work).results, count, seen]"""),
     row("functools.cache and singledispatch, which have been called", SAME, """
         import functools
         @functools.lru_cache(maxsize=7)
@@ -255,9 +232,6 @@ SENT = [
             def __call__(self): return self.fit(3)
         [launch(one, args=args).results
          for one, args in ((Trainer(2).fit, (2,)), (Trainer.name, ()), (Trainer(2), ()))]"""),
-    row("isinstance of what came as an argument", [True, True], """
-        class Point: pass
-        launch(lambda point: isinstance(point, Point), args=(Point(),)).results"""),
     row("super(), a metaclass, annotations, classes that refer to themselves and to each other", SAME, """
         import typing
         class Registry(type):
@@ -368,10 +342,6 @@ SENT = [
             dist.destroy_process_group()
             return [one.name for one in seen]
         launch(work).results"""),
-    row("weights that are mapped from a file", [3.0, 3.0], """
-        torch.save({"weight": torch.ones(3)}, "weights.pt")
-        weights = torch.load("weights.pt", mmap=True)
-        launch(lambda weights: weights["weight"].sum().item(), 2, (weights,)).results"""),
     row("lambdas, modules in a dict, an iterator where it stands, generators with seeds", SAME, """
         import collections, functools, random, types
         things = (lambda: 3, (lambda n: lambda x: x + n)(2), collections.defaultdict(lambda: 3),
@@ -407,9 +377,6 @@ SENT = [
     row("kwargs", [(1, 0.1, {"nprocs": 5})] * 2, """
         def work(n, *, lr=1.0, **others): return n, lr, others
         launch(work, 2, (1,), kwargs={"lr": 0.1, "nprocs": 5}).results"""),
-    row("a lock that the function does not use", [1, 1], """
-        guard = threading.Lock()
-        launch(lambda: 1).results"""),
 ]
 
 
@@ -457,13 +424,6 @@ FAILED = [
         def worker(rank, world_size): dist.init_process_group("gloo", rank=rank, world_size=world_size)
         launch(worker, 2, (0, 2), timeout=0.4)"""),
     row("a lock that is returned", Failed("a lock, cannot be sent"), "launch(lambda: threading.Lock())"),
-    row("results of those that succeeded", {0: "done", 2: "done"}, """
-        def work():
-            if os.environ["RANK"] == "1":
-                time.sleep(0.2)
-                raise ValueError
-            return "done"
-        error_of(work, 3).results"""),
     row("results where time was up", {0: "done"}, """
         def work():
             if os.environ["RANK"] == "1":
