@@ -350,16 +350,30 @@ class Stream:
     def __exit__(self, *_):
         _here.device = self.before
 
-    def wait_stream(self, stream=None):
+    def record_event(self, event=None):
+        event = event or Event()
+        event.record()
+        return event
+
+    def query(self):
+        return True
+
+    def is_capturing(self):
+        return False
+
+    def wait_stream(self, stream):
         pass
 
-    synchronize = wait_stream
+    wait_event = wait_stream
+
+    def synchronize(self):
+        pass
 
 
 class Event:
     """Notes the time on the host's clock."""
 
-    def __init__(self, enable_timing=False):
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False):
         self.timing, self.at = enable_timing, None
 
     def record(self, stream=None):
@@ -369,10 +383,17 @@ class Event:
     def elapsed_time(self, end):
         if not (self.timing and end.timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.at is None or end.at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
         return (end.at - self.at) * 1000
 
-    def synchronize(self):
+    def query(self):
+        return True
+
+    def wait(self, stream=None):
         pass
+
+    synchronize = wait
 
 
 class Device:
@@ -447,15 +468,20 @@ def _replace_cuda():
         "get_device_capability": lambda device=None: CAPABILITY, "is_bf16_supported": lambda *_, **__: True,
         "Stream": Stream, "Event": Event, "stream": lambda stream: stream or contextlib.nullcontext(),
         "current_stream": lambda device=None: current_stream(_index(device)),
+        "default_stream": lambda device=None: current_stream(_index(device)), "set_stream": _nothing,
         "is_current_stream_capturing": lambda: False,
         "manual_seed": lambda seed: _seed_all(int(seed)), "manual_seed_all": lambda seed: _seed_all(int(seed)),
-        "get_rng_state": _rng_state,
+        "get_rng_state": _rng_state, "get_rng_state_all": lambda: [_rng_state(i) for i in range(_count)],
         "set_rng_state": lambda state, device="cuda": _random.update({_index(device): state}),
+        "set_rng_state_all": lambda states: _random.update(enumerate(states)),
     }
     memory = {
-        "memory_allocated": lambda device=None: held(device)[0],
+        "memory_allocated": lambda device=None: held(device)[0], "memory_reserved": lambda device=None: held(device)[0],
         "max_memory_allocated": lambda device=None: held(device)[1],
-        "reset_peak_memory_stats": _reset_peak, "empty_cache": _nothing, "memory_stats": lambda device=None: {},
+        "max_memory_reserved": lambda device=None: held(device)[1],
+        "reset_peak_memory_stats": _reset_peak, "empty_cache": _nothing,
+        "mem_get_info": lambda device=None: (MEMORY - held(device)[0], MEMORY),
+        "memory_summary": lambda *_, **__: "stand-in", "memory_stats": lambda device=None: {},
         "set_per_process_memory_fraction": lambda fraction, device=None: _limit.__setitem__(0, fraction),
         "_record_memory_history": _nothing, "_dump_snapshot": _dump_snapshot, "_snapshot": _snapshot,
     }
@@ -464,13 +490,17 @@ def _replace_cuda():
     for module, names in ((torch.cuda.memory, memory), (torch.cuda.random, replaced), (torch.cuda.streams, replaced)):
         for name in [name for name in names if hasattr(module, name)]:
             setattr(module, name, (replaced | memory)[name])
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(torch.cuda.nvtx, name, _nothing)
     torch.version.cuda = torch.version.cuda or "13.0"
     if hasattr(torch, "accelerator"):
         for name, function in {
             "is_available": replaced["is_available"], "device_count": replaced["device_count"],
             "current_accelerator": lambda *_, **__: torch.device("cuda"), "device_index": Device,
             "current_device_index": replaced["current_device"], "set_device_index": _set_device,
-            "current_stream": replaced["current_stream"], "synchronize": replaced["synchronize"],
+            "current_device_idx": replaced["current_device"], "set_device_idx": _set_device,
+            "current_stream": replaced["current_stream"], "set_stream": _nothing,
+            "synchronize": replaced["synchronize"],
         }.items():
             setattr(torch.accelerator, name, function)
 
