@@ -1,4 +1,4 @@
-"""The exercises of the first lesson: one that is solved together, and two first ones of the learner's own."""
+"""The exercises of the first lesson: one that is solved together, and two that learners solve alone."""
 
 import contextlib
 import io
@@ -15,17 +15,6 @@ DEAL = "items[rank::world_size]"
 RETURN = f"return {DEAL}"
 BLOCK = "items[rank * each:(rank + 1) * each]"
 DOWN, UP = "each = len(items) // world_size", "each = -(-len(items) // world_size)"
-AS_IT_WAS = "`del`, `pop`, `remove`, `sort` and assignments to `items[…]`"
-ITSELF = "return the items themselves: not their numbers, nor lists of them, nor padding"
-LAST = ("the last items, where `world_size` does not divide `len(items)`; ranks are counted from 0; and do "
-        "all ranks deal out the same order?")
-DECIDE = "how `rank` and `world_size` decide on an item; and do all ranks deal out the same order?"
-EQUAL = "equal items are items of their own; a set, or `index`, knows only one of them"
-
-
-def unless_equal(look):
-    """Where to look, unless only the case with equal items went wrong."""
-    return lambda given: EQUAL if len(set(given)) < len(given) else look
 
 
 def no_list(mine, wanted, case):
@@ -33,40 +22,13 @@ def no_list(mine, wanted, case):
         return f"your function returned a {mine['returned']}", "a list of items"
 
 
-def changed(mine, wanted, case):
-    if mine["changed"]:
-        return "your function changed the list that it was given", "the caller may need the list again"
-
-
-def in_words(problem, mine):
-    returned = "".join(f"\nrank {rank} returned `{one['share']}`" for rank, one in enumerate(mine))
-    return problem + returned, "every item goes to one rank, and the shares differ by one item at most"
-
-
-def count(shares):
-    return Counter(item for one in shares for item in one["share"])
-
-
-def unknown(mine, wanted, case):
-    for item in count(mine):
-        if item not in count(wanted):
-            return in_words(f"`{item}` is not among the items", mine)
-
-
-def too_few(mine, wanted, case):
-    for item, there in count(wanted).items():
-        dealt = count(mine)[item]
-        if dealt == 0:
-            return in_words(f"`{item}` went to no rank", mine)
-        if dealt < there:
-            return in_words(f"the shares hold `{item}` {dealt}×, the items {there}×", mine)
-
-
-def too_many(mine, wanted, case):
-    for item, there in count(wanted).items():
-        dealt = count(mine)[item]
-        if dealt > there:
-            return in_words(f"the shares hold `{item}` {dealt}×, the items {there}×", mine)
+def not_dealt_once(mine, wanted, case):
+    dealt = Counter(item for one in mine for item in one["share"])
+    there = Counter(item for one in wanted for item in one["share"])
+    for item in there | dealt:
+        if dealt[item] != there[item]:
+            told = f"the ranks got `{item}` {dealt[item]} times, and the list holds it {there[item]} times"
+            return in_words(told if dealt[item] else f"`{item}` went to no rank", mine)
 
 
 def uneven(mine, wanted, case):
@@ -77,24 +39,26 @@ def uneven(mine, wanted, case):
         return in_words(told, mine)
 
 
+def in_words(problem, mine):
+    returned = "".join(f"\nrank {rank} returned `{one['share']}`" for rank, one in enumerate(mine))
+    return problem + returned, "every item goes to one rank, and the shares differ by one item at most"
+
+
 class MyShare(Table):
     title = "Share the work"
     task = ("`items` is a list of work, the same in every rank. Return the items that rank number `rank` of "
-            "`world_size` ranks is to do. Every item goes to exactly one rank, and no rank gets two items "
-            "more than another. There may be any number of items, zero too, and some may be equal.")
-    hints = (
-        "Deal the items out like cards: with three ranks, rank 0 takes items 0, 3, 6 …, rank 1 takes items "
-        "1, 4, 7 …",
-        "A slice can take steps: `items[first::step]`. Which is the first item of this rank, and how far is "
-        "the next?",
-    )
-    explanation = ("Dealing out by steps needs no special case: when the items run out, some ranks get one "
-                   "fewer. Blocks of neighbours are just as right, as long as the remainder is spread over "
-                   "the ranks.")
-    why = ("this is how ranks share a dataset without talking to each other: each works out its own part "
-           "from `rank` and `world_size` alone. An item that two ranks have counts twice in the gradient, "
-           "an item that none has is never learned from, and a rank with more items keeps all others "
-           "waiting.")
+            "`world_size` ranks has to do. Every item goes to exactly one rank, and no rank gets two items "
+            "more than another rank. The list may be empty, and some of its items may be equal.")
+    hints = ("Deal the items out like cards. With three ranks, rank 0 takes items 0, 3, 6 …, and rank 1 "
+             "takes items 1, 4, 7 …",
+             "A slice can take steps: `items[first::step]`. Which is the first item of this rank? How far is "
+             "its next item?")
+    explanation = ("Dealing out like cards needs no special case. When the items run out, some ranks get one "
+                   "item fewer. Blocks of neighbours are right, too, if you spread the remainder over the "
+                   "ranks.")
+    why = ("ranks share a dataset in this way, without talking to each other: each rank works out its own "
+           "part from `rank` and `world_size`. If two ranks have the same item, it counts twice. If no rank "
+           "has it, nobody learns from it. If one rank has more items, all others wait for that rank.")
     world_sizes = (2, 3, 4)
     timeout = 10
     cases = {"5 items": "abcde", "10 items": "jihgfedcba", "1 item": "a", "no items": "",
@@ -104,39 +68,30 @@ class MyShare(Table):
         return items[rank::world_size]
 
     def observe(my_share, given):
-        items = list(given)
-        share = my_share(items, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-        returned, taken = type(share).__name__, None
-        if isinstance(share, Iterable) and not isinstance(share, str):
-            taken = [str(item) for item in islice(share, 100)]
-        return {"share": taken, "returned": returned, "changed": items != list(given)}
+        share = my_share(list(given), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        is_list = isinstance(share, Iterable) and not isinstance(share, str)
+        return {"share": [str(item) for item in islice(share, 100)] if is_list else None,
+                "returned": type(share).__name__}
 
     rules = (
         each(no_list, "is there a `return`?"),
-        each(changed, AS_IT_WAS),
-        holds(unknown, ITSELF),
-        holds(too_few, unless_equal(LAST)),
-        holds(too_many, unless_equal(DECIDE)),
-        holds(uneven, unless_equal("which ranks the remainder goes to")),
+        holds(not_dealt_once, "how do `rank` and `world_size` choose the items? Look at the last items and "
+                              "at equal ones. Return the items themselves, without padding"),
+        holds(uneven, "which ranks get the items that remain?"),
     )
     mistakes = (
-        (RETURN, f"{DOWN}\n    return {BLOCK}", "`//` throws the remainder away: who does the last items?"),
+        (RETURN, f"{DOWN}\n    return {BLOCK}", "`//` throws the remainder away. Who does the last items?"),
         (RETURN, f"{DOWN}\n    return items[rank * each:] if rank == world_size - 1 else {BLOCK}",
-         "the last rank alone has the remainder: spread it over the ranks"),
-        (RETURN, f"{UP}\n    return {BLOCK}", "blocks that are rounded up leave too little for the last"),
-        (DEAL, f"(items + items[:-len(items) % world_size]){DEAL[5:]}",
-         "the items that the list is padded with are done twice"),
-        (DEAL, "items", "every rank returns all items: which ones are those of `rank`?"),
+         "the last rank gets the whole remainder. Spread it over the ranks"),
+        (RETURN, f"{UP}\n    return {BLOCK}", "blocks that are rounded up leave too little for the last "
+                                              "rank"),
+        (DEAL, "items", "every rank returns all items. Which of them belong to `rank`?"),
         ("items[rank::", "items[rank - 1::", "ranks are counted from 0"),
-        (DEAL, "list(range(rank, len(items), world_size))", "these are numbers of items: return the items"),
+        (DEAL, "list(range(rank, len(items), world_size))", "these are the items' numbers. Return the items"),
     )
 
 
 SUM, BY_ALL, REDUCE = "total.item()", " / dist.get_world_size()", "dist.all_reduce(total)"
-ITEM = "the line with `return`: `.item()` makes a number of a tensor with one element"
-BOTH = ("the sum of all numbers, divided by how many there are: has every rank both, in a dtype that keeps "
-        "six digits? And is anything kept from an earlier call?")
-ONE_LINE = "    dist.all_reduce(total)\n"
 
 
 def no_number(mine, wanted, case):
@@ -148,25 +103,23 @@ def no_mean(mine, wanted, case):
     got, given = mine["returned"], mine["given"]
     mean = sum(given) / len(given)
     if not abs(got - mean) <= 1e-5 * max(1, abs(mean)):  # NaN is no mean either
-        numbers = ", ".join(map(str, given))
-        return f"your function returned {got:g}, where the numbers are {numbers}", f"{mean:g} in every rank"
+        told = f"your function returned {got:g}, where the numbers are {', '.join(map(str, given))}"
+        return told, f"{mean:g}, to six digits"
 
 
 class MeanOfRanks(Table, InGroup):
     title = "The mean over all ranks"
-    task = ("Every rank calls your function with a number of its own, `value`. Return the mean of all these "
-            "numbers, the same in every rank, as a `float`, to six digits. The process group is formed "
-            "already; `torch.distributed` is imported as `dist`.")
-    hints = (
-        "`dist.all_reduce(tensor)` adds the tensor up over all ranks and leaves the sum in it, in every "
-        "rank.",
-        "Put `value` into a tensor of floats, sum it over the ranks, and divide by the number of ranks: "
-        "`dist.get_world_size()`.",
-    )
+    task = ("Every rank calls your function with its own number, `value`. Return the mean of all these "
+            "numbers as a `float`, to six digits, in every rank. The ranks have already formed a group, and "
+            "`torch.distributed` is imported as `dist`.")
+    hints = ("`dist.all_reduce` works in place on a tensor. It sums over the ranks unless you ask for "
+             "something else.",
+             "Turn the number into a tensor of floats, sum it over the ranks, and divide by the number of "
+             "ranks, which is `dist.get_world_size()`.")
     explanation = ("`all_reduce` changes its tensor in place, in every rank. The sum divided by the number "
-                   "of ranks is the mean, whatever that number is.")
-    why = ("this one step is data-parallel training in small: put gradients in the place of `value`, and N "
-           "ranks train one model. DistributedDataParallel is built out of it.")
+                   "of ranks is the mean, for any number of ranks.")
+    why = ("this is the one step that makes training parallel. If you average gradients where you averaged "
+           "`value`, N ranks train one model. DistributedDataParallel does that.")
     world_sizes = (2, 3)
     cases = {"whole numbers": (1, 12, 28), "a zero among them": (0, 7, 2),
              "fractions": (0.3, -7.25, 1000.125), "two equal numbers": (5, 5, 29)}
@@ -182,106 +135,80 @@ class MeanOfRanks(Table, InGroup):
     def observe(mean_of_ranks, values):
         given = values[:int(os.environ["WORLD_SIZE"])]
         returned = mean_of_ranks(given[int(os.environ["RANK"])])
-        if isinstance(returned, int | float) and not isinstance(returned, bool):
-            return {"given": given, "returned": float(returned)}
-        return {"given": given, "returned": type(returned).__name__}
+        is_number = isinstance(returned, int | float) and not isinstance(returned, bool)
+        return {"given": given, "returned": float(returned) if is_number else type(returned).__name__}
 
     rules = (
-        each(no_number, ITEM),
-        each(no_mean, BOTH),
+        each(no_number, "look at the line with `return`: `.item()` makes a number of a tensor with one "
+                        "element"),
+        each(no_mean, "does every rank have the sum of all numbers, in a dtype that keeps six digits? By "
+                      "what does it divide?"),
     )
     mistakes = (
-        (BY_ALL, "", "this is the sum: divide it by the number of ranks"),
+        (BY_ALL, "", "this is the sum. Divide it by the number of ranks"),
         ("dist.get_world_size()", "2", "how many ranks are there? `dist.get_world_size()` knows"),
-        (ONE_LINE, "", "no rank hears of the others' numbers: `all_reduce` adds them up"),
+        (f"    {REDUCE}\n", "", "no rank knows the numbers of the others. `all_reduce` adds them up"),
         (REDUCE, "dist.reduce(total, dst=0)", "`reduce` leaves the sum in one rank, `all_reduce` in all"),
-        (f"{SUM}{BY_ALL}", "float(value)", "this is the rank's own number: how does it hear of the others?"),
-        (SUM, "(total.item() + value)", "your own number is in the sum already"),
-        ("float(value)", "int(value)", "an integer has lost its digits: make a tensor of floats"),
-        (f"{SUM} /", f"{SUM} //", "`//` cuts off the digits after the point"),
-        (f"{SUM}{BY_ALL}", f"total{BY_ALL}", ITEM),
+        (f"{SUM}{BY_ALL}", "float(value)", "this is the rank's own number. How does it hear of the others?"),
+        ("float(value)", "int(value)", "an integer has lost its digits. Make a tensor of floats"),
     )
     stops = (
         (REDUCE, f"if dist.get_rank() == 0:\n        {REDUCE}", "waited in vain",
-         "does every rank come to the same collective? A condition that not all of them share keeps some "
-         "away"),
+         "does every rank come to the same collective? A condition that only some ranks meet keeps the other "
+         "ranks away"),
         ("all_reduce(total)", "all_reduce(total, async_op=True)", "never waited for it",
-         "`async_op=True` returns at once: call `.wait()` on what it returns, before you use the sum"),
+         "`async_op=True` returns at once. Call `.wait()` on what it returns before you use the sum"),
     )
 
 
-NEVER = ("is there a rank with that number? `os.environ['RANK']` is a string. Is it `print`, with the "
-         "message unchanged? And is anything kept from an earlier call? Each process has its own variables")
 ZERO = 'int(os.environ["RANK"]) == 0'
 
 
-def never(mine, wanted, case):
-    printed = "".join(text for one in mine for text in one["printed"].values())
-    if case[0] in printed:
+def not_once(mine, wanted, message):
+    printed = {rank: one["printed"] for rank, one in enumerate(mine) if one["printed"]}
+    text = "".join(printed.values()).strip("\n")
+    if text == message:
         return None
-    if printed.strip("\n"):
-        return f"it was not printed; what was printed is `{printed.strip()}`", "once"
-    return "it was not printed", "once"
-
-
-def several_times(mine, wanted, case):
-    times = {rank: text.count(case[0]) for one in mine for rank, text in one["printed"].items()}
-    if sum(times.values()) > 1:
-        who = ", ".join(str(rank) for rank in sorted(times) if times[rank])
-        return f"it was printed {sum(times.values())} times, by rank {who}", "once"
-
-
-def more(mine, wanted, case):
-    printed = "".join(text for one in mine for text in one["printed"].values()).strip("\n")
-    if printed != case[0]:
-        return f"more than the message was printed: `{printed}`", f"`{case[0]}`, unchanged"
+    if not printed:
+        return "it was not printed", "once"
+    if len(printed) > 1:
+        return f"it was printed {len(printed)} times, by rank {', '.join(map(str, printed))}", "once"
+    return f"what was printed is `{text}`", f"`{message}`, once and unchanged"
 
 
 class SayItOnce(Table):
     title = "Say it once"
-    task = ("Every rank calls your function. However many ranks there are, `message` is to be printed "
-            "exactly once, unchanged. No process group is formed here: a rank knows its number from "
-            "`os.environ['RANK']`, a string.")
-    hints = ("Every rank knows its own number: `int(os.environ['RANK'])`.",
-             "Which rank is there in every run, even in one with a single rank?")
-    explanation = ("Rank 0 exists in every run, so it speaks for all. Checkpoints and progress bars follow "
-                   "suit.")
-    why = ("a script that every rank runs does everything N times unless you say otherwise: prints, "
-           "downloads, checkpoints. Two ranks that write one file at once leave it broken.")
+    task = ("Every rank calls your function. Print `message` exactly once, unchanged, for any number of "
+            "ranks. There is no process group here. A rank knows its number from `os.environ['RANK']`, "
+            "which is a string.")
+    hints = ("Every rank can find out its own number: `int(os.environ['RANK'])`.",
+             "Which rank is there in every run, even in a run with a single rank?")
+    explanation = ("There is a rank 0 in every run, so rank 0 speaks for all. Programs save checkpoints and "
+                   "show progress bars in the same way.")
+    why = ("a script that every rank runs does everything N times unless you prevent it: prints, downloads, "
+           "checkpoints. If two ranks write one file at the same time, they can break it.")
     world_sizes = (1, 3)
     timeout = 5
-    #: The message, and the power of ranks that are played: of 27, three have a 0 in their number.
-    cases = {"": ("Training begins.", 1), "another message": ("  epoch 0:\n  loss 0.5", 1),
-             "nine times as many": ("Training begins.", 3)}
+    cases = {"": "Training begins.", "another message": "  epoch 0:\n  loss 0.5"}
 
     def answer(message):
         if int(os.environ["RANK"]) == 0:
             print(message)
 
-    def observe(say_it_once, case):
-        (message, power), rank, world_size = case, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        printed = {}  # by rank; two ranks share a machine
-        for number in range(rank, world_size**power, world_size):
-            told = {"RANK": number, "WORLD_SIZE": world_size**power, "LOCAL_RANK": number % 2}
-            told = {name: str(value) for name, value in told.items()}
-            with mock.patch.dict(os.environ, told), contextlib.redirect_stdout(io.StringIO()) as text:
-                say_it_once(message)
-            printed[number] = text.getvalue()
-        return {"printed": printed}
+    def observe(say_it_once, message):
+        text = io.StringIO()
+        # As if each rank had a machine of its own.
+        with mock.patch.dict(os.environ, LOCAL_RANK="0"), contextlib.redirect_stdout(text):
+            say_it_once(message)
+        return {"printed": text.getvalue()}
 
-    rules = (
-        holds(never, NEVER),
-        holds(several_times, "which ranks come to the `print`? (`'0'` is a text, and true.)"),
-        holds(more, "what you add to it"),
-    )
+    rules = holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else?"),
     mistakes = (
-        (f"if {ZERO}:\n        print", "print", "every rank comes to the `print`: which one is to speak?"),
-        (ZERO, 'os.environ["RANK"]', "`'0'` is a text, and true: compare a number with 0"),
+        (f"if {ZERO}:\n        print", "print", "every rank comes to the `print`. Which one should speak?"),
+        (ZERO, 'os.environ["RANK"]', "`'0'` is a text, and counts as true. Compare a number with 0"),
         (ZERO, 'os.environ["RANK"] == 0', "`os.environ['RANK']` is a string, and never equals the number 0"),
         (ZERO, 'os.environ["RANK"] == "1"', "which rank is there in every run? Ranks are counted from 0"),
-        ("RANK", "LOCAL_RANK", "`LOCAL_RANK` counts anew on each machine"),
-        (ZERO, '__import__("torch").distributed.is_initialized() is False',
-         "without a process group, `dist.is_initialized()` is false in every rank"),
+        ("RANK", "LOCAL_RANK", "`LOCAL_RANK` is a rank's number on its own machine, so each machine has a 0"),
         ("print(message)", 'print("rank 0 says:", message)', "print the message alone"),
     )
 

@@ -3,35 +3,47 @@
 QUESTIONS = {
     "hello_lines": (
         "We launch this script with `nprocs=4`. How many lines will appear?", {
-            "four": "Four processes each run the whole script, and each prints its own line.",
-            "one": "There is one script, but every rank runs all of it.",
+            "four": "Four processes run side by side. Each of them runs the whole script and prints its own "
+                    "line.",
+            "one": "There is only one file, but every rank runs all of it.",
             "as many as this machine has cores":
-                "Ranks are processes; the system shares the cores among them.",
+                "The number of ranks is what you ask for. If there are more ranks than cores, they take "
+                "turns.",
         }),
     "counter_of_ranks": (
         "`counter` is 0 in this notebook. Two ranks add 1 to it. What do they return, and what is it here "
         "afterwards?", {
-            "[1, 1], and here 0": "Each rank got a copy together with the function, and changed its copy.",
-            "[1, 2], and here 2": "That is what threads would do: one counter for all.",
-            "[1, 1], and here 1": "That would need one of the ranks to write into this notebook's memory.",
+            "[1, 1], and here 0": "`counter` travelled with the function, as a copy. Each rank changed its "
+                                  "own copy. Neither the notebook nor the other rank saw that.",
+            "[1, 2], and here 2": "Two threads would do that, because threads share their variables. Ranks "
+                                  "do not.",
+            "[1, 1], and here 1": "For this, a rank would have to write into this notebook's memory. It "
+                                  "cannot.",
         }),
     "second_all_reduce": (
         "The three ranks call `all_reduce` a second time. What does rank 1 hold then?", {
-            "90": "After the first time each rank holds 30, and 30 + 30 + 30 is 90.",
-            "30": "That is what each of them holds after the first time; and now they add up three of these.",
-            "40": "10 and 30. But the 10 is gone: `all_reduce` works in place.",
+            "90": "After the first call each rank holds 30, because `all_reduce` works in place. The second "
+                  "call adds up three numbers of 30, and every rank gets 90.",
+            "30": "Each rank holds 30 after the first call. The second call then adds up three of these.",
+            "40": "This would be 10 + 30. But rank 1 no longer has its 10: `all_reduce` put the sum in its "
+                  "place.",
         }),
     "steps_of_two_ranks": (
-        "64 images in a step: one rank needs 23 steps for all 1,437. How many steps does each of two ranks "
-        "make in an epoch?", {
-            "23": "Half of the images, and half as many in each step: 32.",
-            "12": "It would, if each rank took 64 images in a step. But the script shares these 64 out, too.",
-            "45": "It would, if each rank trained on all the images, 32 in a step.",
+        "One rank needed 23 steps for all 1,437 images, with 64 images in a step. How many steps does each "
+        "of two ranks make in an epoch, if the two of them together take 64 images in a step?", {
+            "23": "Each rank has half of the images. In each step it takes half as many, 32. So the number "
+                  "of steps stays the same.",
+            "12": "This would be right if each rank took 64 images in a step. But the script divides the "
+                  "64, too.",
+            "45": "This would be right if each rank trained on all the images. But the sampler gives it "
+                  "half of them.",
         }),
     "digits_after_averaging": (
-        "With averaging: which digits does rank 0 recognise, which has seen none but 0 to 4?", {
-            "all ten": "Half of each averaged gradient comes from rank 1's images.",
-            "0 to 4": "Its own images say nothing of the others. But are these all that changed its weights?",
-            "none": "Averaging halves what each rank contributes; it does not wipe it out.",
+        "Rank 0 has seen only images of the digits 0 to 4. Which digits does it recognise, if the ranks "
+        "average their gradients?", {
+            "all ten": "Half of each averaged gradient comes from rank 1's images. So an image that only "
+                       "rank 1 has seen changes rank 0's weights, too.",
+            "0 to 4": "Its own images show it no others. But rank 1's gradients change its weights, too.",
+            "none": "Averaging halves what each rank's images contribute. It does not remove it.",
         }),
 }

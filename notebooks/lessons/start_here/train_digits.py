@@ -15,13 +15,14 @@ from helpers import report
 from helpers.data import Digits
 
 
-def main(epochs, batch_size):
+def main(epochs, batch_size, width):
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
-    torch.set_num_threads(1)  # one core a rank, be they one or many: their times can be compared
+    torch.set_num_threads(1)  # one core a rank, so that the times of one and of two compare
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+    model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
     data = TensorDataset(*Digits(train=True).tensors())
@@ -29,21 +30,21 @@ def main(epochs, batch_size):
     loader = DataLoader(data, batch_size=batch_size // world_size, sampler=sampler)
 
     for epoch in range(epochs):
-        sampler.set_epoch(epoch)  # in each epoch another order
+        sampler.set_epoch(epoch)  # shuffle in another order in each epoch
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            loss.backward()  # and here the ranks average their gradients
+            loss.backward()  # here the ranks average their gradients
             optimizer.step()
         report(epoch=epoch, loss=loss.item())
     print(f"rank {rank} trained on {len(sampler)} of {len(data)} images, {len(loader)} steps an epoch")
 
     if rank == 0:
         images, labels = Digits(train=False).tensors()
-        with torch.no_grad():  # the plain network inside: a forward of `model` itself is for all ranks together
-            accuracy = (model.module(images).argmax(1) == labels).float().mean()
+        with torch.no_grad():  # `model` is for all ranks together, so rank 0 uses the network inside
+            accuracy = (network(images).argmax(1) == labels).float().mean()
         print(f"test accuracy after {epochs} epochs on {world_size} rank(s): {accuracy:.2f}")
-    dist.barrier()  # no rank leaves while another still needs the group
+    dist.barrier()  # a rank that left now would close connections that others may still use
     dist.destroy_process_group()
 
 
@@ -51,5 +52,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=64, help="images per step, over all ranks together")
+    parser.add_argument("--width", type=int, default=64, help="neurons between the two layers")
     options = parser.parse_args()
-    main(options.epochs, options.batch_size)
+    main(options.epochs, options.batch_size, options.width)
