@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from helpers import RankError, launch
+from helpers import launch
 from helpers.figures import alt
-from helpers.figures import title as title_of
-from helpers.records import experiments, recorded
 from lessons.data_loading.pipeline_explorer import Timeline, draw, pipeline_explorer, simulate, stalling
 from tests.conftest import cost
 
-SETTINGS = list(itertools.product((0, 1, 2, 3, 8), (1, 2, 5), (0, 7, 40), (5, 20), (0, 15)))
+SETTINGS = list(itertools.product((0, 1, 3, 8), (1, 2, 5), (0, 40), (5, 20), (0, 15)))
 
 
 # ------------------------------------------------------------------------------------------------------ the simulator
@@ -34,9 +32,6 @@ def test_every_batch_is_loaded_once_and_computed_once_in_order():
             assert begin >= loaded - 1e-9
         for (_, end), (begin, _) in itertools.pairwise(timeline.computes):
             assert begin >= end
-        waited = sum(end - begin for begin, end in timeline.waits)
-        assert waited + 20 * compute == pytest.approx(timeline.total)
-        assert timeline.busy == pytest.approx(20 * compute / timeline.total)
 
 
 def test_no_worker_does_two_things_at_once_and_none_runs_ahead_of_its_prefetching():
@@ -55,15 +50,6 @@ def test_limits():
     assert simulate(1, 2, 30, 10, 8).total == 8 * 30 + 10, "one worker that is too slow: bound by loading"
     assert simulate(8, 2, 30, 10, 24).total == 30 + 24 * 10, "many workers: bound by computing, after the first batch"
     assert simulate(3, 2, 30, 10, 24, start_ms=5).total == 3 * 5 + 30 + 24 * 10, "workers start one after another"
-    assert simulate(2, 1, 30, 10, 1).total == 40
-    assert simulate(0, 1, 0, 5, 2).busy == 1
-
-
-def test_more_workers_never_slower_and_prefetching_only_helps_against_stalls():
-    for load, compute in ((30, 10), (30, 30), (5, 20)):
-        totals = [simulate(workers, 2, load, compute, 24).total for workers in range(9)]
-        assert totals == sorted(totals, reverse=True)
-        assert simulate(4, 8, load, compute, 24).total == pytest.approx(simulate(4, 2, load, compute, 24).total)
     assert simulate(4, 8, stalling(20, 42), 15, 42).total < 0.8 * simulate(4, 1, stalling(20, 42), 15, 42).total
 
 
@@ -80,7 +66,7 @@ def spans_of(bars):
 
 
 def test_the_picture_shows_every_load_and_step_and_how_many_batches_lay_ready():
-    for timeline, workers, _, _, _ in itertools.islice(simulated(), 3, None, 11):
+    for timeline, workers, _, _, _ in itertools.islice(simulated(), 3, None, 19):
         figure = drawn(timeline, until=9000)
         ax, = figure.axes
         *rows, ready, waits, steps = ax.collections
@@ -94,21 +80,15 @@ def test_the_picture_shows_every_load_and_step_and_how_many_batches_lay_ready():
         lay = [(end, begin) for (_, _, end), (begin, _) in zip(timeline.loads, timeline.computes, strict=True)]
         most = max(sum(end <= at < begin for end, begin in lay) for at, _ in lay)
         assert names[-2] == f"ready: up to {most}" and (most > 0 or not np.ptp(ready.get_paths()[0].vertices[:, 1]))
-        assert ax.get_xlim() == (0, 9000) and title_of(figure) == "Figure: A title"
         computed = timeline.busy * timeline.total
         assert f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms" in alt(figure)
 
 
-@pytest.mark.parametrize("workers, load, compute", [(0, 30, 2), (2, 30, 10), (3, 20, 14), (8, 5, 40), (8, 100, 1)])
-def test_batches_are_numbered_from_left_to_right_and_no_number_covers_another(workers, load, compute):
+@pytest.mark.parametrize("workers, load, compute", [(0, 30, 2), (3, 20, 14), (8, 5, 40)])
+def test_no_batchs_number_covers_another(workers, load, compute):
     figure = drawn(simulate(workers, 2, stalling(load, 24), compute, 24, 5))
-    device = max(text.get_position()[1] for text in figure.axes[0].texts)
-    numbers = [text for text in figure.axes[0].texts if text.get_position()[1] == device]
-    assert [int(text.get_text()) for text in numbers] == sorted(int(text.get_text()) for text in numbers)
-    assert int(numbers[0].get_text()) == 0 and int(numbers[-1].get_text()) >= 20 and len(numbers) >= 4
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
-    assert all(0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert len(boxes) >= 8 and not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_explorer_draws_what_its_controls_say():
@@ -120,20 +100,15 @@ def test_explorer_draws_what_its_controls_say():
     expected = simulate(5, 4, stalling(40, 24, 3), 9, 24, 10)
     ax, = explorer.figure().axes
     assert spans_of(ax.collections[-1]) == pytest.approx(np.array(expected.computes))
-    assert ax.get_title("left").startswith("5 workers")
-    assert f"{expected.total:.0f} ms" in explorer.picture.value
+    assert ax.get_title("left").startswith("5 workers") and f"{expected.total:.0f} ms" in explorer.picture.value
 
 
-def test_in_the_explorer_prefetching_matters_from_the_start():
+def test_explorer_says_where_more_prefetching_changes_nothing():
     explorer, totals = pipeline_explorer(), []
     for explorer.controls["prefetch_factor"].value in (1, 2, 3, 4):
         ax, = explorer.figure().axes
         totals.append(spans_of(ax.collections[-1])[-1][1])
-    assert totals == sorted(totals, reverse=True) and totals[-1] < 0.7 * totals[0]
-
-
-def test_explorer_says_where_more_prefetching_changes_nothing():
-    explorer = pipeline_explorer()
+    assert totals == sorted(totals, reverse=True) and totals[-1] < 0.7 * totals[0], "it matters as the explorer opens"
     for settings, changes in (({"prefetch_factor": 1}, True), ({"prefetch_factor": 4}, False), ({"prefetch_factor": 1,
                               "num_workers": 0}, False), ({"num_workers": 3}, True), ({"stall": 1}, False)):
         for name, value in settings.items():
@@ -184,21 +159,9 @@ def test_input_pipeline_trains_on_real_photos():
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("arguments, said", [
-    (["--workers", "-1"], "num_workers option should be non-negative"),
-    (["--workers", "1", "--prefetch", "0"], "prefetch_factor must be greater than 0"),
-    (["--batches", "0"], "--batches and --batch must be 1 or more"),
-])
-def test_input_pipeline_with_bad_settings_says_so(arguments, said):
-    with pytest.raises(RankError, match=said):
-        launch("input_pipeline.py", 1, arguments, timeout=60, show=False)
-
-
-@pytest.mark.usefixtures("nothing_left")
 def test_kept_workers_start_once():
     (fresh, kept), _ = rows_of("worker_start.py", "--methods", "fork")
-    assert (fresh["persistent"], fresh["workers"], fresh["epochs"]) == (False, 2, 2)
-    assert (kept["persistent"], kept["workers"], kept["epochs"]) == (True, 1, 5)
+    assert (fresh["persistent"], fresh["workers"]) == (False, 2) and (kept["persistent"], kept["workers"]) == (True, 1)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -219,12 +182,6 @@ def test_loaders_of_ranks():
     assert sorted(dropped[0]["items"] + dropped[1]["items"]) == list(range(12))
     for (one, other), seeds in ((by_hand, 2), (sampler, 4), (dropped, 4)):
         assert len({*one["pids"], *other["pids"]}) == 4 and len({*one["seeds"], *other["seeds"]}) == seeds
-
-
-def test_what_needs_a_gpu_says_what_it_would_measure():
-    found = experiments("data_loading")
-    assert {name: function.gpus for name, function in found.items()} == {"copies": 1, "overlap": 1}
-    assert "19 MB batch" in repr(recorded("data_loading", "copies"))
 
 
 def test_which_random_numbers_repeat():
@@ -249,7 +206,8 @@ def test_reading_a_list_grows_a_worker_and_reading_an_array_does_not():
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("signal, said", [("SIGBUS", "shared memory"), ("SIGKILL", "killed by signal: Killed")])
-def test_a_killed_worker_is_named(signal, said):
-    _, logs = rows_of("worker_killed.py", signal)
-    assert "item 3" in logs[0] and said in logs[0]
+def test_a_full_shm_is_named():
+    _, logs = rows_of("full_shm.py")
+    assert "stacks samples: RuntimeError: unable to allocate shared memory(shm)" in logs[0]
+    assert "batches: RuntimeError: DataLoader timed out" in logs[0]
+    assert "a worker printed: RuntimeError: unable" in logs[0]

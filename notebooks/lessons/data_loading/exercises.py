@@ -30,7 +30,7 @@ TRUE = SimpleNamespace(sleep=time.sleep, process_time=time.process_time)  # what
 
 
 def _allow_quick_workers():
-    """Let DataLoader fork its workers where that is safe and quick: nothing has computed yet in an exercise's rank."""
+    """Let DataLoader fork its workers: quick, and safe in a rank in which nothing has computed yet."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores
     if sys.platform == "linux":
@@ -44,10 +44,8 @@ SPEED_UP, MOST_WORKERS = 1.8, 4
 LOADER = "DataLoader(dataset, batch_size=4, num_workers=4, persistent_workers=True)"
 ITSELF = "return the loader itself; the training loop will iterate over it"
 FEWER = "each worker costs memory and time to start: how many are needed?"
-TWICE = ("a sampler that draws an index again? Or an iterable dataset: each of its workers has to read a "
-         "part of its own")
-NEVER = ("is a last, smaller batch dropped? Does the sampler give every sample, and begin anew in each "
-         "epoch? Workers share out the batches by themselves")
+TWICE = "does the sampler draw an index twice? Or does each worker read a whole iterable dataset?"
+NEVER = "is a last, smaller batch dropped? Does the sampler give every sample, and begin anew in each epoch?"
 ONCE = "each sample once, also in the second epoch"
 SIZES = "another batch size is another training"
 ANEW = "`DataLoader(dataset, …)`: a real dataset is too large to be read beforehand, or kept"
@@ -95,22 +93,19 @@ def too_slow(mine, wanted, case):
 
 class HideTheLoading(Table):
     title = "Hide the loading"
-    task = ("`dataset` has 50 samples, each of which waits 8 ms for a disk; the device needs 10 ms for a "
-            "batch of 4. Return a `DataLoader` that gives batches of 4, every sample once per epoch, so that "
-            "an epoch is at least 1.8 times as fast as without workers. You may use at most 4 workers. Many "
-            "epochs follow one another: no worker is to be started after the first one. The samples do not "
-            "fit into memory: they are read anew in each epoch.")
-    hints = (
-        "How long does one process need for a batch? 4 × 8 ms. The device takes one every 10 ms. How many "
-        "must load side by side?",
-        "`DataLoader(dataset, batch_size=…, num_workers=…)`; and `persistent_workers=True` keeps the workers "
-        "from one epoch to the next.",
-    )
+    task = ("`dataset` has 50 samples, and each of them waits 8 ms for a disk. The device needs 10 ms for a "
+            "batch of 4. Return a `DataLoader` that gives batches of 4 and every sample once per epoch. An "
+            "epoch must be at least 1.8 times as fast as without workers. Use at most 4 workers, and start "
+            "none after the first epoch. The samples do not fit into memory, so read them anew in each "
+            "epoch.")
+    hints = ("One process needs 4 × 8 ms for a batch, and the device takes a batch every 10 ms. How many "
+             "processes must load side by side?",
+             "`DataLoader(dataset, batch_size=…, num_workers=…)`. And `persistent_workers=True` keeps the "
+             "workers from one epoch to the next.")
     explanation = ("Loading a batch takes about three times as long as the step, so three or four workers "
-                   "keep the device busy. They sleep most of the time: it does not matter that there may be "
-                   "fewer cores.")
-    why = ("a device that waits is paid for and does nothing. Once loading is hidden behind computing, an "
-           "epoch takes as long as its steps, and more workers bring nothing.")
+                   "keep the device busy. They sleep most of the time, so they do not need as many cores.")
+    why = ("a device that waits costs as much as one that computes. Once loading is hidden behind computing, "
+           "an epoch takes as long as its steps, and more workers bring nothing.")
     timeout, slow = 30, True
 
     def answer(dataset):
@@ -160,7 +155,6 @@ class HideTheLoading(Table):
         ("num_workers=4", "num_workers=1", HIDDEN),
         (", persistent_workers=True", "", KEPT),
         ("num_workers=4", "num_workers=32", FEWER),
-        ("batch_size=4", "batch_size=8", SIZES),
         ("persistent_workers=True", "persistent_workers=True, drop_last=True", NEVER),
         ("DataLoader(dataset,", "DataLoader(list(dataset),", ANEW),
         (LOADER, f"list({LOADER})", ITSELF),
@@ -172,12 +166,12 @@ NUMBERS = (40, 7, 16, 16, 0, 28, 40, 52, 16, 4, 64, 76, 88)
 DEALT = "islice(stream, rank * workers + worker, None, world_size * workers)"
 ME = "rank * workers + worker"
 AS_THEY_ARE = "pass the items on as they are: what does the function return, or yield?"
-NUMBERED = ("what tells one reader from all others? Both its rank and its worker do, by numbers without a "
-            "gap; and a reader's next item is as many further on as there are readers")
-LEFT_OUT = ("which number has each reader, and where do the last items go? Equal items are items of their "
-            "own, and some are false, such as 0. In a function that has a `yield`, `return` hands nothing on")
-EVENLY = ("number all readers of all ranks, from 0 on, and deal the items out one by one, by their place in "
-          "the stream")
+NUMBERED = ("what tells one reader from all others? Both its rank and its worker do. Number the readers "
+            "without a gap; a reader's next item is as many places further on as there are readers")
+LEFT_OUT = ("which number has each reader, and where do the last items go? Some items are equal, and some "
+            "are false, such as 0. In a function that has a `yield`, `return` hands nothing on")
+EVENLY = "number all readers of all ranks, from 0 on, and deal the items out by their place in the stream"
+ENDLESS = "`list(stream)` waits for the end of the stream: take the items one by one, as they come"
 
 
 def readers(ranks):
@@ -191,7 +185,7 @@ def read(ranks):
 
 def by_whom(problem, mine):
     lines = [f"{name} read {' '.join(items[:14]) or 'nothing'}" for name, items in readers(mine).items()]
-    return "\n".join([problem, *lines]), "each item is read exactly once, and readers differ by one item at most"
+    return "\n".join([problem, *lines]), "each item is read once, and readers differ by one item at most"
 
 
 def not_an_item(mine, wanted, case):
@@ -219,6 +213,12 @@ def unevenly(mine, wanted, case):
         return by_whom(f"all items were read, but one reader got {max(counts)}, another {min(counts)}", mine)
 
 
+def endless():
+    yield from range(1000)
+    raise RuntimeError("a stream without end: 1,000 items were taken from it, and the first one was not "
+                       "handed on")
+
+
 class Stream(IterableDataset):
     """Gives (number of the reader, item as text) of what the answer gives there, up to one item too many."""
 
@@ -228,9 +228,10 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         info = get_worker_info()
-        share, stream = pickle.loads(self.share), (item for item in self.items)
+        share, stream = pickle.loads(self.share), endless() if self.items is None else iter(self.items)
         given = share(stream, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-        for item in islice(given, len(self.items) + 1) if hasattr(given, "__iter__") else [given]:
+        most = 4 if self.items is None else len(self.items) + 1
+        for item in islice(given, most) if hasattr(given, "__iter__") else [given]:
             plain = item.tolist() if hasattr(item, "tolist") else item  # numpy's numbers are as right
             yield info.id if info else 0, repr(plain)[:40]
 
@@ -238,29 +239,28 @@ class Stream(IterableDataset):
 class ShardTheStream(Table):
     title = "Each item of a stream exactly once"
     task = ("A training of `world_size` ranks reads one stream, and each rank's DataLoader may have workers. "
-            "Your function is called wherever the stream is read: in every worker of every rank; with "
-            "`num_workers=0`, in the rank itself. Return or `yield` the items of `stream`, an iterator, that "
-            "are to be read **there**, so that each item is read exactly once in all, and no reader gets two "
-            "items more than another. Some items may be equal. `get_worker_info()` of `torch.utils.data` "
-            "says which worker asks; it is None where there are no workers.")
-    hints = (
-        "How many readers are there in all, over all ranks? And which number has this one among them? Once "
-        "you know both, deal the items out like cards.",
-        "`info.num_workers` and `info.id` count the workers of *this* rank. Readers in all: `world_size * "
-        "num_workers`; this one: `rank * num_workers + id`. Without workers, `num_workers` is 1 and `id` is "
-        "0.",
-        "`itertools.islice(stream, first, None, step)` takes every `step`-th item of an iterator.",
-    )
-    explanation = ("All readers get consecutive numbers, and each takes every `readers`-th item. Every "
-                   "reader still reads over the whole stream; with files, deal out the files in the same "
+            "The loader calls your function wherever the stream is read: in every worker of every rank or, "
+            "with `num_workers=0`, in the rank itself. Return or `yield` those items of `stream`, an "
+            "iterator, that are to be read **there**. In all, each item must be read exactly once, and no "
+            "reader may get two items more than another. Some items are equal, and a stream may have no end. "
+            "`torch.utils.data.get_worker_info()` says which worker asks. It is None where there are no "
+            "workers.")
+    hints = ("How many readers are there, in all ranks together? Which number has this one? Once you know "
+             "both, deal the items out like cards.",
+             "`info.num_workers` and `info.id` count the workers of *this* rank. There are `world_size * "
+             "num_workers` readers, and this one has the number `rank * num_workers + id`. Without workers, "
+             "use 1 and 0.",
+             "`itertools.islice(stream, first, None, step)` takes every `step`-th item of an iterator.")
+    explanation = ("All readers have consecutive numbers, and each takes every `readers`-th item. So every "
+                   "reader still goes through the whole stream. With files, deal out the files in the same "
                    "way.")
-    why = ("every worker holds a copy of the dataset and reads all of it, unless told otherwise. Nothing "
-           "fails then: an epoch only takes several times as long, and the training learns by heart what it "
-           "sees again and again.")
+    why = ("every worker has a copy of the dataset and reads all of it, unless you tell it otherwise. "
+           "Nothing fails then. An epoch only takes several times as long, and the model sees every item "
+           "several times.")
     world_sizes, slow = (2, 3, 1), True
     cases = {"no workers, 13 items": (0, NUMBERS), "2 workers each, 13 items": (2, NUMBERS),
              "1 worker each, 7 items": (1, NUMBERS[:7]), "3 workers each, 7 items": (3, NUMBERS[:7]),
-             "2 workers each, no items": (2, ())}
+             "2 workers each, no items": (2, ()), "2 workers each, a stream without end": (2, None)}
 
     def answer(stream, rank, world_size):
         from itertools import islice
@@ -277,7 +277,7 @@ class ShardTheStream(Table):
         read = {number: [] for number in range(max(1, workers))}
         loader = DataLoader(Stream(shard_the_stream, items), batch_size=None, num_workers=workers)
         for number, item in loader:
-            read[number].append(item)
+            read[number] += [item] * (items is not None)  # of a stream without end, they come: enough
         return read
 
     rules = (
@@ -291,12 +291,12 @@ class ShardTheStream(Table):
         (DEALT, "islice(stream, rank, None, world_size)", NUMBERED),
         (DEALT, "islice(stream, worker, None, workers)", NUMBERED),
         (ME, "rank + worker", NUMBERED),
-        (ME, f"{ME} + 1", LEFT_OUT),
         (DEALT, f"filter(None, {DEALT})", LEFT_OUT),
         ("    return ", "    yield from ()\n    return ", LEFT_OUT),
         (DEALT, f"(item for item in stream if item % (world_size * workers) == {ME})", EVENLY),
         ("return ", "", AS_THEY_ARE),
     )
+    stops = (("return islice(stream", "return islice(list(stream)", "a stream without end", ENDLESS),)
 
 
 #: Milliseconds of the third exercise: for which a quick transform computes, and the slow one waits.
@@ -304,13 +304,13 @@ QUICK_MS, SLOW_MS = 0.3, 12
 #: Seconds that transforms may take in one pipeline before the measuring is ended.
 PATIENCE = 2
 INDEX = "seconds.index(max(seconds))"
-WAITING = ("is each call timed from just before it to just after it, several times, by a clock that sees "
-           "waiting too (`process_time` counts computing only, `perf_counter` all)? And is it `max`, not "
-           "`min`?")
+WAITING = ("do you time each call from just before it to just after it, several times, with a clock that "
+           "sees waiting, too? `process_time` counts computing only, `perf_counter` all. And is it `max`, "
+           "not `min`?")
 FIRST_CALL = "the first call says nothing about thousands: is it among what you measure?"
 HANDED_ON = "does each transform get what the one before it returned?"
 REPEATED = "how often do you repeat, and does each sample begin with `image` again?"
-FUNCTION = "the `return`: not its number, its name or its time, but the function itself"
+FUNCTION = "return the function itself, not its number, its name or its time"
 
 
 class TooLong(Exception):
@@ -378,21 +378,18 @@ def _clocks_of(spent, names):
 
 class SlowestTransform(Table):
     title = "Find the slow transform"
-    task = ("`transforms` is a list of functions; a sample goes through them one after another, each gets "
-            "what the one before it returned, `image` goes into the first. Thousands of samples go through "
-            "them. Measure, and return the one **function** of the list that takes most of that time. The "
-            "check has pipelines of its own: some transforms need long for their first call only, others "
-            "depend on the size of the image, or wait for a disk. You have a second per pipeline.")
-    hints = (
-        "Take the time before and after each call, and hand what one transform returns to the next one.",
-        "One sample tells too little: send several through, and add up the times of each transform, without "
-        "the first sample. Which clock counts waiting for a disk as well? `time.perf_counter()`.",
-    )
-    explanation = ("Everything happens in it: the transforms are timed as they are used, one after another, "
-                   "on several samples, and the first sample, which pays for all preparations, is left out.")
-    why = ("the slow step of an input pipeline is seldom the one that you suspect. Measure each step as it "
-           "is really used, more than once, and by a clock that sees waiting too. Then repair that one; the "
-           "others can wait.")
+    task = ("`transforms` is a list of functions. A sample goes through them one after another: `image` goes "
+            "into the first, and each gets what the one before it returned. Thousands of samples go through "
+            "them. Measure, and return the one **function** that takes most of that time. The check has its "
+            "own pipelines: some transforms are slow in their first call only, some depend on the size of "
+            "the image, some wait for a disk. You have a second per pipeline.")
+    hints = ("Take the time before and after each call, and hand what one transform returns to the next one.",
+             "One sample is not enough. Send several through, and add up the times of each transform, "
+             "without the first sample. `time.perf_counter()` counts waiting, too.")
+    explanation = ("The transforms are timed as they are used: one after another, on several samples. The "
+                   "first sample pays for all preparations, so it is left out.")
+    why = ("the slow step of an input pipeline is often not the one that you suspect. Measure each step as "
+           "it is really used, more than once, and with a clock that sees waiting. Then repair that one.")
     slow = True
     #: {in words: (where to look, {name: what is special about it})}; the slow one's place differs each time.
     cases = {

@@ -1,4 +1,4 @@
-"""A disk that stalls for two of its batches: handed over in order, or as they come? A small training uses them.
+"""A disk stalls for two of its batches: does the loader hand them over in order, or as they come?
 
     launch("in_order.py", nprocs=1)
 """

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from helpers.figures import ACTIVITIES
+from helpers.figures import ACTIVITIES, HATCHES
 from helpers.widgets.explorer import Explorer, slider, wipe
 
 #: Each of these batches takes longer to load than the others, where there are stalls.
 EVERY = 7
+#: Loading is the computing of the CPU: a light shade of its colour, also for the batches that lie ready.
+LOADED = "#7088fd"
 
 
 class Timeline(NamedTuple):
@@ -48,12 +50,12 @@ class Timeline(NamedTuple):
 def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batches=24, start_ms=0.0):
     """The timeline of one epoch, as DataLoader would run it.
 
-    The model: the main process starts the workers one after another, `start_ms` each, and then asks for
-    `num_workers * prefetch_factor` batches, dealt out to the workers in turn. Each worker loads its batches
-    one by one, in `load_ms`, which may be a list, by batch. The main process takes the batches in order,
-    waits for the next one if it must, asks for one more batch whenever it takes one, and computes. Without
-    workers it loads each batch itself, just before it computes. Every worker has a core of its own, or loads
-    by waiting for a disk; handing a batch over costs nothing.
+    The main process starts the workers one after another, `start_ms` each. Then it asks for
+    `num_workers * prefetch_factor` batches, which it gives out to the workers in turn. Each worker loads its
+    batches one by one, in `load_ms`, which may be a list, by batch. The main process takes the batches in
+    order, asks for one more whenever it takes one, and computes. Without workers it loads each batch itself, just
+    before it computes. The model assumes that a worker has a core, or waits for a disk, and that handing a batch
+    over costs nothing.
     """
     durations = load_ms if isinstance(load_ms, list) else [load_ms] * batches
     started = num_workers * start_ms
@@ -88,22 +90,22 @@ def draw(ax, timeline, title, until=0):
     ready, device = rows, rows + 1
     names = [f"worker {worker} loads" for worker in range(timeline.num_workers)] or ["main loads"]
 
-    def bars(row, spans, colour, words=None):
-        spans = [(begin, end - begin) for begin, end in spans]
-        thin = any(0 < length < until / 200 for _, length in spans)  # edges would hide what they part
-        ax.broken_barh([span for span in spans if span[1] > 0], (row - 0.4, 0.8), facecolor=colour,
-                       edgecolor="white", linewidth=0 if thin else 0.5, label=words)
+    def bars(row, spans, colour, **how):
+        spans = [(begin, end - begin) for begin, end in spans if end > begin]
+        thin = any(length < until / 200 for _, length in spans)  # edges would hide what they part
+        ax.broken_barh(spans, (row - 0.4, 0.8), facecolor=colour, edgecolor="white",
+                       linewidth=0 if thin else 0.5, **how)
 
     for worker in range(rows):
         own = {batch: span for batch, (by, *span) in enumerate(timeline.loads) if by == worker}
-        bars(worker, own.values(), "C2")
+        bars(worker, own.values(), LOADED)
         _number(ax, own, worker, until)
     at, counts = _ready(timeline)
     most = max(counts)
     tops = [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts]
-    ax.fill_between(at, ready + 0.4, tops, step="post", color="C6", linewidth=0)
-    bars(device, timeline.waits, ACTIVITIES["waiting"], "the device waits")
-    bars(device, timeline.computes, ACTIVITIES["compute"], "the device computes")
+    ax.fill_between(at, ready + 0.4, tops, step="post", color=LOADED, linewidth=0)
+    bars(device, timeline.waits, ACTIVITIES["waiting"], hatch=HATCHES["waiting"], label="the device waits")
+    bars(device, timeline.computes, ACTIVITIES["compute"], label="the device computes")
     _number(ax, dict(enumerate(timeline.computes)), device + 0.62, until)
 
     ax.set_yticks([*range(rows), ready, device], [*names, f"ready: up to {most}", "device"])
@@ -119,8 +121,7 @@ def draw(ax, timeline, title, until=0):
     ax.figure.set_label(
         f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
         f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device "
-        f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms, at most "
-        f"{max(end - begin for begin, end in timeline.waits[1:]):.0f} ms for one batch after the first. "
+        f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms. "
         f"At most {most} batch{'' if most == 1 else 'es'} lay ready.")
 
 
@@ -146,25 +147,21 @@ def _number(ax, spans, y, until):
 
 def pipeline_explorer(num_workers=3, prefetch_factor=2):
     """Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each
-    worker's loading, the batches that lie ready, and when the device computes or waits.
-
-    At first some batches stall, and the workers are quick enough on average: then `prefetch_factor` matters.
-    """
+    worker's loading, the batches that lie ready, and when the device computes or waits."""
     controls = {
         "num_workers": slider("num_workers", num_workers, 0, 8),
         "prefetch_factor": slider("prefetch_factor", prefetch_factor, 1, 8),
         "load_ms": slider("load a batch, ms", 20, 1, 100),
         "stall": slider(f"every {EVERY}th takes × as long", 8, 1, 10),
         "compute_ms": slider("compute, ms", 14, 1, 100),
-        "start_ms": slider("start a worker, ms", 10, 0, 200, 10),
     }
-    figure = Figure(figsize=(9, 4.6), layout="none")
-    ax = figure.add_axes((0.17, 0.15, 0.81, 0.77))
+    figure = Figure(figsize=(9, 4), layout="none")
+    ax = figure.add_axes((0.17, 0.16, 0.81, 0.76))
     note = figure.text(0.01, 0.02, "", fontsize="small")
 
-    def redraw(num_workers, prefetch_factor, load_ms, stall, compute_ms, start_ms):
+    def redraw(num_workers, prefetch_factor, load_ms, stall, compute_ms):
         loads = stalling(load_ms, 24, stall)
-        timeline, most = (simulate(num_workers, factor, loads, compute_ms, start_ms=start_ms)
+        timeline, most = (simulate(num_workers, factor, loads, compute_ms, start_ms=10)
                           for factor in (prefetch_factor, controls["prefetch_factor"].max))
         wipe(ax)
         draw(ax, timeline, f"{num_workers or 'no'} worker{'' if num_workers == 1 else 's'}, simulated")

@@ -4,44 +4,62 @@ QUESTIONS = {
     "who_decodes": (
         "With `num_workers=0`, who decodes the photos?", {
             "the main process, between two steps":
-                "It loads a batch, then computes, then loads: one after the other.",
-            "a thread in the background": "There is none. What the main process does not do, nobody does.",
-            "the device": "It gets tensors. Files are the CPU's work.",
+                "It loads a batch, computes a step, and loads the next batch. While it loads, the device "
+                "waits.",
+            "a thread in the "
+            "background": "Without workers the loader has no thread. Only the main process runs.",
+            "the device": "The device gets finished tensors. Reading and decoding files is the CPU's work.",
         }),
     "workers_needed": (
-        "Loading a batch takes 30 ms, a step 10 ms. How many workers until the device never waits, once it "
-        "has begun?", {
-            "3": "Three side by side deliver a batch every 10 ms: just enough.",
-            "2": "Two workers deliver a batch every 15 ms; the device wants one every 10 ms.",
+        "Loading a batch takes 30 ms, a step takes 10 ms. How many workers are needed so that the device "
+        "never waits, once it has begun?", {
+            "3": "Three workers side by side deliver three batches in 30 ms. The device needs three in 30 "
+                 "ms.",
+            "2": "Two workers deliver one batch every 15 ms. The device needs one every 10 ms.",
             "as many as possible":
-                "The fourth finds nothing left to win, and costs memory and time to start.",
+                "A fourth worker changes nothing, because nobody waits any more. It only costs memory and a "
+                "start.",
         }),
     "stalled_order": (
-        "`in_order=False`, same seed, same data; once the disk stalls, once it does not. Same trained "
-        "weights?", {
+        "`in_order=False`, the same seed and the same data, once with the stalls and once without. Are the "
+        "trained weights the same?", {
             "no":
-                "Each step begins where the last one ended, so another order of the batches leads elsewhere.",
-            "yes, the seed decides":
-                "It decides where the weights begin. Who comes first decides the order of the steps.",
+                "Two batches come later with the stalls. Every step starts from the weights that the step "
+                "before it left, so another order of the batches ends with other weights.",
+            "yes, because the seed is the same":
+                "The seed decides the first weights. The order of the steps is decided by which batch "
+                "arrives first.",
         }),
     "small_in_memory": (
-        "A `TensorDataset` in memory, nothing to decode. How does an epoch with two workers compare with "
-        "none?", {
-            "slower": "Starting workers and handing batches over costs more than indexing a tensor.",
-            "faster": "There is no loading to hide.",
-            "the same": "Somebody has to start the workers and carry every batch from process to process.",
+        "A `TensorDataset` in memory, with nothing to decode. How long does an epoch with two workers take, "
+        "compared with one without workers?", {
+            "longer":
+                "Starting two workers and handing every batch from process to process costs more than taking "
+                "rows out of a tensor.",
+            "not as long": "There is no loading that could be hidden, and the workers have to be started.",
+            "about as "
+            "long": "The workers do not come for free: they have to start, and every batch has to travel.",
         }),
     "which_repeats": (
-        "Which source repeats itself?", {
+        "Two workers, two epochs, one draw from each source in each of them. Which source repeats its "
+        "numbers?", {
             "the dataset's own generator":
-                "Each worker has a copy of the dataset, and of the generator in it.",
-            "`numpy.random`": "Older posts warn of it. The loader seeds numpy in each worker now.",
-            "`torch.rand`": "Each worker's seed is a base, new in each epoch, plus the worker's number.",
+                "It is copied with the dataset. Each worker of each epoch gets the same copy, and draws the "
+                "same first number.",
+            "`numpy.random`":
+                "Older posts warn of it. Today the loader seeds `random`, torch and numpy in every worker.",
+            "`torch.rand`":
+                "The loader seeds torch in each worker: with a base that is new in every epoch, plus the "
+                "worker's number.",
         }),
     "steps_of_loaders": (
-        "13 items, every second one for each of 2 ranks, batches of two. How many steps do the ranks make?", {
-            "rank 0 four, rank 1 three": "Seven items make four batches, six make three.",
-            "four each": "Rank 0 has items 0, 2 … 12: seven. Rank 1 has one less.",
-            "three each": "The last batch may be small, but it is a batch.",
+        "13 items, every second one for each of 2 ranks, in batches of two. How many steps do the ranks "
+        "make?", {
+            "rank 0 makes four, rank 1 three":
+                "Rank 0 has the items 0, 2, … 12. Seven items make four batches, and the last one is "
+                "smaller. Rank 1 has six items, and they make three.",
+            "both make four": "Rank 1 has only the six items 1, 3, … 11, which make three batches of two.",
+            "both make "
+            "three": "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",
         }),
 }

@@ -17,7 +17,7 @@ class Draws(Dataset):
     """An item is one random number from each source: an augmentation, in small."""
 
     def __init__(self):
-        self.generator = np.random.default_rng(0)  # made once: each worker gets a copy
+        self.generator = np.random.default_rng(0)  # made once, in the main process
 
     def __len__(self):
         return 2

@@ -14,7 +14,7 @@ from helpers import report
 
 
 class Nothing(Dataset):
-    """Nothing to load: what an epoch costs is the workers. An item is its worker's process number."""
+    """Nothing to load: what an epoch costs is the worker. An item is its worker's process number."""
 
     def __len__(self):
         return 16
@@ -23,27 +23,18 @@ class Nothing(Dataset):
         return os.getpid()
 
 
-def epochs(loader, count):
-    """Seconds of each epoch, and how many workers were started in all."""
-    seconds, pids = [], set()
-    for _ in range(count):
-        began = time.perf_counter()
-        pids |= {pid.item() for batch in loader for pid in batch}
-        seconds.append(time.perf_counter() - began)
-    return seconds, len(pids)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    known = multiprocessing.get_all_start_methods()  # Windows knows one
-    parser.add_argument("--methods", nargs="+", default=known)
-    parser.add_argument("--preload", nargs="*", default=[], help="what a fork server imports, once")
-    options = parser.parse_args()
-    multiprocessing.set_forkserver_preload(options.preload)
-    for method in [method for method in options.methods if method in known]:
+    parser.add_argument("--methods", nargs="+", default=["fork", "spawn"])
+    known = multiprocessing.get_all_start_methods()  # Windows has no fork
+    for method in [method for method in parser.parse_args().methods if method in known]:
         for keep in (False, True):
             loader = DataLoader(Nothing(), batch_size=4, num_workers=1,
                                 persistent_workers=keep, multiprocessing_context=method)
-            count = 5 if keep else 2  # kept workers' epochs are short: the fastest of four is not another program's
-            (first, *later), workers = epochs(loader, count)
-            report(method=method, persistent=keep, first=first, later=min(later), workers=workers, epochs=count)
+            seconds, pids = [], set()
+            for _ in range(2):
+                began = time.perf_counter()
+                pids |= {pid.item() for batch in loader for pid in batch}
+                seconds.append(time.perf_counter() - began)
+            first, later = seconds
+            report(method=method, persistent=keep, first=first, later=later, workers=len(pids), epochs=2)

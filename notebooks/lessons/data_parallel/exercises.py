@@ -1,4 +1,4 @@
-"""The exercises of DataParallel: what it does with a batch, a model and a checkpoint; and a real bug."""
+"""The exercises of DataParallel: what it does with a batch, a model and a checkpoint."""
 
 import copy
 import re
@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from helpers.exercises.alone import Alone
 from helpers.exercises.tables import Table, each, nothing, same
-from helpers.instruments.calls import counted_calls
 from helpers.instruments.memory import held_bytes
 
 STAYS = "`pop`, `del` and assignments change what you were given: make something new"
@@ -22,15 +21,6 @@ KIND = ("each device gets the same kind of thing, of one dtype, with its own sam
         "dict, twice")
 JOINED = "return joined(outputs)"
 CHUNK, PREFIX = "value.chunk(n_devices)", 'name.removeprefix("module.")'
-POOL = "nn.AdaptiveAvgPool2d(1)"
-HEAD = f"{POOL}, nn.Flatten(), nn.Linear(64, 10)"
-TRAINED = "a model that can be trained"
-ONE_ROW = ("what you do before the head: it flattens all dimensions but the first, which is the images; and "
-           "after it: no class is chosen here, and `squeeze()` takes every 1 away")
-IN_A_LIST = ("a Python list of layers is copied as it is: it still holds the original's; `self.conv`, an "
-             "`nn.Sequential` or an `nn.ModuleList` holds the replica's")
-MATRICES = ("the first shape is what arrives: a replica's images × numbers of each; the second is what the "
-            "head claims")
 
 
 def replica_of(module, device):
@@ -97,20 +87,21 @@ def other_sizes(mine, wanted, case):
 class ScatterNested(Table, Alone):
     title = "Scatter: who gets which samples?"
     task = ("Share `inputs` out among at most `n_devices` devices. Return a list with one item for each "
-            "device that gets samples. A tensor is cut along dimension 0, as `torch.chunk` cuts it. From a "
-            "tuple, a list or a dict (they may hold each other) every device gets one of the same kind, with "
-            "its part of each tensor. What is neither, a number for example, every device gets as it is. "
+            "device that gets samples. Cut a tensor along dimension 0, as `torch.chunk` does. From a tuple, "
+            "a list or a dict, which may hold each other, every device gets the same kind of thing, with its "
+            "part of each tensor. Anything else, for example a number, goes to every device as it is. "
             "Gradients flow back through the parts. Leave `inputs` alone.")
     hints = ("`inputs.chunk(n_devices)` does all that a tensor needs, also with fewer samples than devices.",
-             "For a tuple, scatter each of its items; that gives a list by item of lists by device. "
-             "`zip(*…)` turns it into a list by device. A dict's values go the same way.",
-             "A number has no parts: `[value] * n_devices` gives it to all; `zip` ends with the shortest.")
+             "For a tuple, scatter each of its items. You get a list of lists: by item, then by device. "
+             "`zip(*…)` turns it around. A dict's values go the same way.",
+             "A number has no parts: `[value] * n_devices` gives it to all. `zip` ends with the shortest "
+             "list.")
     explanation = ("The inner function calls itself for what lies inside. `zip` turns \"by item\" into \"by "
-                   "device\", and ends with the shortest list: a device without samples gets no number. So "
-                   "does the library.")
-    why = ("only tensors are cut, and only along dimension 0: a tensor in which the batch stands elsewhere, "
-           "or one that is not per sample at all, is cut as well, silently. And 9 samples on 4 devices leave "
-           "one idle.")
+                   "device\" and ends with the shortest list, so a device without samples gets no number. "
+                   "The library does the same.")
+    why = ("scatter cuts every tensor along dimension 0. If the batch is another dimension, or a tensor is "
+           "not per sample at all, it is cut as well, and nothing warns. And 9 samples on 4 devices leave "
+           "one device idle.")
     cases = {"4 samples on 2 devices": ("float32", 4, 2), "5 samples on 4 devices": ("float64", 5, 4),
              "9 samples of whole numbers on 4 devices": ("int64", 9, 4),
              "2 samples on 4 devices": ("bfloat16", 2, 4),
@@ -159,7 +150,6 @@ class ScatterNested(Table, Alone):
          "`torch.chunk` rounds a block's size up, and may leave a device idle; `tensor_split` is fairer"),
         (CHUNK, "value.split(max(1, len(value) // n_devices))", "`torch.chunk` rounds a block's size up"),
         (CHUNK, f"[part.detach() for part in {CHUNK}]", "`detach()` cuts the way back to `inputs`"),
-        (CHUNK, "value.float().chunk(n_devices)", "each tensor keeps its dtype"),
         ("[value] * n_devices", "[value]", "what has no parts goes to every device; `zip` ended after one"),
         ("[type(value)(item) for", "[item for", "`zip` makes tuples: is the part of a list a list?"))
     stops = (
@@ -171,21 +161,21 @@ class ScatterNested(Table, Alone):
 
 class GatherNested(Table, Alone):
     title = "Gather: one output from many"
-    task = ("`outputs` is a list with what each device's replica has returned: tensors; or tuples, lists or "
-            "dicts of such, the same kind from each (they may hold each other). Return one of that kind, in "
+    task = ("`outputs` is a list with what each device's replica has returned: tensors, or tuples, lists or "
+            "dicts of such, the same kind from each. They may hold each other. Return one of that kind, in "
             "which the tensors of all devices are joined along dimension 0, in the devices' order. `None` "
-            "stays `None`. Where the replicas return scalars, tensors without a dimension, return a vector "
-            "with one element per device, as the library does. `backward` has to find its way back to every "
-            "device. Leave `outputs` alone.")
+            "stays `None`. If the replicas return scalars, tensors without a dimension, return a vector with "
+            "one element per device, as the library does. `backward` must reach every device. Leave "
+            "`outputs` alone.")
     hints = ("`torch.cat` joins tensors whose sizes differ in dimension 0 only. Give scalars a dimension.",
-             "For dicts: gather the values of one name from all devices, then of the next. For tuples, "
+             "For dicts, gather the values of one name from all devices, then those of the next. For tuples, "
              "`zip(*outputs)` brings the first items together, then the second ones.")
     explanation = ("The first device's output says which kind it is. `torch.cat` is differentiable: its "
-                   "backward cuts the gradient and hands each device its part, so a gather needs no code for "
+                   "backward cuts the gradient and hands each device its part. So a gather needs no code for "
                    "the way back.")
-    why = ("the backward of a gather is a scatter, and that of a scatter is a gather. And now you know "
-           "whence comes `Was asked to gather along dimension 0, but all input tensors were scalars`: losses "
-           "from replicas.")
+    why = ("the backward of a gather is a scatter, and that of a scatter is a gather. And now you know where "
+           "`Was asked to gather along dimension 0, but all input tensors were scalars` comes from: losses "
+           "of replicas.")
     cases = {"two devices": ("float32", (2, 2)), "uneven chunks": ("float64", (2, 1, 2)),
              "whole numbers": ("int64", (2, 2, 1)), "scalars": ("float64", (0, 0, 0)),
              "a scalar from one device": ("float32", (0,)), "tuples": (("float32", "bool"), (2, 2, 1)),
@@ -231,8 +221,7 @@ class GatherNested(Table, Alone):
         ("value for value in values]", "value.detach() for value in values]", "`detach()` cuts the way back"),
         ("return torch.cat([", "return sum(values) / len(values) if first.dim() == 0 else torch.cat([",
          "scalars become a vector, with one element per device: nobody takes the mean"),
-        ("type(first)(joined", "list(joined", "the result is of the kind that the devices gave"),
-        ("else value for value in values])", "else value for value in values]).float()", "dtypes stay"))
+        ("type(first)(joined", "list(joined", "the result is of the kind that the devices gave"))
     stops = (
         ("value.reshape(1) if value.dim() == 0 else value", "value", "zero-dimensional tensor",
          "`torch.cat` refuses scalars: give them a dimension"),
@@ -240,9 +229,6 @@ class GatherNested(Table, Alone):
          "`torch.stack` makes another dimension: samples are joined along one that is there"),
         (JOINED, "return torch.cat(outputs) if outputs[0].dim() else torch.stack(outputs)",
          "'tuple' object has no attribute", "gather a tuple item by item: the first ones of all devices …"),
-        ("joined([value[name] for value in values]) for name in first}",
-         "joined(list(column)) for name, column in zip(first, zip(*map(dict.values, values)))}",
-         "'NoneType' object has no attribute", "a dict's values belong together by name, not by place"),
         ("if first is None", "if first is ...", "'NoneType' object is not iterable", "`None` stays `None`"))
 
 
@@ -260,23 +246,20 @@ def kind_of(returned, state):
 
 class WithoutPrefix(Table, Alone):
     title = "A checkpoint with `module.`"
-    task = ("`state` is a state dict in which names may begin with `module.`, because the model was wrapped "
-            "when it was saved; all names, some, or none. Return a new dict in which that one prefix is gone "
-            "from the beginning of each such name; all else is as before, and the tensors are the very same, "
-            "not copies. `state` itself stays as it is: somebody may still want to load it into a wrapped "
-            "model.")
-    hints = (
-        "`name.replace(\"module.\", \"\")` also finds it in the middle of a name; `lstrip` takes letters, "
-        "not words.",
-        "Python 3.9 brought a method of strings that does just this. What does "
-        "`\"module.a\".removeprefix(\"module.\")` give, and what `\"submodule.a\"…`?",
-    )
+    task = ("`state` is a state dict. The model was wrapped when it was saved, so all names, some, or none "
+            "begin with `module.`. Return a new dict in which that one prefix is gone from the beginning of "
+            "each such name. All else stays as it is, and the tensors are the very same, not copies. Leave "
+            "`state` itself alone: somebody may still want to load it into a wrapped model.")
+    hints = ("`name.replace(\"module.\", \"\")` also finds it in the middle of a name. `lstrip` takes "
+             "letters, not words.",
+             "Strings have a method that does just this: try `\"module.a\".removeprefix(\"module.\")`, and "
+             "the same with `\"submodule.a\"`.")
     explanation = ("`removeprefix` takes away the prefix once, and only at the beginning. Torch has "
                    "`torch.nn.modules.utils.consume_prefix_in_state_dict_if_present`, which changes the dict "
                    "that it is given.")
-    why = ("`Missing key(s) … Unexpected key(s) \"module.…\"` comes from saving the wrapper. The better cure "
-           "is on the other side: save `wrapped.module.state_dict()`, which a plain model loads as it is, "
-           "and a wrapped one by `wrapped.module.load_state_dict(…)`.")
+    why = ("`Missing key(s) … Unexpected key(s) \"module.…\"` comes from saving the wrapper. It is better to "
+           "save `wrapped.module.state_dict()`. A plain model loads it as it is, a wrapped one by "
+           "`wrapped.module.load_state_dict(…)`.")
     cases = {"a state dict saved from a DataParallel": ("module.conv.weight", "module.conv.bias"),
              "one saved without": ("conv.weight", "conv.bias"),
              "a mixture": ("conv.weight", "module.dense.weight", "module.dense.bias"),
@@ -316,10 +299,8 @@ class WithoutPrefix(Table, Alone):
         (PREFIX, 'name.replace("module.", "")', "`replace` also finds it in the middle of a name"),
         (PREFIX, "name[7:]", "not every name begins with `module.`"),
         (PREFIX, 'name.lstrip("module.")', "`lstrip` takes letters away, not a word"),
-        (PREFIX, f'{PREFIX}.removeprefix("module.")', "only one prefix goes: some parts are called `module`"),
         (PREFIX, '(name.replace("module.", "", 1) if name.startswith("module") else name)',
          "`modules` begins with `module` as well: the dot belongs to the prefix"),
-        (PREFIX, 'name.split("module.")[-1]', "what stands before another `module.` belongs to the name"),
         (".items()}", '.items() if name.startswith("module.")}', "names without the prefix stay as they are"),
         (": tensor for", ": tensor.clone() for", "`clone` makes copies"),
         ("return {", "for name in list(state):\n        state[name.removeprefix('module.')] = "
@@ -361,24 +342,21 @@ class DeviceMemory(Table, Alone):
     title = "What does device 0 have to hold?"
     task = ("One training step of `nn.DataParallel` on two devices or more. All sizes are in bytes: "
             "`weights` is the whole model's, `activations` and `output` are those of **one sample**. The "
-            "optimizer keeps `states` tensors for each weight (SGD 0, with momentum 1, Adam 2). Return a "
-            "list: for each device the bytes of all that the step puts there. That is, on each device that "
-            "gets samples, a copy of the weights, its gradients, and its own samples' activations and "
-            "output; and on device 0, which holds the original in place of a copy, the gathered output and "
-            "the optimizer's state as well. Leave out what the loss keeps. The list has `n_devices` items.")
-    hints = (
-        "First, how many samples has each device? `torch.chunk` rounds up: `-(-batch // n_devices)` each, "
-        "until none are left.",
-        "A device without samples gets no replica and holds nothing: 9 samples on 4 devices are 3, 3, 3 and "
-        "0.",
-        "The gathered output is the output of the whole batch, and device 0 has its own part besides.",
-    )
-    explanation = ("Everything but the optimizer's state and the gathered output is on every device that "
-                   "works. The check counted the real tensors of a hand-made step; what is alive after the "
-                   "forward pass, less the output, are the activations.")
-    why = ("the batch has to be as small as device 0 needs it; the others' memory stays unused. With a large "
-           "output, a vocabulary for example, that is most of it: compute the loss inside the replicas, per "
-           "sample or as a sum, or use DistributedDataParallel.")
+            "optimizer keeps `states` tensors for each weight (SGD 0, with momentum 1, Adam 2). Each device "
+            "that gets samples holds a copy of the weights, its gradients, and its own samples' activations "
+            "and output. Device 0 holds the original in place of a copy, and also the gathered output and "
+            "the optimizer's state. Leave out what the loss keeps. Return a list of `n_devices` items: the "
+            "bytes on each device.")
+    hints = ("How many samples has each device? `torch.chunk` rounds up: `-(-batch // n_devices)` each, "
+             "until none are left.",
+             "A device without samples gets no replica and holds nothing: 9 samples on 4 devices are 3, 3, 3 "
+             "and 0.",
+             "The gathered output is the output of the whole batch. Device 0 has its own part besides.")
+    explanation = ("Every device that works holds everything but the optimizer's state and the gathered "
+                   "output. The check counted the real tensors of a step that it ran by hand.")
+    why = ("the batch must be small enough for device 0, and the others' memory stays unused. If the output "
+           "is large, as with a vocabulary, compute the loss inside the replicas, per sample or as a sum, or "
+           "use DistributedDataParallel.")
     cases = {f"{batch} samples on {devices} devices, {states} state{'s' * (states != 1)} per weight":
              (batch, devices, states) for batch, devices, states in
              ((8, 4, 0), (8, 4, 2), (5, 4, 1), (9, 4, 2), (2, 3, 1), (20, 8, 2))}
@@ -408,8 +386,6 @@ class DeviceMemory(Table, Alone):
                                "device's samples, or for all?"),)
     mistakes = (
         ("batch * output + states", "states", "device 0 also gathers the output of the whole batch"),
-        ("batch * output", "(batch - each) * output",
-         "gathering copies: device 0 has its own output besides the gathered one"),
         ("held[0] += batch", "held[0] += 2 * batch",
          "the gathered output counts once: what the loss keeps of it is left out here"),
         ("(activations + output)", "activations", "each device holds the output of its own samples"),
@@ -422,101 +398,5 @@ class DeviceMemory(Table, Alone):
     )
 
 
-def marked_images(n_images):
-    """An image, and copies of it, each of which differs in another pixel; and the places of these pixels."""
-    images = torch.rand(3, 32, 32).repeat(n_images, 1, 1, 1)
-    pixels = [divmod(number * 1023 // n_images, 32) for number in range(1, n_images)]
-    for image, (row, column) in zip(images[1:], pixels, strict=True):
-        image[:, row, column] = 100
-    return images, pixels
-
-
-def alike(one, other, within):
-    return torch.allclose(one, other, rtol=within, atol=1e-6)
-
-
-def what_it_is(model, output, image):
-    """What the model is made of, and what it makes of one image, whose output among others was `output`."""
-    with counted_calls(nn.Conv2d, "forward") as convolved, counted_calls(nn.Linear, "forward") as multiplied:
-        alone = model(image)[0]
-    convolutions, linear = ([args[0] for args, _ in calls["forward"]] for calls in (convolved, multiplied))
-    layers, own = convolutions + linear, list(model.modules())
-    lost = unreached(alone[0], [layer.weight for layer in layers])
-    return {
-        "convolutions": [str(one).replace("=same", "=(1, 1)") for one in convolutions[:2]],
-        "no part of the model": [str(layer) for layer in layers if layer not in own][:1],
-        "an image alone has another output": not alike(alone, output, 1e-3),
-        "weights without a gradient": [str(layers[index]) for index in lost][:1]}
-
-
-class SmallCnn(Table, Alone):
-    title = "Hunt: 64 features claimed"
-    task = ("`small_cnn()` returns a CNN for colour images of 32×32 pixels, and its head does not fit. "
-            "Repair the head: for any batch, the model returns ten numbers per image, from the whole image, "
-            "and can be trained. The two convolutions stay as they are. It is run on four stand-in devices, "
-            "as by `nn.DataParallel`.")
-    hints = ("Read the error: `2x65536` arrives, that is 2 images with 65,536 numbers each; `64x10` is the "
-             "head. What is 64·32·32?",
-             "Two ways: a head that takes all 65,536 numbers, or one number per channel, by "
-             "`nn.AdaptiveAvgPool2d(1)` before `nn.Flatten()`, which leaves 64.")
-    explanation = ("Averaging each channel's map leaves 64 numbers, which is what the head claims; it works "
-                   "for images of any size. `nn.Linear(64 * 32 * 32, 10)` is right as well, with a thousand "
-                   "times the weights.")
-    why = ("`mat1 and mat2 shapes cannot be multiplied (A and B)` says: A is what arrives, rows of samples, "
-           "and B is the layer, as it was declared. With DataParallel, A's rows are one replica's chunk and "
-           "not your batch.")
-    cases = {"5 images on 4 devices, that is 2, 2 and 1": 5, "1 image on 4 devices": 1,
-             "13 images on 4 devices": 13}
-
-    def answer():
-        from torch import nn
-
-        return nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-    def observe(small_cnn, n_images):
-        torch.manual_seed(0)
-        model, (images, pixels) = small_cnn().eval(), marked_images(n_images)
-        chunks = images.chunk(4)
-        replicas = [replica_of(model, device) for device in range(4)]
-        try:
-            with counted_calls(nn.Conv2d, "forward") as convolutions:
-                outputs = [replica(chunk) for replica, chunk in zip(replicas, chunks, strict=False)]
-            replicas[1].train()(images[:1])
-        except (RuntimeError, ValueError) as error:
-            return {"a replica raised": f"{type(error).__name__}: {error}"}
-        seen = {"a replica raised": "", "shape of output": [list(one.shape) for one in outputs]}
-        if seen["shape of output"] != [[len(chunk), 10] for chunk in chunks]:
-            return seen
-        first, *others = torch.cat(outputs)
-        ignored = [pixel for pixel, one in zip(pixels, others, strict=True) if alike(one, first, 1e-6)]
-        return seen | what_it_is(model, first, images[:1]) | {
-            "called by a replica, and not its own": [
-                str(args[0]) for args, _ in convolutions["forward"] if args[0] in list(model.modules())][:1],
-            "a pixel that can be anything (row, column)": ignored[:1]}
-
-    rules = (
-        nothing("a replica raised", MATRICES, "ten numbers per image"),
-        same("shape of output", ONE_ROW),
-        same("convolutions", "repair the head only"),
-        nothing("no part of the model", "a layer that `forward` makes, or lies in a Python list", TRAINED),
-        nothing("called by a replica, and not its own", IN_A_LIST, "each replica calls layers of its own"),
-        nothing("an image alone has another output", "a mean or a reshape across the first dimension",
-                "each row depends on its own image"),
-        nothing("a pixel that can be anything (row, column)", "what is thrown away before the head",
-                "an answer from the whole image"),
-        nothing("weights without a gradient", "a `detach()`, a `no_grad()`, a `requires_grad`", TRAINED))
-    mistakes = (
-        (f"{POOL}, ", "", MATRICES),
-        (HEAD, f"{POOL}, nn.Linear(64, 10)", "what makes one row of each image, before the head?"),
-        (HEAD, "nn.Flatten(2), nn.Linear(1024, 10)", "`nn.Flatten(2)` leaves a row per channel of an image"),
-        ("nn.Flatten(), ", "nn.Flatten(), nn.BatchNorm1d(64), ",
-         "a BatchNorm after the pooling has one value per channel where there is one image"))
-    stops = (
-        (HEAD, "nn.Flatten(), nn.LazyLinear(10)", "uninitialized parameter",
-         "a `Lazy…` layer has to see one batch before it is wrapped; or say the size yourself"),)
-
-
 scatter_nested, gather_nested, without_prefix = ScatterNested(), GatherNested(), WithoutPrefix()
-device_memory, small_cnn = DeviceMemory(), SmallCnn()
+device_memory = DeviceMemory()

@@ -3,48 +3,62 @@
 QUESTIONS = {
     "five_on_four": (
         "A batch of 5 samples on 4 devices. How many samples does each device get?", {
-            "2, 2, 1 and the fourth device none": "Chunk rounds the size up, and cuts until nothing is left.",
-            "2, 1, 1, 1": "That would be fair. `torch.tensor_split` does it; `torch.chunk` does not.",
-            "an error": "Not even a warning. You would have to look.",
+            "2, 2, 1, and the fourth device gets none":
+                "5 / 4 is rounded up to 2. Each device gets 2 samples until none are left.",
+            "2, 1, 1, 1": "That would be fair, and `torch.tensor_split` does it. `torch.chunk` does not.",
+            "none: torch raises an "
+            "error": "There is not even a warning. You would have to look at the sizes.",
         }),
     "mean_of_means": (
-        "Replicas return the mean loss of their chunks, and you average these. When is the gradient still "
-        "right?", {
-            "with equal chunks": "Then the mean of means is the mean of all.",
-            "always": "With chunks of 2, 2 and 1, the lonely sample counts as much as two others together.",
-            "never": "If all chunks are equally large, each sample still counts the same.",
+        "Each replica returns the mean loss of its chunk, and you take the mean of these. When is the "
+        "gradient still right?", {
+            "if all chunks are equally large": "Then every sample counts as much as every other one.",
+            "always":
+                "With chunks of 2, 2 and 1, each chunk counts a third. The single sample of the last one "
+                "then counts as much as two others together.",
+            "never": "If all chunks are equally large, the mean of their means is the mean of all samples.",
         }),
     "first_state_name": (
-        "Without a GPU the wrapper only calls the model. Which is the first name in the wrapped model's "
-        "state dict then?", {
+        "Without a GPU the wrapper only calls the model. What is the first name in the wrapped model's state "
+        "dict then?", {
             "`module.layers.0.weight`":
-                "The path begins at the wrapper, whatever the wrapper does in `forward`.",
-            "`0.weight`": "A name is a path of attributes, and the list of layers is itself one, `layers`.",
-            "`layers.0.weight`":
-                "So it would be in the model. But it is the wrapper's state dict that is asked.",
+                "A name is the path of attributes that leads to the weight. It begins at the wrapper, which "
+                "keeps the model as `module`, whatever the wrapper does in `forward`.",
+            "`0.weight`": "A name is a path of attributes, and the model keeps its layers in one: `layers`.",
+            "`layers.0.weight`": "That is the name in the model. We asked the wrapper for its state dict.",
         }),
     "fills_device_0": (
-        "This model (its large layer: 256 × 8,000 weights), 512 samples, 4 devices, Adam. What fills most "
-        "of device 0?", {
+        "The large layer of this model has 256 × 8,000 weights. 512 samples, 4 devices, Adam. What takes "
+        "most of the memory of device 0?", {
             "outputs":
-                "4 million numbers gathered; the loss keeps as many again; and its own quarter of them.",
+                "Device 0 gathers 512 × 8,000 outputs, about 4 million numbers. The loss keeps as many "
+                "again. And device 0 has the outputs of its own chunk.",
             "the weights and their gradients":
-                "2 million numbers each. Now count what 512 samples make of 8,000 outputs each.",
+                "These are 2 million numbers each. The gathered outputs alone are 512 × 8,000, about 4 "
+                "million.",
             "Adam's two tensors per weight":
-                "Twice 2 million numbers, on device 0 only. Outputs: 4 million, and more than once.",
+                "These are twice 2 million numbers. The outputs are 4 million, and device 0 has them more "
+                "than once.",
         }),
-    "threads_by_layer": (
-        "Two replicas in two threads, against one after the other. Which layer becomes twice as fast?", {
-            "the one that waits for its device": "Waiting needs no lock: both wait at the same time.",
-            "both": "The second one's threads have to take turns with the lock. (Without a GIL, both.)",
-            "the one in Python": "Only one thread at a time runs Python code, if this Python has a GIL.",
+    "four_against_one": (
+        "Four devices, PCIe 4, without NCCL: the model is copied to one device after another. One device alone needs "
+        "16 ms for the step, and one copy of the model takes 4 ms. How fast are four devices, compared with one?", {
+            "slower than one":
+                "Sending the weights to three devices and their gradients back takes six copies, 24 ms. That is more "
+                "than the whole step takes on one device.",
+            "about three times as fast":
+                "The computing becomes four times as fast and takes 4 ms. But sending weights and gradients takes six "
+                "copies of 4 ms.",
+            "about as fast":
+                "Four devices save 12 of the 16 ms of computing. But six copies, 24 ms, come on top.",
         }),
     "what_replicas_forget": (
-        "After one forward pass of 9 samples on 3 devices: what are `model.calls` and `model.seen`?", {
+        "One forward pass of 9 samples on 3 devices. What are `model.calls` and `model.seen` after it?", {
             "0 and [3, 3, 3]":
-                "The replicas' counters are gone with them. The list is one list, shared by all.",
+                "`self.calls += 1` assigns a new number to the *replica*, which is thrown away. `self.seen` is one "
+                "list, which the model and all replicas share, and `append` changes it in place.",
             "3 and [3, 3, 3]":
-                "The list yes. But `+=` on a number makes a new number, and gives it to the replica.",
-            "1 and [9]": "That is what one device would have given you.",
+                "The list is right. But `+=` on a number makes a new number, and gives it to the replica.",
+            "1 and [9]": "That is what one device would have given you. Here `forward` runs once per replica.",
         }),
 }

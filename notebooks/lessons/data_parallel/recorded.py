@@ -2,7 +2,6 @@
 
 import statistics
 import time
-import warnings
 
 import torch
 from torch import nn
@@ -56,17 +55,3 @@ def memory():
         nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
     return {f"GPU {device}": round(torch.cuda.max_memory_allocated(device) / 2**20) for device in devices}
-
-
-@experiment(gpus=2)
-def scalar_losses():
-    """What nn.DataParallel makes of replicas that return a scalar: the shape of the result, and torch's warning."""
-
-    class Loss(nn.Module):
-        def forward(self, x):
-            return x.mean()
-
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        shape = list(nn.DataParallel(Loss().cuda())(torch.rand(8, 2, device="cuda:0")).shape)
-    return {"shape": shape, "warning": str(said[0].message) if said else "none"}

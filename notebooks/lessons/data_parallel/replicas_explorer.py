@@ -1,33 +1,39 @@
 """The DataParallel explorer: which device holds what, and who waits while a step runs.
 
-`memory` and `timeline` are the models; `draw_memory` and `draw_timeline` also draw what its lesson measured.
+`memory` and `timeline` are the models; `draw_memory` also draws what the lesson counted.
 """
 
 from collections import Counter
+from itertools import accumulate
 
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from helpers.figures import ACTIVITIES
+from helpers.figures import ACTIVITIES, HATCHES, HELD
 from helpers.widgets.explorer import Explorer, buttons, choice, slider, wipe
 
-#: What a device holds, and what it does, each with its colour.
-KINDS = {"weights": "C0", "gradients": "C4", "optimizer": "C2", "activations": "C5", "outputs": "C3"}
-PHASES = {"scatter": "C4", "replicate": "C1", "forward": "C0", "gather": "C3", "loss": "#b0b0b0",
-          "backward": "#00365c", "reduce": "#8a3600", "optimizer": "C2", "waits": ACTIVITIES["waiting"]}
+#: What a device holds. Outputs are activations, too: a light shade of their colour.
+KINDS = {kind: HELD[kind] for kind in ("weights", "gradients", "optimizer", "activations")}
+KINDS["outputs"] = "#b57ab8"
+#: What it does: computing in shades of blue, communication in shades of red.
+PHASES = {"forward": "#7088fd", "loss": "#7088fd",
+          "backward": ACTIVITIES["compute"], "optimizer": ACTIVITIES["compute"],
+          "replicate": ACTIVITIES["communication"], "reduce": ACTIVITIES["communication"],
+          "scatter": "#e2584a", "gather": "#e2584a", "waits": ACTIVITIES["waiting"]}
 
 MIB = 2**20
-#: What the explorer takes for granted; the picture says so. Bytes per second of a link between two devices:
-LINKS = {"PCIe, 12 GB/s": 12e9, "NVLink, 100 GB/s": 100e9}
-#: Operations per second that a device does, and bytes per second of its own memory.
-SPEED, OWN_MEMORY = 20e12, 1e12
+#: Bytes per second between two devices, and whether NCCL sends to all devices at once. (Nominal: PCIe 4.0 ×16
+#: has 32 GB/s, the NVLink of an H100 450 GB/s in each direction.)
+LINKS = {"PCIe 4, copies in turn": (25e9, False), "PCIe 4, NCCL": (25e9, True),
+         "NVLink 4, NCCL": (350e9, True)}
+#: Operations per second of a device, and bytes per second of its own memory: nearly an H100, in float32.
+SPEED, OWN_MEMORY = 60e12, 3e12
 #: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; and of
 #: the other activations per use of the weights.
 INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
-ASSUMED = f"""Memory: the formula that the lesson checked against counted tensors; Adam.
-Assumed for a sample: input {INPUT // 1024} KiB, {PER_USE // 1024} KiB per use of a weight.
-Time: a model, nothing in it is measured. Assumed: {SPEED / 1e12:.0f} TFLOP/s per device, copies in turn, \
-no overhead."""
+ASSUMED = f"""Memory: the lesson's formula, with Adam and {PER_USE // 1024} KiB of activations per use of a weight.
+Time: a model, nothing in it is measured. {SPEED / 1e12:.0f} TFLOP/s per device, no overhead, no Python."""
 
 
 def chunk_sizes(batch, n_devices):
@@ -58,11 +64,13 @@ def memory(batch, n_devices, weights, activations, output, states=2):
     return held
 
 
-def timeline(batch, n_devices, weights, output, uses=1, link=12e9):
-    """A step as [(device, phase, begin, end)] in milliseconds, by a model: no overhead, all copies in turn.
+def timeline(batch, n_devices, weights, output, uses=1, link=25e9, nccl=False):
+    """A step as [(device, phase, begin, end)] in milliseconds, by a model without overhead.
 
     A sample uses each weight `uses` times (2 operations forward, 4 backward). `link` is bytes per second
-    between device 0 and another; the other arguments are those of `memory`.
+    between two devices. Samples and outputs are copied to one device after another. So are weights and
+    gradients, unless `nccl`: then they pass from device to device in pieces, and all devices have them after
+    about the time of one copy.
     """
     sizes = [samples for samples in chunk_sizes(batch, n_devices) if samples]
     events = []
@@ -72,23 +80,29 @@ def timeline(batch, n_devices, weights, output, uses=1, link=12e9):
         now = max((end for *_, end in events), default=0.0)
         events.extend((device, phase, now, now + 1000 * took) for device, took in seconds.items())
 
-    def copies(phase, bytes_of):
+    def in_turn(phase, bytes_of):
         for device, samples in enumerate(sizes):
             if device > 0:
                 add(phase, dict.fromkeys((0, device), bytes_of(samples) / link))
+
+    def whole_model(phase):
+        if nccl and len(sizes) > 1:
+            add(phase, dict.fromkeys(range(len(sizes)), weights / link))
+        else:
+            in_turn(phase, lambda _: weights)
 
     def side_by_side(phase, operations):
         per_sample = operations * weights / 4 * uses / SPEED
         add(phase, {device: samples * per_sample for device, samples in enumerate(sizes)})
 
-    copies("scatter", lambda samples: samples * INPUT)
-    copies("replicate", lambda _: weights)
+    in_turn("scatter", lambda samples: samples * INPUT)
+    whole_model("replicate")
     side_by_side("forward", 2)
-    copies("gather", lambda samples: samples * output)
+    in_turn("gather", lambda samples: samples * output)
     add("loss", {0: 6 * batch * output / OWN_MEMORY})
-    copies("scatter", lambda samples: samples * output)  # the gradients of the outputs: gather, backwards
+    in_turn("scatter", lambda samples: samples * output)  # the gradients of the outputs: gather, backwards
     side_by_side("backward", 4)
-    copies("reduce", lambda _: weights)
+    whole_model("reduce")
     add("optimizer", {0: 7 * weights / OWN_MEMORY})
     return events
 
@@ -113,8 +127,20 @@ def _rows(ax, n_devices, colours):
         ax.set_ylim(n_devices - 0.5, -0.5)
     if ax.get_legend() is None:
         ax.locator_params(axis="x", nbins=5)
-        ax.legend(handles=[Patch(color=colour, label=name) for name, colour in colours.items()],
+        names = {}
+        for name, colour in colours.items():
+            names.setdefault(colour, []).append(name)
+        ax.legend(handles=[Patch(facecolor=colour, label=", ".join(same), edgecolor="white", linewidth=0)
+                           for colour, same in names.items()],
                   loc="center left", bbox_to_anchor=(1, 0.5), labelspacing=0.2, handlelength=1.2, borderpad=0)
+
+
+def _bars(ax, bars, hatch=""):
+    """Draw (row, begin, end, colour), all in one artist, which is quick."""
+    corners = [[(begin, row - 0.42), (begin, row + 0.42), (end, row + 0.42), (end, row - 0.42)]
+               for row, begin, end, _ in bars]
+    ax.add_collection(PolyCollection(corners, facecolors=[colour for *_, colour in bars], hatch=hatch,
+                                     edgecolors="white", linewidths=0), autolim=False)
 
 
 def draw_memory(ax, held):
@@ -122,12 +148,13 @@ def draw_memory(ax, held):
     totals = [sum(kinds.values()) for kinds in held]
     unit, size = ("GiB", 1024 * MIB) if max(totals) >= 1000 * MIB else ("MiB", MIB)
     _rows(ax, len(held), KINDS)
+    bars = []
     for device, (kinds, total) in enumerate(zip(held, totals, strict=True)):
-        sizes = [kinds.get(kind, 0) / size for kind in KINDS]
-        bars = [(sum(sizes[:place]), width) for place, width in enumerate(sizes)]
-        ax.broken_barh(bars, (device - 0.42, 0.84), facecolors=list(KINDS.values()))
+        ends = list(accumulate(kinds.get(kind, 0) / size for kind in KINDS))
+        bars += [(device, *bar) for bar in zip([0, *ends], ends, KINDS.values(), strict=False)]
         ax.annotate(_size(total) if total else "no samples: idle", (total / size, device), (5, 0),
                     textcoords="offset points", va="center")
+    _bars(ax, bars)
     ax.set(xlim=(0, 1.17 * max(totals) / size), xlabel=f"{unit} held")  # room beside the longest bar
     words = "; ".join(f"device {device} {_size(total)}" for device, total in enumerate(totals))
     ax.figure.set_label(f"What each device holds: {words}.")
@@ -137,10 +164,11 @@ def draw_timeline(ax, events, n_devices):
     """Draw what each device does during a step, (device, phase of PHASES, begin, end), and when it waits."""
     took, total = busy(events)
     _rows(ax, n_devices, PHASES)
-    for device in range(n_devices):
-        done = [("waits", 0, total), *(event for of, *event in events if of == device)]
-        ax.broken_barh([(begin, end - begin) for _, begin, end in done], (device - 0.42, 0.84),
-                       facecolors=[PHASES[phase] for phase, *_ in done])
+    _bars(ax, [(device, 0, total, PHASES["waits"]) for device in range(n_devices)], HATCHES["waiting"])
+    bars = [(device, begin, end, PHASES[phase]) for device, phase, begin, end in events]
+    copies = [PHASES[phase] for phase in ("scatter", "replicate")]
+    _bars(ax, [bar for bar in bars if bar[-1] in copies], HATCHES["communication"])
+    _bars(ax, [bar for bar in bars if bar[-1] not in copies])
     ax.set(xlim=(0, total), xlabel="ms since the step began")
     words = "; ".join(f"device {device} busy for {took[device]:.0f} ms" for device in range(n_devices))
     ax.figure.set_label(f"What each device does: {words}, of {total:.0f} ms.")
@@ -162,14 +190,14 @@ def data_parallel_explorer():
         "uses": numbers("uses of a weight per sample", 100, 1, 10, 100, 1000),
         "link": buttons("link", LINKS),
     }
-    figure = Figure(figsize=(9.6, 6.8), layout="none")
-    above, below = figure.add_axes((0.1, 0.63, 0.73, 0.27)), figure.add_axes((0.1, 0.2, 0.73, 0.27))
+    figure = Figure(figsize=(9.6, 5.6), layout="none")
+    above, below = figure.add_axes((0.1, 0.65, 0.7, 0.25)), figure.add_axes((0.1, 0.19, 0.7, 0.25))
     figure.text(0.01, 0.015, ASSUMED, fontsize=11)
 
     def redraw(n_devices, batch, parameters, output, uses, link):
         weights, size = 4 * parameters, 4 * output
         held = memory(batch, n_devices, weights, INPUT + uses * PER_USE, size)
-        events = timeline(batch, n_devices, weights, size, uses, LINKS[link])
+        events = timeline(batch, n_devices, weights, size, uses, *LINKS[link])
         (took, total), (_, alone) = busy(events), busy(timeline(batch, 1, weights, size, uses))
         sizes = [samples for samples in chunk_sizes(batch, n_devices) if samples]
         devices = f"{n_devices} device{'s' if n_devices > 1 else ''}"

@@ -1,0 +1,28 @@
+"""Train on the digits with DistributedDataParallel."""
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from helpers import report
+from helpers.data import Digits
+
+dist.init_process_group()
+device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
+data = list(zip(*(part[:1024] for part in Digits().tensors()), strict=True))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(device)
+model = DistributedDataParallel(model)
+sampler = DistributedSampler(data, shuffle=False)
+loader = DataLoader(data, batch_size=64 // dist.get_world_size(), sampler=sampler)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for images, labels in loader:
+    loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+report(weights=model.module[1].weight.tolist())
+dist.destroy_process_group()

@@ -1,0 +1,21 @@
+"""Train on the digits with nn.DataParallel."""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from helpers import report
+from helpers.data import Digits
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+data = list(zip(*(part[:1024] for part in Digits().tensors()), strict=True))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(device)
+model = nn.DataParallel(model)
+loader = DataLoader(data, batch_size=64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for images, labels in loader:
+    loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+report(weights=model.module[1].weight.tolist())
