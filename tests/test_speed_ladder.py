@@ -93,7 +93,7 @@ def test_chart_shows_what_is_measured():
     ax = fig.add_subplot()
     draw_ladder(ax, found, {}, {"memory": 5000})
     assert "none measured yet" in fig.get_label()
-    draw_ladder(ax, found, {"The slow script": [100, 90], "Two ranks": [250]}, {"memory": 5000})
+    draw_ladder(ax, found, {"The slow script": [100, 90, 130], "Two ranks": [250]}, {"memory": 5000})
     bars = [bar.get_width() for bars in ax.containers for bar in bars if bar.get_width()]
     assert bars == [100, 250]
     assert "The slow script 1.0 times, Two ranks (not kept) 2.5 times" in fig.get_label()
@@ -115,8 +115,8 @@ def test_own_best_is_kept(monkeypatch, tmp_path):
 
 def test_gpu_rungs_build_on_each_other():
     switched = [name for change in recorded.RUNGS.values() for name in change]
-    assert len(recorded.RUNGS) >= 8 and len(set(switched)) == len(switched)
-    assert {"tf32", "bf16", "fused_attention", "fused_optimizer", "texts", "prefetch", "compile"} == set(switched)
+    assert len(recorded.RUNGS) >= 7 and len(set(switched)) == len(switched)
+    assert {"tf32", "bf16", "fused_attention", "fused_optimizer", "texts", "compile"} == set(switched)
 
 
 def test_attention_by_hand_is_the_librarys():
@@ -137,7 +137,7 @@ def test_gpu_ladder_runs_on_a_stand_in():
             "print(len(found), all(row['tokens a second'] > 0 and row['loss'] < 6 for row in rows))")
     done = subprocess.run([sys.executable, "-c", code], env={**environment(1), "OMP_NUM_THREADS": "1"}, cwd=ROOT,
                           capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["9", "True"], done.stdout + done.stderr
+    assert done.stdout.split() == ["8", "True"], done.stdout + done.stderr
 
 
 def test_work_of_a_token_is_what_torch_counts():

@@ -19,9 +19,9 @@ from helpers.reporting import RUN_FOLDER
 from lessons.profiling.counted import BATCH, EPOCHS, FASTER, IMAGES, STEPS, counted, times_as_fast
 
 TRAIN, STEP_CALL = "            train_step(batch)\n", "            prof.step()\n"
-BETWEEN = ("`step()` says that a step is over: is it called between one batch's work and the next one's? And is every "
-           "batch trained while the profiler runs, inside `with prof:`?")
-STARTS = "who starts and stops the profiler? `with prof:` does both, around the loop"
+BETWEEN = ("`step()` says that a step is over: is it called between one batch's work and the next one's? And "
+           "is every batch trained while the profiler runs, inside `with prof:`?")
+STARTS = "`with prof:` around the loop starts and stops the profiler: does anything else start it?"
 
 
 def batches_by_step(prof):
@@ -77,22 +77,22 @@ def steps_miscounted(mine, wanted, count):
 
 class ProfileTheLoop(Table):
     title = "Repair the profiled loop"
-    task = ("Train on every batch of `batches`, with `train_step(batch)`, and profile it with `prof`: a "
-            "profiler whose schedule waits 1 step, warms up for 1, and records 3. Start it once. In the "
-            "trace that it writes, step number n of the profiler is to hold batch number n, and nothing "
-            "else; with few batches, too.")
+    task = ("Train on every batch of `batches` with `train_step(batch)`, and profile it with `prof`. Its "
+            "schedule waits 1 step, warms up for 1, and records 3. Start the profiler once. In the trace "
+            "that it writes, step number n must hold batch number n and nothing else, with few batches, too.")
     hints = (
-        "The schedule counts calls of `prof.step()`. How many does the profiler see, and how many are there "
-        "batches?",
-        "`prof.step()` says: this step is over, the next one begins. Where in the loop is that so?",
-        "`with prof:` around the loop starts the profiler, and ends it: a trace that has begun is written "
-        "then.",
+        "The schedule counts calls of `prof.step()`. How many calls does the profiler see, and how many "
+        "batches are there?",
+        "`prof.step()` says that this step is over and the next one begins. At which place in the loop is "
+        "that true?",
+        "`with prof:` around the loop starts the profiler and stops it. When it stops, it writes a trace "
+        "that has begun.",
     )
-    explanation = ("One `step()` at the end of each round, inside the `with` block. Training goes on in any "
-                   "case.")
-    why = ("a profiler records only what its schedule tells it to, and the schedule counts nothing but "
-           "`step()`. Called once after the loop, it leaves the profiler in the first waiting step for the "
-           "whole training: no error, and no trace.")
+    explanation = ("Call `step()` once at the end of each round, inside the `with` block. Train on every "
+                   "batch, whatever the profiler does.")
+    why = ("A profiler records only what its schedule tells it to, and the schedule counts calls of "
+           "`step()`. Called once after the loop, `step()` leaves the profiler in its first waiting step for "
+           "the whole training. There is no error and no trace.")
     cases = {"8 batches": 8, "4 batches": 4}
 
     def answer(prof, batches, train_step):
@@ -190,24 +190,24 @@ def another_label(mine, wanted, case):
 
 class FindTheCulprit(Table):
     title = "Who holds everybody up, and with what?"
-    task = ("`traces` are those of all ranks, by rank, on one clock. In one rank one part of the work takes "
-            "longer than in the others, so these wait for it in the all-reduce. Return `(rank, label)`: that "
-            "rank, and the label of that part. The parts are labelled with `record_function`: "
-            f"{', '.join(LABELS)}. You are given many traces of two, three and four ranks, made up so that "
-            "one rank and one part alone are to blame.")
+    task = ("`traces` are the traces of all ranks, by rank, on one clock. One rank takes longer with one "
+            "part of its work, so the other ranks wait for it in the all-reduce. Return `(rank, label)`: "
+            "that rank and the label of that part. The parts are labelled with `record_function`: "
+            f"{', '.join(LABELS)}. "
+            "You are given many traces of two, three and four ranks. They are made up, so "
+            "that only one rank and one part are to blame.")
     hints = (
-        "Who waits is not to blame. `waited_for(traces)`, from above, is a dict {(who waits, for whom): "
-        "seconds}.",
-        "The label with the most time need not be the one: it may take as long in every rank. Compare the "
-        "ranks.",
+        "A rank that waits is not to blame. `waited_for(traces)` is a dict {(rank that waits, rank it waits "
+        "for): seconds}.",
+        "The label with the most time may take as long in every rank. Compare the ranks.",
         "`traces[rank].self_seconds()` is a dict {name: seconds}. Which name differs most from another "
         "rank's?",
     )
-    explanation = ("The rank that is waited for most is the late one. What it spends more time on than a "
-                   "rank that waits is the reason; a part that takes long in all ranks delays nobody in "
-                   "particular.")
-    why = ("with real training the slow rank is the one with a slow disk, a hot GPU, or more to log. Its own "
-           "trace looks innocent: it never waits. Only beside the others' does it show.")
+    explanation = ("The rank that others wait for most is the late one. The part on which it spends more "
+                   "time than a waiting rank is the reason. A part that takes long in all ranks makes nobody "
+                   "wait.")
+    why = ("In real training the slow rank has a slow disk, a hot GPU, or more to log. Its own trace looks "
+           "innocent, because it never waits. You see it only beside the other ranks' traces.")
     cases = {"2 ranks": 2, "3 ranks": 3, "4 ranks": 4}
 
     def answer(traces):
@@ -226,17 +226,18 @@ class FindTheCulprit(Table):
         each(no_pair, "the `return`"),
         each(another_rank, "who waits, and for whom? `waited_for(traces)`"),
         each(another_label, "compare the rank with one that waits, name by name: which of the four parts "
-             "takes longer? (In the all-reduce, the waiting shows.)"),
+                            "takes longer? (In the all-reduce, the waiting shows.)"),
     )
     mistakes = (
-        ("key=lost.get)[1]", "key=lost.get)[0]", "that rank waits, and is innocent: for whom does it wait?"),
+        ("key=lost.get)[1]", "key=lost.get)[0]", "that rank waits, so it is not to blame: which rank does it "
+                                                 "wait for?"),
         ("late[name] - other.get(name, 0)", "late[name]", "that part takes about as long in the others"),
         ("late[name] - other.get(name, 0)", "other.get(name, 0) - late[name]",
          "where does the late rank take longer? What is subtracted from what?"),
         ("traces[rank - 1]", "traces[0]", "rank 0 may be the late one itself: compare with one that waits"),
         ("max(late, key=lambda name: late[name] - other.get(name, 0))",
          "max(other, key=lambda name: other[name] - late.get(name, 0))",
-         "the all-reduce is where the waiting shows: what came before it?"),
+         "the all-reduce only shows the waiting: which part before it took longer?"),
     )
 
 
@@ -251,9 +252,9 @@ FAULTS = {
 PIXELS = "compare your batch with `normalised(image)`, image by image: `torch.allclose`"
 ARRAY = "`-=` and `sub_` write into it, and so they do where `torch.from_numpy` shares its memory"
 AVERAGED = "`model(…)` averages gradients; `model.module(…)`, or one under `no_sync()`, does not"
-LARGER = "larger batches are another training, with another result"
-EACH_STEP = (f"in each step: the gradient of the mean loss of {BATCH} images (`/ 8` made it from eight parts), of this "
-             "step alone (`zero_grad`), the same optimizer, precision and order of images")
+LARGER = "larger batches change the training and its result"
+EACH_STEP = (f"in each step: the gradient of the mean loss of {BATCH} images (`/ 8` made it from eight "
+             "parts), of this step alone (`zero_grad`), the same optimizer, precision and order of images")
 GAPS = "something new takes time: record a trace of your training, and look at its gaps"
 TRACE = "a trace: what is in it that a training does not need, and which line makes that?"
 
@@ -299,32 +300,32 @@ def ticks(mine):
 
 class MakeItFast(Table, InGroup):
     title = "Performance detective"
-    task = ("`train` wastes most of its time, in five ways. Repair it, so that it is at least "
-            f"{FASTER} times as fast and has none of the five left, while the result stays the same: the "
-            f"same images, normalised in the same way, {BATCH} per optimizer step and rank, as many epochs, "
-            "the same weights in the end; and the log holds at least a line per epoch (`epoch 0 …`), "
-            "flushed. `model` is in DistributedDataParallel; `images` is a NumPy array, [images, 48, 48].")
+    task = (f"`train` wastes most of its time in five ways. Repair it: make it at least {FASTER} times as "
+            "fast, with none of the five left and with the same result. The result is the same if the images "
+            f"are the same, normalised in the same way, {BATCH} per optimizer step and rank, for as many "
+            "epochs, with the same weights at the end. The log must hold at least one line per epoch (`epoch "
+            "0 …`), flushed. `model` is in DistributedDataParallel; `images` is a NumPy array, [images, 48, "
+            "48].")
     hints = (
-        "Look at the trace first. Thousands of tiny operators in a row: what makes them, and could one "
-        "operator on the whole batch, or on all images at once, do the same? `x.mean(-1, keepdim=True)` is a "
+        "Look at the trace first. It has thousands of tiny operators in a row. Which line makes them? Could "
+        "one operator on the whole batch, or on all images, do the same? `x.mean(-1, keepdim=True)` is a "
         "mean for each row.",
         "`aten::lift_fresh` with a long `aten::copy_` beside it is `torch.tensor(…)` of a large array. How "
         "often is it called, and how often do the images change?",
-        "Count forwards for each optimizer step. A backward under DDP communicates every time. Do 32 of "
-        "these images not fit at once?",
-        "`gloo:all_gather` is none of DDP's: somebody asked for it. What is it for, and how often would do?",
-        "Gaps in which nothing is recorded are Python, or waiting for something outside of torch. What does "
-        "`log.flush()` wait for? `loss.item()` in each step makes a GPU wait, too.",
+        "Count the forwards for each optimizer step. Every backward under DDP communicates. Do 32 of these "
+        "images not fit at once?",
+        "DDP does not call `gloo:all_gather`; the script does. What for, and how often would be enough?",
+        "In the gaps nothing is recorded: Python runs, or something outside of torch. What does "
+        "`log.flush()` wait for? On a GPU, `loss.item()` in each step makes Python wait, too.",
     )
-    explanation = ("All images are converted and normalised once, by operators that take them all. 32 at a "
-                   "time go through the network, so there is one all-reduce of gradients per step. The ranks "
-                   "need not compare their weights, DDP keeps them equal. The log is kept in memory, and "
+    explanation = ("Operators on all images convert and normalise them once. 32 images at a time go through "
+                   "the network, so there is one all-reduce of gradients per step. The ranks need not "
+                   "compare their weights, because DDP keeps them equal. The log stays in memory and is "
                    "flushed once an epoch.")
-    why = ("none of the five is a slow operator. Time goes where nobody looks: into Python between "
-           "operators, copies and conversions, waiting for other ranks and for a disk. A trace shows each of "
-           "them, and the order in which to repair them.")
-    timeout, patience = 40, 3
-    slow = True
+    why = ("None of the five is a slow operator. The time goes into Python between operators, into copies "
+           "and conversions, into waiting for other ranks and for a disk. A trace shows each of them, and in "
+           "which order to repair them.")
+    timeout, patience, slow = 40, 3, True
 
     def answer(model, images, labels, epochs, log):
         import torch

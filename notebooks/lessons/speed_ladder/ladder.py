@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import statistics
 
 from helpers.exercises import journal
 
@@ -9,7 +10,7 @@ KEPT, TRIED = {"color": "C0"}, {"color": "C1", "hatch": "//"}
 
 
 def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
-    """Draw what has been measured so far: a bar for each rung, a mark for each single measurement.
+    """Draw what has been measured so far: a mark for each measurement, a bar for the median of a rung's.
 
     Args:
         rungs: Objects with `title` and `kept`, from the bottom to the top.
@@ -18,14 +19,14 @@ def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
     """
     ax.clear()
     ax.set(title=title, xlabel="images a second, over a whole training", xscale="log")
-    best = {title: max(found) for title, found in speeds.items() if found}
-    slowest = min(best.values(), default=1)
+    typical = {title: statistics.median(found) for title, found in speeds.items() if found}
+    slowest = min(typical.values(), default=1)
     for row, rung in enumerate(rungs):
-        if rung.title not in best:
+        if rung.title not in typical:
             continue
-        ax.barh(row, best[rung.title], 0.72, edgecolor="white", **(KEPT if rung.kept else TRIED))
+        ax.barh(row, typical[rung.title], 0.72, edgecolor="white", **(KEPT if rung.kept else TRIED))
         ax.plot(speeds[rung.title], [row] * len(speeds[rung.title]), "|", color="black", markersize=13)
-        ax.text(best[rung.title] * 1.1, row, f"{best[rung.title] / slowest:.1f}×", va="center")
+        ax.text(typical[rung.title] * 1.1, row, f"{typical[rung.title] / slowest:.1f}×", va="center")
     styles = ((0, (4, 2)), (0, (1, 1.5)), "-.")
     for (what, limit), style in zip(ceilings.items(), styles, strict=False):
         ax.axvline(limit, color="black", linestyle=style, label=f"ceiling: {what}")
@@ -34,12 +35,12 @@ def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
         ax.barh(0, 0, edgecolor="white", label="tried, not kept", **TRIED)
     ax.set_yticks(range(len(rungs)), [rung.title for rung in rungs])
     ax.set_ylim(-0.6, len(rungs) - 0.4)
-    ax.set_xlim(slowest / 2, 2 * max([*best.values(), *ceilings.values(), 10 * slowest]))
+    ax.set_xlim(slowest / 2, 2 * max([*typical.values(), *ceilings.values(), 10 * slowest]))
     ax.figure.legends.clear()
     if ax.get_legend_handles_labels()[0]:
         ax.figure.legend(loc="outside lower center", ncols=4)
     said = ", ".join(f"{rung.title}{'' if rung.kept else ' (not kept)'} "
-                     f"{best[rung.title] / slowest:.1f} times" for rung in rungs if rung.title in best)
+                     f"{typical[rung.title] / slowest:.1f} times" for rung in rungs if rung.title in typical)
     limits = ", ".join(f"{what} {limit / slowest:,.0f} times" for what, limit in ceilings.items())
     ax.figure.set_label(f"{title}: speed of each rung, as a multiple of the slowest: "
                         f"{said or 'none measured yet'}. Ceilings: {limits or 'none'}.")

@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers import models
 from helpers.records import experiment
-from lessons.data_loading.pin_memory import prefetched
 
 #: A GPT of 0.8 billion parameters, as `helpers.models.GPT` builds it; the texts in a batch, below and above.
 SHAPE = {"width": 2048, "layers": 12, "heads": 16, "vocabulary": 50304, "length": 1024}
@@ -24,7 +23,6 @@ RUNGS = {
     "fused attention": {"fused_attention": True},
     "fused optimizer": {"fused_optimizer": True},
     "batch of 16 texts": {"texts": MORE_TEXTS},
-    "prefetch": {"prefetch": True},
     "compile": {"compile": True},
 }
 
@@ -36,12 +34,10 @@ def attention_by_hand(q, k, v, is_causal):
     return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
 
 
-def batches(texts, length, vocabulary, prefetch):
-    """Random texts from the CPU's memory, without end; with `prefetch` copied while the GPU computes."""
+def batches(texts, length, vocabulary):
+    """Random texts from the CPU's memory, without end."""
     host = torch.randint(vocabulary, (8, texts, length + 1))
-    if prefetch:
-        return prefetched(itertools.cycle(host.pin_memory()))
-    return (one.clone().cuda() for one in itertools.cycle(host))
+    return (one.cuda() for one in itertools.cycle(host))
 
 
 def flops_of_token(width, layers, vocabulary, length, **_):
@@ -67,7 +63,7 @@ def matmul_rate(dtype, size=8192, times=10):
 
 
 def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=False, fused_optimizer=False,
-                    prefetch=False, compile=False, ranks=1, warmup=5, steps=15):
+                    compile=False, ranks=1, warmup=3, steps=8):
     """Tokens a second of all ranks, and the loss after the last step, of training a GPT of `shape`."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -76,10 +72,10 @@ def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=
     models.scaled_dot_product_attention = library if fused_attention else attention_by_hand
     try:
         net = models.GPT(**shape).cuda()
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=fused_optimizer, foreach=False)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=fused_optimizer or None)
         model = DistributedDataParallel(net, device_ids=[torch.cuda.current_device()]) if ranks > 1 else net
         model = torch.compile(model) if compile else model
-        given = batches(texts, shape["length"], shape["vocabulary"], prefetch)
+        given = batches(texts, shape["length"], shape["vocabulary"])
         for step in range(warmup + steps):
             if step == warmup:
                 if ranks > 1:
@@ -119,7 +115,7 @@ def ladder(shape, **how):
 
 @experiment(gpus=1)
 def gpu_ladder():
-    """Tokens a second and share of the measured matmul rate: a GPT's training, eight rungs, in both orders."""
+    """Tokens a second and share of the measured matmul rate: a GPT's training, seven rungs, in both orders."""
     return ladder(SHAPE)
 
 
