@@ -92,8 +92,9 @@ def files(folder):
 
 
 @pytest.mark.parametrize(("train", "count"), [(True, 1437), (False, 360)])
-def test_digits(train, count):
-    digits = Digits(train=train)
+def test_digits(train, count, tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))  # of no account to what ships with the course
+    digits = load("Digits", train=train)
     assert len(digits) == count and str(count) in repr(digits)
     assert digits.data.shape == (count, 8, 8) and digits.data.dtype == torch.uint8
     assert digits.data.min() == 0 and digits.data.max() == 255
@@ -118,11 +119,6 @@ def test_digits_as_tensors():
     assert images.min() == 0 and images.max() == 1 and labels.dtype == torch.int64
 
 
-def test_the_original_grey_levels_come_back():
-    values = sorted({round(byte * 16 / 255) for byte in Digits().data.unique().tolist()})
-    assert values == list(range(17)) and [(x * 255 + 8) // 16 for x in values] == Digits().data.unique().tolist()
-
-
 def test_torchvision_reads_the_shipped_files(datasets):
     read = datasets.mnist.read_image_file
     assert torch.equal(read(str(SHIPPED / "train-images-idx3-ubyte")), Digits().data)
@@ -132,21 +128,20 @@ def test_torchvision_reads_the_shipped_files(datasets):
 
 def test_digits_do_not_import_torchvision_or_pil():
     code = "import sys; from helpers.data import Digits; Digits().tensors(); "
-    code += "print({'torchvision', 'PIL'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "set()\n", done.stderr
+    code += "assert not {'torchvision', 'PIL'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"])
-def test_a_flipped_byte_in_the_digits_is_noticed(tmp_path, name):
+def test_a_flipped_byte_in_the_digits_is_noticed(tmp_path):
     shutil.copytree(SHIPPED, tmp_path / "digits")
     assert len(load("Digits", folder=tmp_path)) == 1437
-    content = bytearray((tmp_path / "digits" / name).read_bytes())
+    file = tmp_path / "digits" / "train-images-idx3-ubyte"
+    content = bytearray(file.read_bytes())
     content[-1] ^= 1
-    (tmp_path / "digits" / name).write_bytes(content)
+    file.write_bytes(content)
     with pytest.raises(DataError, match=r"damaged(?s:.*)git checkout"):
         Digits(tmp_path)
-    (tmp_path / "digits" / name).unlink()
+    file.unlink()
     with pytest.raises(DataError, match=r"Cannot read(?s:.*)git checkout"):
         Digits(tmp_path)
 
@@ -173,8 +168,6 @@ def test_download_then_read_without_network(site, tmp_path, monkeypatch, dataset
 def test_archives_already_there_need_no_network(site, tmp_path, monkeypatch, datasets):
     shutil.copytree(tmp_path / "site", tmp_path / "d" / "MNIST" / "raw")
     no_server(monkeypatch, datasets)
-    with pytest.raises(DataError, match="download=True"):
-        load("MNIST", folder=tmp_path / "d")
     assert len(load("MNIST", folder=tmp_path / "d", download=True)) == 6
 
 
@@ -201,15 +194,9 @@ def test_the_argument_goes_before_the_variable_before_the_project(site, tmp_path
     assert files(tmp_path / "variable") and not files(tmp_path / "project")
 
 
-def test_the_shipped_digits_do_not_depend_on_the_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
-    assert len(load("Digits", train=False)) == 360
-
-
-@pytest.mark.parametrize("name", ["mnist", "ImageNet", "", None])
-def test_an_unknown_name(name):
+def test_an_unknown_name():
     with pytest.raises(DataError, match="FashionMNIST"):
-        load(name)
+        load("mnist")
 
 
 def test_a_damaged_file_is_noticed_and_deleting_it_helps(site, tmp_path):

@@ -83,14 +83,3 @@ def test_calls_are_counted_and_still_made():
     assert len(torch_calls["stack"]) == 1 and torch_calls["cat"] == []
     with pytest.raises(AttributeError), counted_calls(Box, "take"):
         pass
-
-
-def test_ranks_meet_and_say_a_word():
-    def work():
-        import os
-
-        from helpers.instruments.waits import meet, starved
-
-        return meet(f"from {os.environ['RANK']}"), starved() >= 0
-
-    assert launch(work, nprocs=3, show=False).results == [(["from 0", "from 1", "from 2"], True)] * 3

@@ -127,11 +127,10 @@ def test_waiting_is_what_comes_before_the_last_rank_joins(tmp_path):
 
 
 def test_a_rank_that_had_left_before_the_other_came(tmp_path):
-    """Clocks or places that do not fit: nothing may get lost, or be counted as negative."""
+    """As the sender of a broadcast may: nothing may get lost, or be counted as negative."""
     early = read(written(tmp_path / "a.json", [("gloo:x", "user_annotation", 1, 0, 10)], rank=0))
     late = read(written(tmp_path / "b.json", [("gloo:x", "user_annotation", 1, 50, 10)], rank=1))
-    ranks = together(together([early, late]))
-    assert milli(ranks[0]) == {"compute": 0, "communication": 0, "waiting": 10, "other": 0}
+    assert milli(together([early, late])[0]) == {"compute": 0, "communication": 0, "waiting": 10, "other": 0}
 
 
 def test_one_clock_for_all_ranks(tmp_path):
@@ -195,6 +194,7 @@ def folder(tmp_path_factory):
 def test_a_real_run(folder):
     first, second = ranks = together([read(folder / f"{rank}.json") for rank in (1, 0)])
     assert [trace.rank for trace in ranks] == [0, 1]
+    assert read(folder / "0.json").events == read(folder / "0.json.gz").events
     for trace in ranks:
         seconds = trace.seconds()
         assert list(trace.steps) == [2, 3, 4] and seconds["compute"] > 0 and seconds["communication"] > 0
@@ -207,10 +207,6 @@ def test_a_real_run(folder):
     assert max(lost, key=lost.get) == (0, 1)
     # 6 layers of 0.25 MB, buckets of 0.5 MB: three collectives in each of three steps
     assert sum(event.kind == "communication" for event in second.events) == 9
-
-
-def test_packed_and_plain_files_say_the_same(folder):
-    assert read(folder / "0.json").events == read(folder / "0.json.gz").events
 
 
 def test_overlap_is_drawn_from_real_files(folder):
@@ -253,10 +249,7 @@ def test_ten_thousand_events_are_read_and_counted_quickly(tmp_path):
     ("", "breaks off, or is damaged"),
     ('[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]', "no trace of torch.profiler's"),
     ('{"schemaVersion": 1, "traceEvents": []}', "holds no events: nothing was recorded. Is `prof.step()` called"),
-    ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, '
-     '"tid": 1, "ts": 1, "dur": 2}]}', "holds no events"),
     ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1}]}', "is damaged"),
-    ('{"schemaVersion": 1, "traceEvents": [{"name": "[memory]", "args": [], "ts": 1}]}', "is damaged"),
 ])
 def test_no_trace(tmp_path, content, said):
     (tmp_path / "t.json").write_text(content)
@@ -265,15 +258,12 @@ def test_no_trace(tmp_path, content, said):
     assert said in str(caught.value) and str(caught.value).startswith("t.json")
 
 
-def test_truncated_and_binary_files(tmp_path, folder):
+def test_truncated_and_binary_files_and_none(tmp_path, folder):
     whole = (folder / "0.json.gz").read_bytes()
     for name, data in (("t.json.gz", whole[:-100]), ("t.json", gzip.decompress(whole)[:5000]),
                        ("t.png", b"\x89PNG\r\n\x1a\n\xff\xfe")):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(TraceError, match="breaks off, or is damaged"):
             read(tmp_path / name)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(TraceError, match=r"there is no file t.json: .*Is `prof.step\(\)` called"):
-        read(tmp_path / "t.json")
+    with pytest.raises(TraceError, match=r"there is no file none.json: .*Is `prof.step\(\)` called"):
+        read(tmp_path / "none.json")

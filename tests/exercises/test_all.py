@@ -11,13 +11,18 @@ from tests.conftest import ROOT
 
 EXERCISES = [exercise for module in modules().values() for exercise in exercises_of(module)]
 
+
+def called(exercise):
+    return f"{exercise.lesson}.{exercise.name}"
+
+
 pytestmark = pytest.mark.usefixtures("nothing_left")
-every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: f"{one.lesson}.{one.name}")
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=called)
 
 # What runs an answer in the same way is checked once in every test run; test_tables runs the answers of all exercises.
 KINDS = {type(one).__bases__: one for one in EXERCISES[::-1]}.values()
 every_kind = pytest.mark.parametrize("exercise", [
-    pytest.param(one, id=one.name, marks=[] if one in KINDS else [pytest.mark.long]) for one in EXERCISES])
+    pytest.param(one, id=called(one), marks=[] if one in KINDS else [pytest.mark.long]) for one in EXERCISES])
 
 
 def stub(exercise):

@@ -250,10 +250,8 @@ class Total(Table, InGroup):
         return {"total": total(number)}
 
     rules = (same("total", "look"),)
-    mistakes = (
-        ("all_reduce(total)", "get_rank()", "every rank adds"),
-        ("tensor(number)", "tensor(1)", "what it was given"),
-    )
+    mistakes = (("all_reduce(total)", "get_rank()", "every rank adds"),
+                ("tensor(number)", "tensor(1)", "what it was given"))
 
 
 def test_cases_and_ranks_stand_before_what_was_observed():

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.answers import side_by_side
-from tests.exercises.test_all import EXERCISES
+from tests.exercises.test_all import EXERCISES, called
 
 
 def kind(row):
@@ -14,15 +14,16 @@ def kind(row):
 
 ROWS = [(exercise, row) for exercise in EXERCISES for row in exercise.stops]
 FIRST = {kind(row): row for _, row in reversed(ROWS)}.values()
-STOPS = [pytest.param(exercise, row, id=f"{exercise.name}-{exercise.stops.index(row)}",
+STOPS = [pytest.param(exercise, row, id=f"{called(exercise)}-stop-{exercise.stops.index(row)}",
                       marks=[] if row in FIRST else [pytest.mark.long]) for exercise, row in ROWS]
-MISTAKES = [pytest.param(exercise, row, id=f"{exercise.name}-{number}", marks=pytest.mark.long)
+MISTAKES = [pytest.param(exercise, row, id=f"{called(exercise)}-{number}", marks=pytest.mark.long)
             for exercise in EXERCISES for number, row in enumerate(exercise.mistakes)]
 
 
 # A check of a slow exercise runs no mistakes; nor does every test run.
-TABLES = [pytest.param(one, () if one.slow else one.mistakes, id=one.name) for one in EXERCISES]
-SLOW = [pytest.param(one, one.mistakes, id=f"{one.name}-all", marks=pytest.mark.long) for one in EXERCISES if one.slow]
+TABLES = [pytest.param(one, () if one.slow else one.mistakes, id=called(one)) for one in EXERCISES]
+SLOW = [pytest.param(one, one.mistakes, id=f"{called(one)}-all", marks=pytest.mark.long)
+        for one in EXERCISES if one.slow]
 
 
 @pytest.mark.parametrize(("exercise", "mistakes"), TABLES + SLOW)
