@@ -28,10 +28,9 @@ from tests.conftest import ROOT, eventually
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")
 
-ENDLESS = """from pathlib import Path
-Path("endless.py").write_text('import time; print("I wait"); time.sleep(1000)')
-launch_panel("endless.py")"""
 LIVE = """import time
+from pathlib import Path
+
 from helpers import launch
 
 def work():
@@ -59,10 +58,10 @@ def page():
 
 @pytest.fixture(scope="module")
 def started(page, lab):
-    """The page with a notebook whose cells run: lesson 00's panel, one that never ends, the explorers, live lines."""
+    """The page with a notebook whose cells run: lesson 00's panel, the explorers, live lines, a question."""
     lesson = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
     panel, = (cell.source for cell in lesson.cells if "launch_panel(" in cell.source and cell.cell_type == "code")
-    write_notebook(lab, "all.ipynb", f"together = None\n{panel}", ENDLESS, *EXPLORERS.values(), LIVE, QUESTION)
+    write_notebook(lab, "all.ipynb", f"together = None\n{panel}", *EXPLORERS.values(), LIVE, QUESTION)
     open_and_start(page, lab, "all.ipynb")
     return page
 
@@ -108,17 +107,9 @@ def test_the_panel_of_lesson_00_launches_ranks(page, ran):
         page.screenshot(path=ROOT / "docs" / "launch_panel.png")
 
 
-def test_a_running_panel_can_be_stopped(ran):
-    panel = ran(1)
-    panel.locator("button:has(i.fa-play)").click()
-    panel.locator("pre:has-text('I wait')").first.wait_for(timeout=120_000)
-    panel.locator("button:has(i.fa-stop)").click()
-    panel.get_by_text("endless.py: stopped.").wait_for(timeout=120_000)
-
-
 def test_explorers_answer_the_keyboard(ran):
     """Every explorer: its first slider, box or button gets the focus and a key, and the picture changes."""
-    for number, name in enumerate(EXPLORERS, start=2):
+    for number, name in enumerate(EXPLORERS, start=1):
         cell = ran(number)
         picture = cell.locator(".widget-html-content img").first
         picture.wait_for(timeout=120_000)
@@ -134,9 +125,9 @@ def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_d
     assert eventually(lambda: "widget-view" in (lab.folder / "all.ipynb").read_text(), 30)
     page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
     open_notebook(page, lab, "all.ipynb")
-    for number in range(2, 2 + len(EXPLORERS)):
+    for number in range(1, 1 + len(EXPLORERS)):
         ran(number).locator(".jp-OutputArea-output img[alt]").first.wait_for(timeout=60_000)
-    question = ran(len(EXPLORERS) + 3)
+    question = ran(len(EXPLORERS) + 2)
     question.get_by_text("B) none").click()
     question.get_by_text("No. Look again.").wait_for()
     assert not page.get_by_text("Error displaying widget").count()

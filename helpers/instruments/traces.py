@@ -124,14 +124,6 @@ class Trace:
                 total[event.name] += end - begin
         return {name: us / 1e6 for name, us in sorted(total.items(), key=lambda item: -item[1])}
 
-    def busy(self, kind):
-        """[(begin_us, end_us)]: when something of this kind ran, on any thread; in order, without overlaps.
-
-        A rank waits only while it does nothing else: waiting beside compute or communication costs nothing, and is left
-        out.
-        """
-        return self._busy[kind]
-
     @cached_property
     def _busy(self):
         pieces = {kind: [] for kind in KINDS}
@@ -141,6 +133,14 @@ class Trace:
         busy = {kind: union(found) for kind, found in pieces.items()}
         busy[WAITING] = _without(busy[WAITING], union(busy[COMPUTE] + busy[COMMUNICATION]))
         return busy
+
+    def busy(self, kind):
+        """[(begin_us, end_us)]: when something of this kind ran, on any thread; in order, without overlaps.
+
+        A rank waits only while it does nothing else: waiting beside compute or communication costs nothing, and is left
+        out.
+        """
+        return self._busy[kind]
 
     def seconds(self):
         """{kind: seconds in which something of this kind ran}.
@@ -175,17 +175,14 @@ def read(path):
     if not (isinstance(content, dict) and "schemaVersion" in content and "traceEvents" in content):
         raise TraceError(f"{path.name} is JSON, but no trace of torch.profiler's: that is what "
                          "`prof.export_chrome_trace(path)` writes")
-    try:
-        entries = content["traceEvents"]
-        raw = [entry for entry in entries if entry.get("ph") == "X"]
-        on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
-        events = _nested([made for event in raw if (made := _event(event, on_gpu))])
-        memory = [(float(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
-                  if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
-        base = content.get("baseTimeNanoseconds", 0) / 1000
-        rank = content.get("distributedInfo", {}).get("rank")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"{path.name} is damaged ({error!r}). Record it again") from None
+    entries = content["traceEvents"]
+    raw = [entry for entry in entries if entry.get("ph") == "X"]
+    on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
+    events = _nested([made for event in raw if (made := _event(event, on_gpu))])
+    memory = [(float(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
+              if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
+    base = content.get("baseTimeNanoseconds", 0) / 1000
+    rank = content.get("distributedInfo", {}).get("rank")
     if all(event.mark for event in events):
         raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the end of "
                          "every step, inside the loop, and is at least one active step reached?")
@@ -201,7 +198,7 @@ def _content(path):
     except FileNotFoundError:
         raise TraceError(f"there is no file {path.name}: a profiler with a schedule writes one when its active steps "
                          "are over. Is `prof.step()` called at the end of every step, inside the loop?") from None
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+    except (OSError, EOFError, zlib.error, ValueError):
         raise TraceError(f"{path.name} breaks off, or is damaged: was the program ended while it wrote, or is the copy "
                          "not whole? Record or copy it again") from None
 
@@ -265,7 +262,7 @@ def together(traces):
     ranks = [trace.rank for trace in traces]
     if len(set(ranks)) < len(ranks):
         raise TraceError(f"these are traces of the ranks {', '.join(map(str, ranks))}: one of each rank is needed")
-    start = min((trace.start_us for trace in traces), default=0)
+    start = min(trace.start_us for trace in traces)
     traces = [_shifted(trace, trace.start_us - start) for trace in traces]
     transfers = [[event for event in trace.events if event.kind == COMMUNICATION] for trace in traces]
     counts = {len(events) for events in transfers}
