@@ -7,13 +7,11 @@ import nbformat
 import pytest
 import yaml
 
+from tests.conftest import LESSONS as NOTEBOOKS
 from tests.conftest import ROOT
 from tools.execute import minutes, store
 
-PAGES = ("README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md", "docs/installing.md", "docs/promises.md",
-         "docs/troubleshooting.md")
-README, CONTRIBUTING, _, INSTALLING, PROMISES, TROUBLE = ((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
 
 
 def table(heading, text=README):
