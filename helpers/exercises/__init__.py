@@ -5,7 +5,7 @@
     ex.my_share                    # the task
     ex.my_share.check(my_share)    # not attempted, not yet, or correct; also .hint() and .solution()
 
-Importing this package is cheap: no torch, and no process before the first check. `engine` tells how to write one more.
+Importing this package is cheap: no torch, and no process before the first check. `tables` tells how to write one more.
 """
 
 from helpers.exercises.catalogue import progress
