@@ -11,7 +11,9 @@ from tests.conftest import LESSONS as NOTEBOOKS
 from tests.conftest import ROOT
 from tools.execute import minutes, store
 
-README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md", "docs/installing.md", "docs/promises.md",
+         "docs/troubleshooting.md")
+README, CONTRIBUTING, _, INSTALLING, PROMISES, TROUBLE = ((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
 
 
 def table(heading, text=README):

@@ -399,28 +399,3 @@ def test_another_kernels_progress_is_kept(own_progress):
     own_progress.write_text(json.dumps(kept | {"c.d": kept["a.b"]}))
     journal.record("e.f", "not yet")
     assert sorted(json.loads(own_progress.read_text())) == ["a.b", "c.d", "e.f"]
-
-
-# ---------------------------------------------------------------------------------------------------------------- quiz
-
-
-def test_predict_does_not_give_the_answer_away():
-    quiz = predict("Is `1 < 2`?", {"yes & no": "It is <not> both.", "yes": "`1` is smaller."}, answer="yes")
-    assert repr(quiz) == "Predict: Is `1 < 2`?\n  A) yes & no\n  B) yes"
-    shown = quiz._repr_html_()
-    assert "<code>1 &lt; 2</code>" in shown and "yes &amp; no" in shown and "&lt;not&gt;" in shown
-    assert shown.count("<details") == shown.count("</details>") == 2 and " open" not in shown
-    first, second = shown.split("</details>")[:2]
-    assert "✘ No." in first and "✔ Yes." in second and "id=" not in shown
-
-
-@pytest.mark.parametrize("arguments, error", [
-    (("q", {"a": "x", "b": "y"}, "c"), ValueError),
-    (("q", {"a": "x"}, "a"), ValueError),
-    (("", {"a": "x", "b": "y"}, "a"), ValueError),
-    (("q", {"a": "", "b": "y"}, "a"), ValueError),
-    (("q", ["a", "b"], "a"), TypeError),
-])
-def test_predict_checks_its_arguments(arguments, error):
-    with pytest.raises(error):
-        predict(*arguments)
