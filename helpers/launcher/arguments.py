@@ -153,7 +153,7 @@ def _call(function, args, kwargs):
 def wants_a_rank(function):
     """Whether the function's first parameter is called as that which `mp.spawn` passes."""
     code = getattr(function, "__code__", None)
-    return code is not None and bool(_RANK_NAMES & set(code.co_varnames[:min(1, code.co_argcount)]))
+    return code is not None and code.co_argcount > 0 and code.co_varnames[0] in _RANK_NAMES
 
 
 def unsendable(function, args, kwargs=None):

@@ -1,7 +1,6 @@
 """What a rank asks the notebook while it runs: a line from the person (`input`, `breakpoint`), or a name of a cell.
 
-The rank leaves its question in a file and waits for the answer in another; the notebook looks for questions whenever
-it looks at the logs. A process that the rank has forked asks nothing: two cannot ask at once.
+The question is a file, the answer another. A process that the rank has forked asks nothing: two cannot ask at once.
 """
 
 import builtins

@@ -1,5 +1,6 @@
 """The files of one run, by which its ranks and the notebook tell each other things."""
 
+import time
 from pathlib import Path
 
 
@@ -16,6 +17,14 @@ class Files:
         self.question = folder / f"question-{rank}"
         self.answer = folder / f"answer-{rank}"
         self.torchs_failure = folder / f"error-{rank}.json"  # what torch's `@record` writes
+
+
+def until(holds, seconds, pause=0.001):
+    """Wait until `holds()`, but not for longer than that; return whether it does."""
+    end = time.monotonic() + seconds
+    while not (held := holds()) and time.monotonic() < end:
+        time.sleep(pause)
+    return held
 
 
 def write(path, content):

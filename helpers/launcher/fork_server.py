@@ -42,10 +42,10 @@ def main(descriptor, begin_of_folders):
     with contextlib.suppress(ConnectionError):  # the kernel has gone meanwhile
         kernel.send(json.dumps(failed).encode())
         _serve(kernel, kernels_pid, ranks, groups)
-    from helpers.launcher import processes
+    from helpers.launcher import files, processes
 
     processes.end_groups(groups, lambda: _tell_ends(ranks) or ranks)
-    processes.until(lambda: os.getppid() != kernels_pid, 2)  # its descriptors close a moment before it is gone
+    files.until(lambda: os.getppid() != kernels_pid, 2)  # its descriptors close a moment before it is gone
     if os.getppid() != kernels_pid:  # else it lives, and has only lost this server
         for folder in glob.glob(f"{glob.escape(begin_of_folders)}*"):
             shutil.rmtree(folder, ignore_errors=True)

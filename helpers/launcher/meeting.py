@@ -4,9 +4,10 @@ import collections
 import gc
 import os
 import sys
-import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
+
+from helpers.launcher.files import until
 
 _stores = []  # by which this rank has met others: groups keep the C++ half of a store alive, and not Python's
 
@@ -65,9 +66,7 @@ def quick_store(path, world_size):
 
     class QuickFileStore(Store):
         def wait(self, keys, timeout=None):
-            end = time.monotonic() + 0.05
-            while not file.check(keys) and time.monotonic() < end:
-                time.sleep(0.0002)
+            until(lambda: file.check(keys), 0.05, pause=0.0002)
             try:
                 file.wait(keys, timeout or self.timeout)
             except RuntimeError as error:
@@ -95,9 +94,7 @@ def _let_all_connect(where, rank, world_size, seconds=2.0):
     real error: 18 of 300 launches with six busy loops beside them.
     """
     Path(f"{where}-{rank}").touch()
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit and not all(os.path.exists(f"{where}-{other}") for other in range(world_size)):
-        time.sleep(0.0005)
+    until(lambda: all(os.path.exists(f"{where}-{other}") for other in range(world_size)), seconds, pause=0.0005)
 
 
 def stay_for_late_ranks(all_done, seconds=1.0):
@@ -106,9 +103,8 @@ def stay_for_late_ranks(all_done, seconds=1.0):
     Finding: without this, ranks that count what their connections have sent find one gone, 1 time in 3. Under torchrun
     a rank stays for the 0.2 s that Python needs to end.
     """
-    limit = time.monotonic() + seconds
-    while _stores and not all_done() and time.monotonic() < limit:
-        time.sleep(0.001)
+    if _stores:
+        until(all_done, seconds)
 
 
 def destroy_groups_safely():
@@ -127,21 +123,19 @@ def destroy_groups_safely():
     c10d = dist.distributed_c10d
     destroy, kept = c10d.destroy_process_group, []
 
+    def has_met_by_file(group):
+        """Whether the store of this group is one of ours. (To let go of a learner's own file:// removes the file.)"""
+        _, store = c10d._world.pg_map.get(group, (None, None))
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        return store in _stores
+
     def destroy_process_group(group=None):
         for thing in gc.get_objects():
             if issubclass(type(thing), DistributedDataParallel) and "process_group" in vars(thing):
                 attributes = vars(thing)
                 attributes["process_group"] = attributes.pop("process_group")
-        destroyed = c10d._world.pg_map if group is None else [group]
-        kept[:] = [one for one in destroyed if _has_met_by_file(c10d._world.pg_map, one)]
+        kept[:] = filter(has_met_by_file, list(c10d._world.pg_map) if group is None else [group])
         return destroy(group)
 
     c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
-
-
-def _has_met_by_file(stores, group):
-    """Whether the store of this group is one of ours. (To let go of a learner's own file:// removes the file.)"""
-    _, store = stores.get(group, (None, None))
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    return store in _stores

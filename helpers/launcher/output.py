@@ -6,14 +6,10 @@ import sys
 import time
 from collections import Counter, deque
 
-#: Lines of one rank that a notebook shows, and a tenth of what a terminal does; `run.logs` holds the rest.
-SHOWN_LINES = 50
-#: Characters of one line that are shown.
-SHOWN_WIDTH = 1000
-#: Bytes of one rank's output that `run.logs` keeps: its beginning and its end.
-KEPT_BYTES = 16 * 2**20
-#: Bytes read from one log at a time, so that a flood cannot fill the kernel's memory.
-_READ_BYTES = 2**20
+SHOWN_LINES = 50  #: of one rank that a notebook shows, and a tenth of what a terminal does; `run.logs` holds the rest
+SHOWN_WIDTH = 1000  #: characters of one line that are shown
+KEPT_BYTES = 16 * 2**20  #: of one rank's output that `run.logs` keeps: its beginning and its end
+_READ_BYTES = 2**20  #: read from one log at a time, so that a flood cannot fill the kernel's memory
 
 _CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|"  # the title of a window
                       r"\x1b\[[0-9;?]*[A-HJKSTfhlnsu]|"  # cursor movements; colours stay
@@ -39,8 +35,6 @@ def clip(line, width=SHOWN_WIDTH):
 
 def read_log(path):
     """All that one rank printed, as text: at most KEPT_BYTES of it, its middle left out if there is more."""
-    if not path.exists():
-        return ""
     with open(path, "rb") as file:
         raw, size = file.read(KEPT_BYTES), file.seek(0, 2)  # no more, though somebody may still write
         if size > KEPT_BYTES:
@@ -67,16 +61,11 @@ class Tail:
     """Reads what was added to a growing file since the last look. A line longer than `longest_line` loses its start."""
 
     def __init__(self, path, longest_line=_READ_BYTES):
-        self.path, self.longest_line = path, longest_line
-        self.file, self.rest = None, b""
-        self.position, self.end = 0, None
+        self.file, self.longest_line = open(path, "rb"), longest_line
+        self.rest, self.position, self.end = b"", 0, None
 
     def new_lines(self):
         """Whole lines that have appeared; the unfinished last one waits in `unfinished`."""
-        if self.file is None:
-            if not self.path.exists():
-                return []
-            self.file = open(self.path, "rb")
         more = self.file.read(_READ_BYTES if self.end is None else max(0, min(_READ_BYTES, self.end - self.position)))
         self.position += len(more)
         whole, newline, rest = (self.rest + more).rpartition(b"\n")
@@ -85,19 +74,14 @@ class Tail:
 
     def stop_growing(self, keep=None):
         """Take the file's present size for its end, whoever may still write; skip all but the last `keep` bytes."""
-        if self.file is not None:
-            self.end = os.fstat(self.file.fileno()).st_size
-            if keep is not None and self.end - self.position > keep:
-                self.rest, self.position = b"", self.file.seek(self.end - keep)
+        self.end = os.fstat(self.file.fileno()).st_size
+        if keep is not None and self.end - self.position > keep:
+            self.rest, self.position = b"", self.file.seek(self.end - keep)
 
     @property
     def unfinished(self):
         """The line that is being written, such as a progress bar."""
         return clean(self.rest.decode(errors="replace"))
-
-    def close(self):
-        if self.file is not None:
-            self.file.close()
 
 
 class Quiet:

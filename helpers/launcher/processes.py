@@ -11,7 +11,7 @@ from multiprocessing import connection
 
 from helpers.launcher import rank as rank_module
 from helpers.launcher import server
-from helpers.launcher.files import Files
+from helpers.launcher.files import Files, until
 
 #: Seconds that a process is given after SIGTERM, to save what it has.
 MOMENT = 3.0
@@ -153,13 +153,6 @@ def _is_a_group(pid):
     except OSError:  # none is left; on macOS, none but one whose end nobody has taken note of
         return False
     return True
-
-
-def until(holds, seconds):
-    """Wait until `holds()`, but not for longer than that."""
-    end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.001)
 
 
 @contextlib.contextmanager

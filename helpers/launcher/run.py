@@ -144,6 +144,9 @@ class _Watch:
     def __init__(self, ranks, display, on_report, grace, is_script):
         self.ranks, self.display, self.on_report = ranks, display, on_report
         self.grace, self.is_script = grace, is_script
+        for files in ranks.files:
+            files.log.touch()
+            files.reports.touch()
         self.tails = [output.Tail(files.log) for files in ranks.files]
         self.report_tails = [output.Tail(files.reports, longest_line=None) for files in ranks.files]
         self.reports = [[] for _ in ranks.files]
@@ -195,14 +198,13 @@ class _Watch:
 
     def answer(self):
         """Answer what the ranks ask; a person who thinks about it uses up no time."""
-        asking_ranks = [(rank, files) for rank, files in enumerate(self.ranks.files) if files.question.exists()]
-        if asking_ranks:
-            began = time.monotonic()
-            self.display.due = 0  # what has led to the question is to be seen at once
-            self.look()
-            for rank, files in asking_ranks:
+        for rank, files in enumerate(self.ranks.files):
+            if files.question.exists():
+                began = time.monotonic()
+                self.display.due = 0  # what has led to the question is to be seen at once
+                self.look()
                 asking.answer(rank, files)
-            self.asked += time.monotonic() - began
+                self.asked += time.monotonic() - began
 
     def finish(self):
         """Read the rest of the logs, leave them on display, and return them by rank."""
@@ -216,7 +218,7 @@ class _Watch:
                 pass
         finally:  # on_report is the learner's, and may raise
             for tail in (*self.tails, *self.report_tails):
-                tail.close()
+                tail.file.close()
             self.display.finish(logs)
         return logs
 

@@ -45,9 +45,7 @@ def packed(thing):
         return file.getvalue()
 
 
-def unpacked(content):
-    """What `packed` has made bytes of."""
-    return cloudpickle.loads(content)
+unpacked = cloudpickle.loads
 
 
 def _reduced(thing):
@@ -67,8 +65,7 @@ def _reduced(thing):
 
 
 def _refuse_what_torch_holds(thing):
-    import torch
-
+    torch = sys.modules["torch"]
     kind = type(thing)
     if kind is types.FunctionType and hasattr(thing, "_torchdynamo_orig_callable"):
         raise TypeError("torch.compile has made it; send the function itself, and compile it in the rank")
@@ -112,10 +109,7 @@ def _cached_property(function, name):
 
 
 def packed_call(function, args, kwargs):
-    """A call that a rank is to make, with what the session has set up for it, as bytes.
-
-    The path is packed apart, because a rank needs it to find what the rest is made of.
-    """
+    """A call, with what the session has set up for it, as bytes: first the path, by which a rank finds the rest."""
     return packed((sys.path, packed((function, args, kwargs, _loggers()))))
 
 

@@ -13,8 +13,8 @@ import uuid
 from multiprocessing import connection
 from pathlib import Path
 
-#: How ranks start: COURSE_START_METHOD, or a fork server where that is safe. On macOS, forking a process that holds
-#: Apple's frameworks can crash it; there, and on Windows, every rank is a new process that imports torch itself.
+#: How ranks start. On macOS, forking a process that holds Apple's frameworks can crash it; there, and on Windows,
+#: every rank is a new process that imports torch itself.
 START_METHOD = os.environ.get("COURSE_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
 
 #: What Python, torch and their libraries read once, at their start, begins with one of these. Where such a variable
@@ -128,8 +128,7 @@ def fork(folder, rank, environment):
 
 
 def run_folder():
-    """A new empty folder, which goes with the kernel, however that ends (but not by `kill -9` where ranks are spawned).
-    """
+    """A new empty folder, which goes with the kernel, however it ends (where ranks are spawned: but by `kill -9`)."""
     return Path(tempfile.mkdtemp(prefix=os.path.basename(_begin_of_folders())))
 
 
