@@ -1,5 +1,6 @@
 """What `launch` is given: refused with advice before anything starts, or made into work that can be sent."""
 
+import contextlib
 import difflib
 import inspect
 import itertools
@@ -34,13 +35,9 @@ def refuse_inside_a_rank():
 
 def checked_nprocs(nprocs, gpus):
     """`nprocs` as an int: at least 1, not more than this machine can sensibly run, with as many GPUs as are here."""
-    try:
-        if isinstance(nprocs, bool):
-            raise TypeError
-        nprocs = operator.index(nprocs)
-    except TypeError:
-        raise TypeError(f"nprocs, the number of ranks, must be a whole number such as 2, not {nprocs!r}") from None
-    cores = os.cpu_count() or 1
+    if isinstance(nprocs, bool) or not hasattr(nprocs, "__index__"):
+        raise TypeError(f"nprocs, the number of ranks, must be a whole number such as 2, not {nprocs!r}")
+    nprocs, cores = operator.index(nprocs), os.cpu_count() or 1
     most = max(64, 4 * cores)
     if nprocs < 1:
         raise ValueError(f"nprocs={nprocs}: at least one rank is needed, for example nprocs=2")
@@ -58,10 +55,8 @@ def checked_nprocs(nprocs, gpus):
 
 def checked_timeout(timeout):
     """`timeout` as seconds, above zero and not endless."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout must be a number of seconds such as 60, not {timeout!r}")
-    if not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"timeout={timeout}: give the seconds after which a hanging run is ended, for example 60")
+    if not (isinstance(timeout, int | float) and timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"timeout={timeout!r}: give the seconds after which a hanging run is ended, for example 60")
     return timeout
 
 
@@ -127,20 +122,19 @@ def _word(arg):
 
 
 def _call(function, args, kwargs):
-    name = getattr(function, "__name__", repr(function))
+    name, signature = getattr(function, "__name__", repr(function)), None
     if not isinstance(kwargs, dict):
         raise TypeError(f'kwargs must be a dict, for example kwargs={{"lr": 0.1}}, not {kwargs!r:.60}')
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name}() is async or a generator: calling it runs nothing; launch an ordinary function")
     try:
-        inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+        with contextlib.suppress(ValueError):  # a builtin without a signature
+            signature = inspect.signature(function, follow_wrapped=False)
+            signature.bind(*args, **kwargs)
     except TypeError as error:
-        signature = f"{name}{inspect.signature(function, follow_wrapped=False)}"
         note = f". ({NO_RANK}.)" if wants_a_rank(function) else ""
-        raise TypeError(f"{signature} cannot be called with args={args!r:.200} and kwargs={kwargs!r:.200}: "
+        raise TypeError(f"{name}{signature} cannot be called with args={args!r:.200} and kwargs={kwargs!r:.200}: "
                         f"{error}{note}") from None
-    except ValueError:
-        pass  # a builtin without a signature
     try:
         return sending.packed_call(function, args, kwargs)
     except Exception as error:

@@ -16,10 +16,8 @@ def meet_by_file(path):
     """Let `init_process_group()` meet the other ranks through files at `path`, not at MASTER_ADDR:MASTER_PORT.
 
     Finding: the TCPStore behind `env://` listens on every interface, and looks up its peer's name in reverse DNS,
-    which cost 5 s in 7 of 100 launches (pytorch/pytorch#159007). A FileStore opens no port: 0 of 200.
-
-    A process that has been given another address meets there, as it would under torchrun. Each group gets a file of
-    its own: a store that was used before hands out the addresses of the group before.
+    which cost 5 s in 7 of 100 launches (pytorch/pytorch#159007). A FileStore opens no port: 0 of 200. Each group gets
+    one of its own: a store that was used before hands out the addresses of the group before.
     """
     import torch.distributed as dist
     from torch.cuda import device_count
@@ -33,7 +31,7 @@ def meet_by_file(path):
     meetings = collections.Counter()  # by the number of ranks that meet: some may have met without the others before
 
     def by_file(url, timeout=dist.constants.default_pg_timeout, **options):
-        if address() != ours:
+        if address() != ours:  # which this process has been given: it meets there, as it would under torchrun
             yield from over_network(url, timeout=timeout, **options)
             return
         # init_process_group(rank=…, world_size=…) puts its arguments into the URL.
@@ -90,8 +88,7 @@ def _let_all_connect(where, rank, world_size, seconds=2.0):
     """Wait, but not for long, until all ranks have formed the group.
 
     Finding: `init_process_group` returns as soon as this rank's own connections stand. A rank that ends right after it
-    takes them along, and a slower one fails with "Gloo connectFullMesh failed … Connection closed by peer" beside the
-    real error: 18 of 300 launches with six busy loops beside them.
+    takes them along, and a slower one fails with "Gloo connectFullMesh failed": 18 of 300 launches on a busy machine.
     """
     Path(f"{where}-{rank}").touch()
     until(lambda: all(os.path.exists(f"{where}-{other}") for other in range(world_size)), seconds, pause=0.0005)

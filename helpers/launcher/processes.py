@@ -32,10 +32,6 @@ class Forked:
             self.exitcode = int(self.connection.recv(64) or -signal.SIGKILL)  # with the server, which had to tell
         return self.exitcode
 
-    def kill(self):
-        with contextlib.suppress(ProcessLookupError):  # it has ended, and the server is about to say so
-            os.kill(self.pid, signal.SIGKILL)
-
     def close(self):
         self.connection.close()
         self.server.forget(self.pid)
@@ -102,7 +98,7 @@ class Processes:
         """End every rank, and every process that a rank has left behind; free what was held for them."""
         end_groups([process.pid for process in self.processes], self._running)
         for process in self.processes:
-            if process.poll() is None:  # on Windows, where there are no groups
+            if process.poll() is None and not hasattr(os, "killpg"):  # Windows has no groups
                 process.kill()
             until(lambda process=process: process.poll() is not None, 10)  # one that waits for a broken disk stays
             process.close()
@@ -123,10 +119,7 @@ def end_groups(pids, running):
     All are asked first, and given a moment to save what they have. A rank is killed before its group, because in the
     group is the resource tracker of multiprocessing, which frees the shared memory of a rank that is gone.
 
-    Args:
-        pids: The leaders, which may have ended.
-        running: Takes note of leaders that have ended, and returns those that have not. Only of these can the number
-            not be another process's by now.
+    `running()` takes note of leaders that have ended, and returns those whose numbers cannot be another process's yet.
     """
     def nothing_is_left():
         return not running() and not any(map(_is_a_group, pids))

@@ -70,8 +70,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
     Raises:
         RankError: A rank raised, died or left early, or the time was up. The other ranks have been ended.
         KeyboardInterrupt: The cell was interrupted, or `stop` was set. All ranks have been ended.
-        TypeError, ValueError, FileNotFoundError, SyntaxError, RuntimeError, OSError: Refused before anything started;
-            the message says what to do instead.
+        TypeError, ValueError, OSError, SyntaxError, RuntimeError: Refused before anything started; with advice.
     """
     began = time.monotonic()
     arguments.refuse_inside_a_rank()
@@ -88,7 +87,9 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
                        "environment": rank_environment(environment, nprocs, folder)}
         with _advice_on_disk():
             (folder / "work").write_bytes(pickle.dumps(work_of_all))
-        watch = _Watch(ranks, _display(show), on_report, grace, is_script="script" in packed)
+        kind = output.Quiet if not show else output.Notebook if output.in_a_notebook() else output.Terminal
+        display = show if hasattr(show, "finish") else kind()
+        watch = _Watch(ranks, display, on_report, grace, is_script="script" in packed)
         try:
             with interrupts_held():
                 ranks.start()
@@ -128,14 +129,6 @@ def rank_environment(environment, nprocs, folder):
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
     return {name: str(value) for name, value in {**defaults, **environment, **everything}.items()}
-
-
-def _display(show):
-    if hasattr(show, "finish"):
-        return show
-    if not show:
-        return output.Quiet()
-    return output.Notebook() if output.in_a_notebook() else output.Terminal()
 
 
 class _Watch:
@@ -179,9 +172,9 @@ class _Watch:
             errors.failure_of(rank, self.ranks.files[rank], code, self.is_script) for rank, code in enumerate(codes))))
 
     def _patience(self, failures, codes):
-        """Seconds to go on waiting once a rank has failed."""
+        """Seconds to go on waiting once a rank has failed: its threads and exit functions may have something to do."""
         if all(codes[failure.rank] is None for failure in failures):
-            return END_WAIT  # its threads and exit functions may have something to do
+            return END_WAIT
         return ROOT_WAIT if failures[0].is_consequence else max(self.grace, PEERS_WAIT)
 
     def look(self):
@@ -252,10 +245,9 @@ def _message(failures, nprocs, results):
         waits = [f.message.partition(": ")[2] for f in failures]
         message = "\n".join([first.message, *(f"and {wait}" for wait in waits[1:])])
         places = {wait.partition(" at ")[2] for wait in waits}
-        if len(failures) == nprocs > 1 and len(places) == 1 and places != {""}:
-            message += ("\nAll ranks are at the same line: if it is a collective, have their tensors the same shape "
-                        "and dtype?")
-        return message
+        same = len(failures) == nprocs > 1 and len(places) == 1 and places != {""}
+        return message + same * ("\nAll ranks are at the same line: if it is a collective, have their tensors the same "
+                                 "shape and dtype?")
     message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
     if first.is_consequence and results:
         message += (f"\nRank {min(results)} had finished by then: does every rank call the same collectives, "

@@ -157,8 +157,7 @@ def _set_up_logging(loggers):
 def trust_no_older_bytecode():
     """Have imports take no bytecode that is older than its source.
 
-    Finding: Python holds the source's time in whole seconds, and its size, against those in the bytecode. Launches are
-    so quick that a module can be edited and launched twice within a second, and `LR = 0.5` is as long as `LR = 0.1`.
+    Finding: Python compares whole seconds, and sizes. A module can be edited and launched twice within a second.
     """
     path_stats = SourceFileLoader.path_stats
 

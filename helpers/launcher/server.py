@@ -103,11 +103,7 @@ def start(environment=None):
 
 
 def wait_until_ready(environment=None, seconds=120):
-    """Return a fork server for this environment that has imported torch; None where ranks are spawned.
-
-    Raises:
-        RuntimeError: there is none, with advice.
-    """
+    """Return a fork server for this environment that has imported torch (else RuntimeError); None to spawn ranks."""
     if START_METHOD != "forkserver":
         return None
     with _lock:
