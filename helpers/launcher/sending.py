@@ -45,7 +45,9 @@ def packed(thing):
         return file.getvalue()
 
 
-unpacked = cloudpickle.loads
+def unpacked(content):
+    """What `packed` has made bytes of."""
+    return cloudpickle.loads(content)
 
 
 def _reduced(thing):
