@@ -45,11 +45,16 @@ _known = set()  # storages that are counted
 _random = {}  # device index -> state of its generator
 
 
+def _visible():
+    """How many GPUs CUDA_VISIBLE_DEVICES leaves. (In a rank, it may say something else than in the fork server.)"""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return _count if visible is None else len([entry for entry in visible.split(",") if entry.strip().isdigit()])
+
+
 def install(count):
     """Have `count` GPUs in this process, in its threads, and in what is forked from it."""
     global _count
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    _count = count if visible is None else len([entry for entry in visible.split(",") if entry.strip().isdigit()])
+    _count = count
     OnCPU().__enter__()
     bootstrap = threading.Thread._bootstrap_inner
 
@@ -121,7 +126,7 @@ def meant(device):
         return None
     initialise()
     index = _current() if device.index is None else device.index
-    if index >= _count:
+    if index >= _visible():
         raise RuntimeError("CUDA error: invalid device ordinal (stand-in)")
     return torch.device("cuda", index)
 
@@ -432,7 +437,7 @@ def _reset_peak(device=None):
 
 def _seed_all(seed):
     _random.clear()
-    for index in range(_count):
+    for index in range(_visible()):
         generator = torch.Generator().manual_seed((seed + 7919 * (index + 1)) % 2**63)
         _random[index] = generator.get_state()
 
@@ -443,7 +448,7 @@ def _dump_snapshot(file="dump_snapshot.pickle", **_):
 
 
 def _snapshot(*_, **__):
-    return {"segments": [], "device_traces": [[] for _ in range(_count)]}
+    return {"segments": [], "device_traces": [[] for _ in range(_visible())]}
 
 
 def _rng_state(device="cuda"):
@@ -459,7 +464,7 @@ def _replace_cuda():
     current_stream = functools.lru_cache(maxsize=None)(lambda index: Stream(index))
     held = lambda device=None: _memory.get(_index(device), [0, 0])  # noqa: E731
     replaced = {
-        "is_available": lambda: _count > 0, "device_count": lambda: _count,
+        "is_available": lambda: _visible() > 0, "device_count": lambda: _visible(),
         "is_initialized": lambda: _owner == os.getpid(), "init": initialise, "_lazy_init": initialise,
         "_lazy_call": _nothing, "_is_in_bad_fork": lambda: _owner not in (None, os.getpid()),
         "current_device": lambda: _index(), "set_device": _set_device, "device": Device, "_DeviceGuard": Device,
@@ -471,7 +476,7 @@ def _replace_cuda():
         "default_stream": lambda device=None: current_stream(_index(device)), "set_stream": _nothing,
         "is_current_stream_capturing": lambda: False,
         "manual_seed": lambda seed: _seed_all(int(seed)), "manual_seed_all": lambda seed: _seed_all(int(seed)),
-        "get_rng_state": _rng_state, "get_rng_state_all": lambda: [_rng_state(i) for i in range(_count)],
+        "get_rng_state": _rng_state, "get_rng_state_all": lambda: [_rng_state(i) for i in range(_visible())],
         "set_rng_state": lambda state, device="cuda": _random.update({_index(device): state}),
         "set_rng_state_all": lambda states: _random.update(enumerate(states)),
     }
