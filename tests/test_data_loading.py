@@ -208,6 +208,8 @@ def test_reading_a_list_grows_a_worker_and_reading_an_array_does_not():
 @pytest.mark.usefixtures("nothing_left")
 def test_a_full_shm_is_named():
     _, logs = rows_of("full_shm.py")
+    if "not allowed" in logs[0]:
+        pytest.skip("no file system can be mounted here")
     assert "stacks samples: RuntimeError: unable to allocate shared memory(shm)" in logs[0]
     assert "batches: RuntimeError: DataLoader timed out" in logs[0]
-    assert "a worker printed: RuntimeError: unable" in logs[0]
+    assert "a worker printed: RuntimeError: unable to allocate" in logs[0]

@@ -13,14 +13,13 @@ import warnings
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-# What it said where it was allowed to mount a file system, for where it is not.
+#: What it said where it was allowed to mount a file system, for where it is not.
 SEEN = """not allowed here; elsewhere it printed:
 the loader stacks samples: RuntimeError: unable to allocate shared memory(shm) for file </torch_…>: \
 No space left on device (28)
-the dataset returns batches: RuntimeError: DataLoader timed out after 3 seconds
-a worker printed: RuntimeError: unable to allocate shared memory(shm) for file </torch_…>: \
-No space left on device (28)
-"""
+the dataset returns batches: RuntimeError: DataLoader timed out after 5 seconds
+  a worker printed: RuntimeError: unable to allocate shared memory(shm) for file </torch_…>: \
+No space left on device (28)"""
 
 
 class Images(Dataset):
@@ -34,38 +33,34 @@ class Images(Dataset):
         return torch.zeros(self.shape)
 
 
-def load():
-    how = {"num_workers": 4, "timeout": 3, "multiprocessing_context": "fork"}
-    loaders = {"the loader stacks samples": DataLoader(Images(3, 224, 224), batch_size=64, **how),
-               "the dataset returns batches": DataLoader(Images(64, 3, 224, 224), batch_size=None, **how)}
-    for what, loader in loaders.items():
-        try:
-            for _ in loader:
-                time.sleep(0.1)
-        except RuntimeError as error:
-            last = str(error).strip().splitlines()[-1].removeprefix("RuntimeError: ")
-            print(f"{what}: RuntimeError: {last}", flush=True)
+def load(who):
+    how = {"num_workers": 4, "timeout": 5, "multiprocessing_context": "fork"}
+    if who == "the loader stacks samples":
+        loader = DataLoader(Images(3, 224, 224), batch_size=64, **how)
+    else:
+        loader = DataLoader(Images(64, 3, 224, 224), batch_size=None, **how)
+    try:
+        for _ in loader:
+            time.sleep(0.1)
+    except RuntimeError as error:
+        last = str(error).strip().splitlines()[-1].removeprefix("RuntimeError: ")
+        print(f"{who}: RuntimeError: {last}")
 
 
-def in_a_small_shm():
-    """Run this script again, in a place where /dev/shm has 64 MB; return what it printed."""
+def in_a_small_shm(who):
+    """Run this script again, in a place where /dev/shm has 64 MB; return what it and its workers printed."""
     mount = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
-    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
-    command += [sys.executable, __file__, "load"]
-    done = subprocess.run(command, capture_output=True, text=True) if shutil.which("unshare") else None
-    if not done or not done.stdout:
-        return SEEN
-    workers = set(re.findall("^RuntimeError: .*shm.*", without_numbers(done.stderr), re.MULTILINE))
-    return without_numbers(done.stdout) + "".join(f"a worker printed: {line}\n" for line in workers)
-
-
-def without_numbers(text):
-    return re.sub(r"\d+_\d+_\d+", "…", text)
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", sys.executable, __file__, who]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = [done.stdout.strip(), *re.findall("^RuntimeError: .*shm.*", done.stderr, re.MULTILINE)[:1]]
+    return re.sub(r"\d+_\d+_\d+", "…", "\n  a worker printed: ".join(said)) if said[0] else ""
 
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores
-    if sys.argv[1:] == ["load"]:
-        load()
+    if sys.argv[1:]:
+        load(sys.argv[1])
     else:
-        print(in_a_small_shm(), end="")
+        ways = "the loader stacks samples", "the dataset returns batches"
+        said = [in_a_small_shm(who) for who in ways] if shutil.which("unshare") else [""]
+        print("\n".join(said) if all(said) else SEEN)

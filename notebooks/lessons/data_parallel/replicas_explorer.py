@@ -191,7 +191,7 @@ def data_parallel_explorer():
         "link": buttons("link", LINKS),
     }
     figure = Figure(figsize=(9.6, 5.6), layout="none")
-    above, below = figure.add_axes((0.1, 0.65, 0.7, 0.25)), figure.add_axes((0.1, 0.19, 0.7, 0.25))
+    above, below = figure.add_axes((0.1, 0.65, 0.675, 0.25)), figure.add_axes((0.1, 0.19, 0.675, 0.25))
     figure.text(0.01, 0.015, ASSUMED, fontsize=11)
 
     def redraw(n_devices, batch, parameters, output, uses, link):
