@@ -63,20 +63,19 @@ def read_by_nobody(mine, wanted, case):
 
 class ExactAccuracy(Table, InGroup):
     title = "The exact accuracy, by all ranks together"
-    task = ("Return the accuracy of `model` on the whole `dataset`, a number from 0 to 1, the same in every "
-            "rank. `dataset[i]` is an image and its label; the model returns one score per class and is in "
-            "eval mode. Each rank looks at its own share only, no more than an N-th, rounded up. Every "
-            "sample counts exactly once, also where there are fewer samples than ranks.")
+    task = ("Return the accuracy of `model` on the whole `dataset`: a number from 0 to 1, the same in every "
+            "rank. `dataset[i]` is an image and its label. The model returns one score per class and is in "
+            "eval mode. Each rank reads only its own share, at most an N-th of the samples, rounded up. "
+            "Every sample counts exactly once, also if there are fewer samples than ranks.")
     hints = (
-        "`range(rank, len(dataset), world_size)` has no padding. `torch.utils.data.Subset` takes it.",
-        "Do not average averages: count right answers and samples, add up both over all ranks with one "
-        "`all_reduce`, and divide at the end. A rank without samples brings two zeros, but it comes.",
+        "`range(rank, len(dataset), world_size)` repeats nothing. `torch.utils.data.Subset` takes it.",
+        "Do not average averages. Count right answers and samples, add up both over all ranks with one "
+        "`all_reduce`, and divide at the end. A rank without samples adds two zeros, but it calls "
+        "`all_reduce`, too.",
     )
-    explanation = ("Two sums and one division. The rank with no samples takes part in the `all_reduce` like "
-                   "the others; and no sampler that pads is involved.")
-    why = ("a DistributedSampler pads, so that all ranks train equally many steps. In an evaluation that "
-           "counts some samples twice, and the accuracy then depends on the number of GPUs. Papers have been "
-           "compared on less.")
+    explanation = "There are two sums and one division. A rank without samples calls `all_reduce`, too."
+    why = ("A DistributedSampler repeats samples, so that all ranks train equally many steps. In a test some "
+           "samples then count twice, and the accuracy depends on the number of GPUs.")
     world_sizes = (2, 4)
     cases = {"11 samples": (11, "float32"), "3 samples": (3, "float32"),
              "1001 samples in bfloat16": (1001, "bfloat16")}
@@ -109,9 +108,9 @@ class ExactAccuracy(Table, InGroup):
         nothing("calls in train mode", "`model.train()`: leave the model as it is", "eval mode, as it was"),
         holds(more_than_its_share, "which indices this rank looks at"),
         holds(read_by_nobody, "the remainder, where the number of ranks does not divide the samples, or a "
-              "batch's size a share; and do all ranks share out the same order?"),
+                              "batch's size a share; and do all ranks share out the same order?"),
         same("accuracy", "what is added up over the ranks, in which dtype, and what is divided by what? Is "
-             "it rounded? Does a sampler repeat samples? And it is one number in every rank", within=1e-6),
+                         "it rounded? Does a sampler repeat samples? And it is one number in every rank", within=1e-6),
     )
     mistakes = (
         ("mine, batch_size=64", f"dataset, sampler={SAMPLER}(dataset)", REPEATS),
@@ -129,12 +128,16 @@ class ExactAccuracy(Table, InGroup):
               "does every rank come to the collective, one without samples, too?"),)
 
 
-CRASH = ("`os.replace` replaces and removes in one step. Before it, write to another name in the same folder, to the "
-         "end: after an error on the way (a full disk), half of it is there")
+CRASH = ("`os.replace` replaces and removes in one step. Before it, write to another name in the same "
+         "folder, to the end: after an error on the way (a full disk), half of it is there")
 WHAT = "what you write, all of it, under which name, and whether it is finished (a thread may not be)"
-WHO = "who writes? On a shared disk, ranks would write over each other"
-WAITS = "who waits for whom, and when? To `sleep` is to guess"
-WRITES = "        torch.save(state, f\"{path}.unfinished\")\n"
+WHO = "which rank writes? On a shared disk, ranks would write over each other"
+WAITS = "which rank waits for which, and when? `sleep` is only a guess"
+WRITES = """        with open(f"{path}.unfinished", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+"""
 RENAMES = "        os.replace(f\"{path}.unfinished\", path)\n"
 _folders = itertools.count()
 
@@ -163,20 +166,20 @@ def missing(rank):
 class SaveSnapshot(Table, Saving):
     title = "A snapshot that survives a crash"
     task = ("Every rank calls `save_snapshot(state, path)`. Rank 0 alone writes `state` with `torch.save`, "
-            "so that `torch.load(path)` reads it. Nobody returns before the file is there. And if rank 0 "
-            "dies **while** it saves, at whatever moment, or the disk is full, `path` still holds the whole "
-            "snapshot from before, or the whole new one.")
+            "so that `torch.load(path)` reads it. No rank returns before the file is there. If rank 0 dies "
+            "**while** it saves, at whatever moment, or if the disk is full, `path` still holds the whole "
+            "old snapshot or the whole new one.")
     hints = (
-        "Write to another name in the same folder first, then `os.replace(that, path)`: it is all or "
+        "Write to another name in the same folder first, then call `os.replace(that, path)`, which is all or "
         "nothing.",
-        "`dist.barrier()` makes the others wait for rank 0. It has to be called by all ranks: not inside the "
-        "`if`.",
+        "`dist.barrier()` makes the other ranks wait for rank 0. All ranks have to call it, so it must not "
+        "stand inside the `if`.",
     )
-    explanation = ("`os.replace` exchanges the file in one step; a crash before it leaves the old one, a "
-                   "crash after it the new one. The barrier stands outside the `if`, so that every rank "
-                   "comes to it.")
-    why = ("machines are preempted at any moment, and a job that saves often is likely to be caught while it "
-           "does. Half a snapshot under the right name costs all of the training that came before it.")
+    explanation = ("`os.replace` exchanges the file in one step: a crash before it leaves the old file, a "
+                   "crash after it leaves the new one. `fsync` makes sure that the bytes are on the disk "
+                   "before that. The barrier stands outside the `if`, so that every rank calls it.")
+    why = ("Machines are taken away at any moment, and a job that saves often is likely to be saving at that "
+           "moment. Half a snapshot under the right name costs the whole training before it.")
     cases = {"rank 0 stopped while it saved": True, "saved twice": False}
     patience, timeout = 5, 20
     slow = True
@@ -188,7 +191,10 @@ class SaveSnapshot(Table, Saving):
         import torch.distributed as dist
 
         if dist.get_rank() == 0:
-            torch.save(state, f"{path}.unfinished")
+            with open(f"{path}.unfinished", "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(f"{path}.unfinished", path)
         dist.barrier()
 
@@ -223,9 +229,9 @@ class SaveSnapshot(Table, Saving):
               "which ranks come to the barrier, and which do not?"),)
 
 
-KEEPS = ("which ranks load, into what, and all of it? `strict=False`, or an `except` for every error, hides names that "
-         "do not fit")
-EVERY_RANK = "every rank has to load: DDP sends the weights round when it is made, and never again"
+KEEPS = ("which ranks load, into what, and all of it? `strict=False`, or an `except` for every error, hides "
+         "names that do not fit")
+EVERY_RANK = "every rank has to load, because DDP broadcasts the weights only when it is made"
 LOADS_MODEL = "    model.module.load_state_dict(snapshot[\"model\"])\n"
 LOADS_OPTIMIZER = "    optimizer.load_state_dict(snapshot[\"optimizer\"])\n"
 PARAMETERS_ONLY = """    for name, parameter in model.module.named_parameters():
@@ -267,18 +273,18 @@ def has_what_it_had(mine, wanted, case):
 class Resume(Table, InGroup):
     title = "Resume"
     task = ("Every rank calls `resume(path, model, optimizer)` before it trains. `model` is a DDP model. The "
-            "snapshot at `path` is a dict: `\"model\"`, the state dict of the plain model; `\"optimizer\"`, "
-            "the optimizer's; `\"epoch\"`, the last epoch that was finished. Load it and return the number "
-            "of the epoch to go on with. If there is no snapshot, change nothing and return 0.")
+            "snapshot at `path` is a dict: `\"model\"` is the state dict of the plain model, `\"optimizer\"` "
+            "the optimizer's, and `\"epoch\"` the last epoch that was finished. Load it and return the "
+            "number of the next epoch. If there is no snapshot, change nothing and return 0.")
     hints = (
         "The plain model inside a DDP model is `model.module`. Its state dict has no `module.` in its names.",
-        "DDP broadcasts the weights when it is made, and never again: every rank has to load. After epoch 2 "
-        "comes 3.",
+        "DDP broadcasts the weights only when it is made, so every rank has to load. After epoch 2 comes "
+        "epoch 3.",
     )
-    explanation = ("Every rank reads the file, so that all hold the same weights and the same momentum. The "
-                   "optimizer's state belongs to the training as much as the weights do.")
-    why = ("a job that was restarted and begins at epoch 0 looks healthy; it has only forgotten everything. "
-           "One that forgets the momentum, or loads in rank 0 only, looks healthier still.")
+    explanation = ("Every rank reads the file, so all ranks hold the same weights and the same momentum. The "
+                   "optimizer's state is a part of the training, as the weights are.")
+    why = ("A job that begins again at epoch 0 looks healthy, although it has lost everything. A job that "
+           "loses the momentum, or loads in rank 0 only, looks healthy, too.")
     cases = {"epoch 2 is finished": 2, "epoch 0 is finished": 0, "there is no snapshot": None}
 
     def answer(path, model, optimizer):
@@ -312,10 +318,11 @@ class Resume(Table, InGroup):
     rules = (
         each(has_what_it_had, KEEPS),
         same("loaded", "what is changed, and by which line?", within=1e-9),
-        same("there is a snapshot", "who writes? The next start would take it for that of a trained model"),
+        same("there is a snapshot", "which line writes a file? The next start would take it for the snapshot "
+                                    "of a trained model"),
         same("returned", "the lines with `return`"),
         same("after the next step", "the optimizer and DDP hold on to the parameters that were there: copy "
-             "into these, as `load_state_dict` does without `assign`", within=1e-9),
+                                    "into these, as `load_state_dict` does without `assign`", within=1e-9),
     )
     mistakes = (
         ((("model.module.load", "model.load"), ("[\"model\"])", "[\"model\"], strict=False)")),
@@ -325,7 +332,7 @@ class Resume(Table, InGroup):
         (LOADS_MODEL, PARAMETERS_ONLY, "BatchNorm's buffers are no parameters: load them, too"),
         ("[\"model\"])", "[\"model\"], assign=True)",
          "`assign` puts new parameters into the model, and the optimizer and DDP go on with the old ones"),
-        (" + 1", "", "the epoch that was finished would be trained again: the next one comes"),
+        (" + 1", "", "this would train the finished epoch again: return the next one"),
         ("snapshot[\"epoch\"] + 1", "snapshot[\"epoch\"] and snapshot[\"epoch\"] + 1",
          "epoch 0 may be finished: 0 does not mean that there is no snapshot"),
     )
@@ -353,19 +360,20 @@ def stopped_elsewhere(mine, wanted, case):
 
 class TrainUntil(Table, InGroup):
     title = "Hunt: the early stop that never ends"
-    task = ("Train until it is good enough: call `step(batch)`, which returns **this rank's** loss, for one "
-            "batch after the other, until the **mean** of all ranks' losses is below `limit`, or the batches "
-            "are used up. Return the number of steps made. In `step` the ranks average their gradients, so "
-            "all must make equally many.")
+    task = ("Train until the loss is low enough. Call `step(batch)` for one batch after the other; it "
+            "returns **this rank's** loss. Stop when the **mean** of all ranks' losses is below `limit`, or "
+            "when there are no more batches. Return the number of steps. In `step` the ranks average their "
+            "gradients, so all ranks must make equally many steps.")
     hints = (
-        "Rank 0 stops when its own loss is small. Rank 1 then waits in its next step. For whom?",
-        "A decision that all ranks have to make alike must be made from the same number: average the losses "
-        "with `dist.all_reduce`, in every step, in every rank, and let everybody compare that mean.",
+        "Rank 0 stops when its own loss is small. Rank 1 then waits in its next step. Which rank does it "
+        "wait for?",
+        "If all ranks must decide alike, they need the same number. Average the losses with "
+        "`dist.all_reduce` in every step and every rank, and compare that mean with the limit.",
     )
     explanation = ("The mean is the same number in all ranks, so they all stop after the same step. It costs "
                    "one all-reduce of one number.")
-    why = ("every `break`, `continue` and `return` that depends on a rank's own data is a hang that waits "
-           "for its day: early stopping, a NaN that is skipped, a time limit. Make the ranks agree first.")
+    why = ("Every `break`, `continue` or `return` that depends on a rank's own data can cause such a hang: "
+           "early stopping, a skipped NaN, a time limit. Let the ranks agree first.")
     world_sizes = (2, 3)
     #: The limit, and how many batches there are.
     cases = {"limit 0.5": (0.5, 6), "limit 0.25": (0.25, 6), "limit 0.01": (0.01, 6), "limit 1": (1, 6),
@@ -402,7 +410,8 @@ class TrainUntil(Table, InGroup):
 
     rules = (
         each(stopped_elsewhere, "whose losses are averaged (those of all ranks, in this step), after which "
-             "steps, and how is the mean compared? Wait for what is asynchronous before you read it"),
+                                "steps, and how is the mean compared? Wait for what is asynchronous before "
+                                "you read it"),
         same("trained on", "one batch after the other"),
         same("returned", "the line with `return`, for an early stop, too"),
     )

@@ -1,24 +1,25 @@
 """The predictions of this lesson: {key: (question, {option: why})}. The first option holds."""
 
 QUESTIONS = {
-    "orders_without_set_epoch": (
-        "Without `set_epoch`, how do the orders of three epochs differ?", {
-            "not at all": "The sampler cannot know that a new epoch has begun. It says nothing.",
-            "a new order each":
-                "It is seeded with `seed + epoch`, and nobody has said that the epoch changed.",
-        }),
+    "orders_without_set_epoch": ("Without `set_epoch`, how do the orders of three epochs differ?", {
+        "they are all the same":
+            "The sampler shuffles with the seed `seed + epoch`, and only `set_epoch` changes the epoch. It "
+            "prints no warning.",
+        "each epoch has a new order": "The sampler cannot know that a new epoch has begun, unless you tell "
+                                      "it.",
+    }),
     "joined_average": (
-        "With `Join`, what does rank 1 see as the averaged gradient in its fourth batch, where its own is 1?", {
-            "0.5": "DDP still divides by two: the sum is 1 + 0. The last batches count half.",
-            "1": "Who averages 1 and 0 over two ranks?",
-            "0": "Its own gradient is in the sum, too.",
+        "With `Join`, which averaged gradient does rank 1 see in its fourth batch? Its own gradient is 1.", {
+            "0.5": "The sum is 1 + 0, because rank 0 adds a zero. DDP still divides by two ranks.",
+            "1": "Rank 0 adds a zero, and DDP divides the sum by two ranks.",
+            "0": "Only rank 0 adds a zero. Rank 1's own gradient is in the sum, too.",
         }),
     "which_part_early": (
-        "Which part may be the early one, and the weights end with the same bits all the same?", {
-            "the scaler":
-                "Its scale has not changed. Once a gradient overflows, it does, and then the scaler counts,"
-                " too.",
-            "the optimizer": "Its momentum would point where the training was going three epochs ago.",
-            "the random states": "Dropout would then leave out other numbers.",
+        "Which part can come from the first snapshot without changing the final weights? In this training no "
+        "gradient overflows, and then the scaler's scale stays as it is.", {
+            "the scaler": "Its scale had not changed since the first snapshot. Once a gradient overflows, it "
+                          "does change.",
+            "the optimizer": "Its momentum would be that of three epochs ago.",
+            "the random states": "Dropout would leave out other numbers.",
         }),
 }

@@ -38,8 +38,10 @@ def save(state, path):
 
 
 def main(options):
-    local_rank = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # a GPU for each rank
+    local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if 0 < torch.cuda.device_count() < local_size:
+        raise SystemExit(f"{torch.cuda.device_count()} GPU(s) for {local_size} ranks: start as many ranks as GPUs")
+    if torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device)
