@@ -1,4 +1,4 @@
-"""docs/instructors.md: the minutes of its plans are the lessons', its headings are there, and the checks say what it quotes."""
+"""docs/instructors.md: its plans' minutes are the lessons', its headings are there, the checks say what it quotes."""
 
 import ast
 import re
