@@ -110,8 +110,8 @@ class ExactAccuracy(Table, InGroup):
         holds(read_by_nobody, "the remainder, where the number of ranks does not divide the samples, or a "
                               "batch's size a share; and do all ranks share out the same order?"),
         same("accuracy",
-             "what is added up over the ranks, in which dtype, and what is divided by what? Is it rounded? Does "
-             "a sampler repeat samples? Does every rank return one number?", within=1e-6),
+             "what is added up over the ranks, in which dtype, and what is divided by what? Is it rounded? "
+             "Does a sampler repeat samples? Does every rank return one number?", within=1e-6),
     )
     mistakes = (
         ("mine, batch_size=64", f"dataset, sampler={SAMPLER}(dataset)", REPEATS),
