@@ -1,17 +1,17 @@
-"""The memory calculator: what each rank holds while it trains a GPT, by stage of ZeRO.
-
-The model is that of `helpers.instruments.costs`. It leaves out the allocator's gaps, the CUDA context and the
-buffers of collectives.
-"""
+"""The memory calculator: what each rank holds while it trains a GPT, and what it sends, by stage of ZeRO."""
 
 from matplotlib.figure import Figure
 
+from helpers.figures import HELD
 from helpers.instruments.costs import STAGES, activations, block_parameters, parameters, states
 from helpers.widgets.explorer import LOOK, Explorer, checkbox, choice, slider, widgets, wipe
 
 GIB = 2**30
 GPU_GIB = 80
-KINDS = {"parameters": "C0", "gathered": "C1", "gradients": "C2", "optimizer": "C3", "activations": "C4"}
+COLOURS = HELD | {"parameters": HELD["weights"]}
+KINDS = "parameters", "gathered", "gradients", "optimizer", "activations"
+COLLECTIVES = {"DDP": 2, "ZeRO-1": 2, "ZeRO-2": 2, "ZeRO-3": 3}
+"""By stage: how often all parameters, or as many gradients, pass through a gather or a reduce-scatter."""
 
 #: Shapes of published models, built as `helpers.models.GPT`: width, layers, heads, vocabulary, length.
 MODELS = {
@@ -27,14 +27,22 @@ def held(model, ranks, batch, checkpointing):
     width, layers, heads, vocabulary, length = MODELS[model]
     total = parameters(width, layers, vocabulary, length)
     kept = activations(width, layers, heads, vocabulary, length, batch, checkpointing)
+    kept += 2 * 4 * batch * length * vocabulary  # where backward begins: two gradients as large as the scores
     found = {stage: states(total, ranks, stage) | {"gathered": 0, "activations": kept} for stage in STAGES}
     found["ZeRO-3"]["gathered"] = 4 * max(block_parameters(width), vocabulary * (width + 1))
     return found
 
 
+def sent(model, ranks):
+    """Bytes that a rank sends in a step, by stage."""
+    width, layers, _, vocabulary, length = MODELS[model]
+    return {stage: count * (ranks - 1) / ranks * 4 * parameters(width, layers, vocabulary, length)
+            for stage, count in COLLECTIVES.items()}
+
+
 def memory_explorer():
     """Memory calculator: choose a model, the ranks, the batch and checkpointing; the bars show what each rank
-    holds under DDP and under each stage of ZeRO."""
+    holds under DDP and under each stage of ZeRO, and beside them stands what it sends in a step."""
     controls = {
         "model": widgets.Dropdown(options=list(MODELS), index=1, description="Model", **LOOK),
         "ranks": choice("Ranks", 8, [2**power for power in range(11)]),
@@ -42,24 +50,28 @@ def memory_explorer():
         "checkpointing": checkbox("Activation checkpointing"),
     }
     figure = Figure(figsize=(9, 2.9), layout="none")
-    ax = figure.add_axes((0.09, 0.19, 0.71, 0.68))
+    ax = figure.add_axes((0.16, 0.19, 0.62, 0.68))
 
     def redraw(**values):
         found, lefts = held(**values), [0.0] * len(STAGES)
         wipe(ax)
         ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
-        for kind, colour in KINDS.items():
+        for kind in KINDS:
             widths = [found[stage][kind] / GIB for stage in STAGES]
-            bars = ax.barh(STAGES, widths, left=lefts, color=colour, label=kind)
+            bars = ax.barh(STAGES, widths, left=lefts, color=COLOURS[kind], label=kind)
             lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
         sizes = [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts]
         ax.bar_label(bars, sizes, padding=4)
-        ax.set(xlim=(0, 1.3 * max(*lefts, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
+        traffic = sent(values["model"], values["ranks"])
+        ax.set_yticks(range(len(STAGES)), [f"{stage}\nsends {traffic[stage] / GIB:,.1f} GiB" for stage in STAGES])
+        ax.set(xlim=(0, 1.4 * max(*lefts, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
         setting = f"{values['model']} on {values['ranks']} ranks"
         ax.set_title(f"{setting}: what each holds at most")
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-        said = ", ".join(f"{stage} {total:,.1f}" for stage, total in zip(STAGES, lefts, strict=True))
-        figure.set_label(f"What each rank holds at most, in GiB, of {setting}: {said}; a GPU has {GPU_GIB}.")
+        said = ", ".join(f"{stage} {total:,.1f} (sends {traffic[stage] / GIB:,.1f})"
+                         for stage, total in zip(STAGES, lefts, strict=True))
+        figure.set_label(f"What each rank holds at most and sends in a step, in GiB, of {setting}: {said}; a "
+                         f"GPU has {GPU_GIB}.")
         return figure
 
     return Explorer(controls, redraw, memory_explorer.__doc__)

@@ -2,49 +2,61 @@
 
 QUESTIONS = {
     "bytes_a_parameter": (
-        "Parameters, gradients and AdamW's state together: how many bytes for each parameter?", {
-            "16": "Four numbers of 4 bytes each.",
-            "8": "Parameter and gradient make 8. AdamW's two running means are missing.",
-            "12": "Parameter, gradient, and two running means: that is four numbers, not three.",
+        "Parameters, gradients and AdamW's state together: how many bytes for each parameter, in float32?", {
+            "16": "Parameter, gradient and AdamW's two running means are four numbers of 4 bytes. That holds "
+                  "for any model.",
+            "8": "That counts parameter and gradient. AdamW's two running means need 8 bytes more.",
+            "12": "AdamW keeps two running means, not one: of the gradient, and of its square.",
         }),
     "checkpointing_costs": (
-        "Checkpointing computes each block's forward twice. A backward costs two forwards. At most how much"
-        " more computing?", {
-            "a third": "Forward 1, backward 2: 3 without, at most 4 with it.",
-            "twice as much": "Only the forward is done again, not the backward.",
-            "nothing": "What was not kept has to be computed again.",
+        "Checkpointing computes each block's forward twice. A backward costs about two forwards. How much "
+        "more computing is that at most?", {
+            "a third": "Without checkpointing a step costs 1 forward and 2 for backward: 3. With it, at most "
+                       "4.",
+            "twice as much": "Only the forward is repeated. The backward, which costs more, is not.",
+            "nothing": "Backward needs what was not kept, so it has to be computed again.",
         }),
     "zero_apart": (
-        "Three steps with DDP, and three with each stage of ZeRO, on two ranks. How far apart are the "
-        "weights?", {
+        "We train three steps with DDP, and three with each stage of ZeRO, on two ranks. How far apart are "
+        "the weights?", {
             "equal to the last bit":
-                "a + b is b + a, halving is exact, and AdamW does to each number what it always does.",
+                "Each rank adds the same two gradients, and AdamW treats each number by itself, so it does "
+                "not matter who holds it. With four ranks the order of adding differs, and with it the "
+                "rounding.",
             "up to rounding":
-                "With more ranks, yes: their gradients may be added in another order. Two have only one "
-                "order.",
-            "ZeRO-3 is another training": "It sends more. What it computes is the same.",
+                "That holds for more ranks, where gradients may be added in another order. For two numbers, "
+                "a + b is exactly b + a.",
+            "ZeRO-3 is another training": "ZeRO-3 sends more, but it computes the same numbers.",
         }),
     "zero_3_sends": (
-        "By the book, with four ranks: how much does ZeRO-3 send, compared with DDP?", {
-            "half as much again": "One reduce-scatter and two all-gathers: three halves of an all-reduce.",
-            "as much": "It gathers each layer twice, once for forward and once for backward.",
-            "twice as much": "An all-reduce is two halves; ZeRO-3 has three.",
+        "With four ranks: how much does ZeRO-3 send in a step, compared with DDP?", {
+            "half as much again":
+                "DDP's all-reduce is two halves, a reduce-scatter and an all-gather. ZeRO-3 needs one "
+                "reduce-scatter and two all-gathers: three halves. ZeRO-1 and ZeRO-2 send the same two "
+                "halves as DDP.",
+            "as much": "It gathers each layer twice, once for forward and once for backward. DDP sends "
+                       "nothing for that.",
+            "twice as much": "Each of its three collectives sends half of an all-reduce: one and a half "
+                             "together.",
         }),
     "without_reshard": (
-        "`reshard_after_forward=False` leaves units as they are after their forward. What changes?", {
+        "`reshard_after_forward=False` keeps units gathered after their forward. What changes?", {
             "fewer gathers, more memory":
-                "One gather for each unit; and all parameters are whole when backward begins.",
+                "Each unit is gathered once a step and not twice. In return all parameters are whole when "
+                "backward begins.",
             "fewer gathers, as much memory":
-                "What is not dropped is held: all parameters are whole when backward begins.",
-            "as many gathers, more memory": "What is still whole need not be gathered again.",
+                "What is not dropped stays in memory: all parameters are whole when backward begins.",
+            "as many gathers, more memory": "What is still whole when backward begins is not gathered again.",
         }),
     "which_loads": (
         "Which of these loads without an error?", {
             "a flipped bit, and a model with a block fewer":
-                "The numbers are not checked. And the smaller model gets all it asks for.",
+                "DCP does not check the numbers themselves. The smaller model finds everything that it asks "
+                "for, and DCP does not mind what nobody asks for.",
             "none: each is noticed":
-                "Nobody looks at the bits of the numbers, and nobody misses what was not asked for.",
-            "all but the missing files":
-                "A cut file cannot be read, and a block more asks for what is not there.",
+                "DCP does not check the numbers, and it does not report what the model did not ask for.",
+            "everything but the missing files":
+                "A cut file cannot be read, and a model with a block more asks for tensors that were not "
+                "saved.",
         }),
 }
