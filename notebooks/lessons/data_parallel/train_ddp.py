@@ -11,7 +11,7 @@ from helpers import report
 from helpers.data import Digits
 
 dist.init_process_group()
-device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
+device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.device_count() > 1 else "cpu"
 data = list(zip(*(part[:1024] for part in Digits().tensors()), strict=True))
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(device)
