@@ -1,10 +1,7 @@
-"""Processes: answers that no row of a table can be. Cheats, guesses and rarer mistakes; and right ones in other styles.
-
-Torch's writes to others' elements are counted, numpy's are not. No clock decides: the queue and `work` tell themselves.
-"""
+"""Processes: rarer mistakes, which no row of a table names, and right answers in other styles."""
 
 from lessons.processes import exercises as ex
-from lessons.processes.exercises import COPY, FORK, LOAD, MINE, PUT, SPAWN, START, WAIT
+from lessons.processes.exercises import COPY, FORK, LOAD, MINE, PUT, SPAWN, WAIT
 from tests.answers import edits, right
 
 FILES = "__import__('torch').multiprocessing.set_sharing_strategy('file_system')"
@@ -12,9 +9,7 @@ FILES = "__import__('torch').multiprocessing.set_sharing_strategy('file_system')
 test_send_weights = edits(
     ex.send_weights,
     (WAIT, "    for _ in range(10):\n        done.is_set()", "having waited 10 s for `done`"),
-    (WAIT, "    queue.join()", "'Queue' object has no attribute 'join'"),
     (((PUT, f"{FILES}\n    {PUT}"), (WAIT, "")), "could not be fetched: `FileNotFoundError`"),
-    (PUT, "[queue.put({name: one}) for name, one in model.state_dict().items()]", "could not be loaded"),
     (PUT, "queue.put({name: 1 * one for name, one in model.named_parameters()})", "Cowardly refusing"),
 )
 
@@ -38,17 +33,6 @@ def test_asks_again_and_again(model, queue, done):
 
 
 @right(ex.send_weights)
-def test_closes_the_queue_and_looks_now_and_then(model, queue, done):
-    import time
-
-    queue.put({name: tensor.double() for name, tensor in model.state_dict().items()})
-    queue.close()
-    queue.join_thread()
-    while not done.is_set():
-        time.sleep(1)
-
-
-@right(ex.send_weights)
 def test_has_a_limit(model, queue, done):
     queue.put_nowait({name: tensor.clone() for name, tensor in model.state_dict().items()})
     if not done.wait(timeout=600):
@@ -61,12 +45,10 @@ test_fill_my_slice = edits(
     ex.fill_my_slice,
     (MINE, "shared[rank % 2::2] = squares[rank % 2::2]", "3 ranks, 300 elements: element 298 was written by rank 0"),
     (MINE, f"squares[{OTHERS}] = 0\n    shared[:] = squares", "into 0"),
-    (MINE, f"shared += torch.where({OTHERS}, 0, squares - shared)", "written by rank 0 and rank 1"),
     (MINE, "for index in range(len(shared)):\n"
            "        shared[index] = squares[index] if index % world_size == rank else shared[index]",
      "written by rank 0 and rank 1"),
-    ("torch.arange(len(shared))", "torch.arange(len(shared), dtype=torch.uint8)", "in which dtype you compute"),
-    (MINE, "shared[rank::world_size] = squares[rank::world_size].to(torch.bfloat16)", "into 89600"),
+    ("torch.arange(len(shared))", "torch.arange(len(shared), dtype=torch.uint8)", "which dtype do you compute?"),
 )
 
 
@@ -79,9 +61,11 @@ def test_blocks_through_numpy(shared, rank, world_size):
 
 
 @right(ex.fill_my_slice)
-def test_one_by_one(shared, rank, world_size):
-    for index in range(rank, len(shared), world_size):
-        shared[index] = index ** 2
+def test_as_chunk_cuts_it(shared, rank, world_size):
+    import torch
+
+    squares = torch.arange(len(shared)) ** 2
+    shared.chunk(world_size)[rank].copy_(squares.chunk(world_size)[rank])
 
 
 @right(ex.fill_my_slice)
@@ -96,7 +80,6 @@ def test_in_two_steps(shared, rank, world_size):
 test_bring_it_home = edits(
     ex.bring_it_home,
     (COPY, f"{COPY}\n    copy.load_state_dict(model.state_dict(), assign=True)", "applied to the shared model"),
-    (COPY, "import copy\n    copy = copy.deepcopy(to_device(model))", "applied to another copy"),
     ("train(copy)", "train(copy)\n    train(copy)", "`train` was called 2 times"),
     (LOAD, "model.load_state_dict({name: one.half() for name, one in copy.state_dict().items()})", "neither the old"),
 )
@@ -115,7 +98,6 @@ def test_tensor_by_tensor(model, to_device, train):
 
 test_start_safely = edits(
     ex.start_safely,
-    (((SPAWN, FORK), (START, f"__import__('os').environ['OMP_NUM_THREADS'] = '1'\n    {START}")), "wants 2 threads"),
     (((SPAWN, FORK), ("target=work", "target=print")), "with exit code 0, before `work` did"),
     ("return process", "return mp.spawn(print, join=False)", "your function returned a ProcessContext"),
 )

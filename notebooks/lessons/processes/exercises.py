@@ -20,13 +20,6 @@ from helpers.exercises.engine import scratch
 from helpers.exercises.tables import Table, each, holds, same
 
 PUT, WAIT = "queue.put(model.state_dict())", "    done.wait()"
-STAY = "who holds the memory of the tensors until the parent has it? That it has, `done` says, not the queue"
-SEND_IT = "`queue.put(…)` sends them, before you wait; nobody gets what a child returns"
-PICKLED = "what you put: a queue's own thread pickles it, and only prints the error"
-DICT = "a dict of every parameter and every buffer by name, or what `torch.save` makes of it"
-ALL = ("which method of the model returns all weights? Are bytes those of `torch.save`, all of them "
-       "(`getvalue`)?")
-SHARED = "what happens to the tensors before and after `put`? Their memory is shared until they are read"
 
 
 def trained():
@@ -119,23 +112,21 @@ def without(sign, expected, look):
 
 class SendWeights(Table):
     title = "Weights through a queue"
-    task = ("You are the child. `model` is trained; send all of its weights through `queue`: as a dict that "
-            "`load_state_dict` takes, or as the bytes that `torch.save` makes of it. The parent is busy, "
-            "nobody knows for how long, and reads late. It sets the event `done` once it has loaded them; "
-            "`done.wait()` waits for that. (A limit of a minute or more is a safety net; a shorter one, or "
-            "a `sleep`, is a guess.)")
-    hints = (
-        "`model.state_dict()` holds all that `load_state_dict` needs, buffers such as BatchNorm's averages "
-        "included.",
-        "A tensor in a queue is only a note that says where its memory can be fetched. Who has to be there "
-        "when the parent fetches it?",
-    )
-    explanation = ("The child stays until the parent is done. Sending bytes is as right: `torch.save` into "
-                   "an `io.BytesIO()` and put its `getvalue()`; bytes need nobody, and the child may leave "
-                   "at once.")
-    why = ("the tensor itself never went through the queue: the parent fetched its memory from the child. "
-           "Whoever puts tensors into a queue has to stay until they are fetched, in a DataLoader's worker "
-           "as well as here.")
+    task = ("You are the child, and `model` is trained. Send all of its weights through `queue`: as a dict "
+            "that `load_state_dict` takes, or as the bytes that `torch.save` makes of it. The parent is "
+            "busy and reads late; nobody knows when. It sets the event `done` after it has loaded the "
+            "weights. You can wait for that with `done.wait()`. (A time limit of a minute or more is fine. "
+            "A shorter one, or a `sleep`, is a guess.)")
+    hints = ("`model.state_dict()` holds all that `load_state_dict` needs, also buffers such as BatchNorm's "
+             "averages.",
+             "A tensor in a queue is only a note that says where to fetch its memory. Which process has to "
+             "be there when the parent fetches it?")
+    explanation = ("The child stays until the parent has the weights. Bytes are right, too: `torch.save` "
+                   "into an `io.BytesIO()`, and put its `getvalue()`. Bytes need nobody, so the child may "
+                   "then leave at once.")
+    why = ("the tensor itself did not go through the queue: the parent fetched its memory from the child. A "
+           "process that puts tensors into a queue has to stay until they are fetched. This is true of a "
+           "DataLoader's workers as well.")
     timeout = 10
 
     def answer(model, queue, done):
@@ -154,25 +145,29 @@ class SendWeights(Table):
         return done.seen
 
     rules = (
-        without("could not be sent", "what can be pickled; tensors without a history", PICKLED),
-        without("nothing arrived", "the weights in `queue`", SEND_IT),
-        without("could not be fetched", "the memory can still be fetched", STAY),
-        without("could not be loaded", DICT, ALL),
-        same("weights", SHARED),
+        without("could not be sent", "something that can be pickled, such as tensors without a history",
+                "what do you put? A queue pickles it in a thread of its own, which only prints the error"),
+        without("nothing arrived", "the weights in `queue`",
+                "`queue.put(…)` sends them. Put them before you wait; nobody gets what a child returns"),
+        without("could not be fetched", "the memory can still be fetched",
+                "which process holds the tensors' memory until the parent has it? Only `done` says that it "
+                "has it"),
+        without("could not be loaded", "every parameter and every buffer by name, or `torch.save`'s bytes "
+                                       "of that",
+                "which method of the model returns all weights? Bytes are those of `torch.save`, from "
+                "`getvalue`"),
+        same("weights", "what happens to the tensors before and after `put`? Their memory is shared until "
+                        "the parent has read it"),
     )
     mistakes = (
-        (WAIT, "", "the memory of the tensors goes with your process: stay until `done` is set"),
-        (WAIT, "    import time\n    time.sleep(30)", "nobody knows when the parent reads: wait for `done`"),
+        (WAIT, "", "the memory of the tensors goes with your process. Stay until `done` is set"),
+        (WAIT, "    import time\n    time.sleep(30)", "nobody knows when the parent reads. Wait for `done`"),
         (WAIT, "    while not queue.empty():\n        pass",
-         "an empty queue says that the note was read. That the memory was fetched, only `done` says"),
-        (WAIT, "    done.set()", "the parent sets `done`. You wait for it"),
-        (WAIT, "    done.wait(0.5)", "nobody knows when the parent reads: wait without a limit"),
-        (PUT, f"done.wait()\n    {PUT}", "the parent sets `done` once it has the weights: put them first"),
+         "an empty queue says that the note was read. Only `done` says that the memory was fetched"),
+        (WAIT, "    done.set()", "the parent sets `done`. You have to wait for it"),
+        (WAIT, "    done.wait(0.5)", "nobody knows when the parent reads. Wait without a limit"),
+        (PUT, f"done.wait()\n    {PUT}", "the parent sets `done` after it has the weights. Put them first"),
         (PUT, "queue.put(dict(model.named_parameters()))", "`named_parameters()` leaves the buffers out"),
-        (PUT, "queue.put({name: one.half() for name, one in model.state_dict().items()})",
-         "what rounds them before they are put? Send them in the dtype that they have"),
-        (WAIT, f"    for one in model.state_dict().values():\n        one.zero_()\n{WAIT}",
-         "`put` makes no copy: what you write into the tensors afterwards, the parent reads"),
     )
 
 
@@ -180,11 +175,8 @@ class SendWeights(Table):
 UNWRITTEN = -0.25
 MINE = "shared[rank::world_size] = squares[rank::world_size]"
 BLOCK = "here = slice(rank * each, (rank + 1) * each)\n    shared[here] = squares[here]"
-NOT_INTO_IT = ("does the line write into `shared`, or make another tensor? Indexed with a tensor or a list, "
-               "`shared[…]` is a copy, unless you assign to it. Is there a part for every rank?")
-INDEX = ("how you get from a place in your part to its index in the whole tensor, and in which dtype you "
-         "compute")
-WHOSE = "how `rank` decides which are yours: counted from 0, and `world_size` need not divide the length"
+NOT_INTO_IT = ("does the line write into `shared`, or does it make another tensor? `shared[…]` with a "
+               "tensor or a list as index is a copy, unless you assign to it")
 
 
 class WritesTo(TorchDispatchMode):
@@ -235,23 +227,23 @@ def not_by_one_rank(mine, wanted, case):
 
 class FillMySlice(Table):
     title = "One tensor, filled by all ranks"
-    task = ("`shared` is a `float32` tensor with one dimension whose memory all ranks share; what it holds "
-            "at first means nothing. Together they write the square of its index into every element: 0, 1, "
-            "4, 9 … Write your rank's part, and nothing else: every element is written by exactly one rank, "
-            "also where `world_size` does not divide the length, and every rank writes some.")
-    hints = (
-        "Which indices are yours? `range(rank, len(shared), world_size)` is one way, neighbouring elements "
-        "another.",
-        "`shared = …` gives the name to another tensor, which nobody shares. Write into it: `shared[…] = …`.",
-    )
+    task = ("All ranks share the memory of `shared`, a `float32` tensor with one dimension and hundreds of "
+            "elements. Together they write the square of its index into every element: 0, 1, 4, 9 … What "
+            "the tensor holds at first means nothing. Write your rank's part and nothing else. Exactly one "
+            "rank writes each element, also if `world_size` does not divide the length, and each rank "
+            "writes some.")
+    hints = ("Which indices are yours? `range(rank, len(shared), world_size)` is one way. Blocks of "
+             "neighbours are another.",
+             "`shared = …` gives the name to another tensor, which nobody shares. Write into it: `shared[…] "
+             "= …`.")
     explanation = ("`shared[rank::world_size]` is a view: the same memory, every `world_size`-th element "
-                   "from `rank` on. Assigning to a slice writes into that memory, where all ranks see it.")
-    why = ("ranks that write to different places of shared memory need no lock and send nothing. This is "
-           "how several workers fill one batch, and how gathered results land in one buffer.")
+                   "from `rank` on. Assigning to a slice writes into that memory, so all ranks see it.")
+    why = ("ranks that write to different places of shared memory need no lock, and send nothing. Several "
+           "workers can fill one batch in this way.")
     world_sizes = (2, 3)
     timeout = 10
     #: Divided by 2 and by 3; by neither, with a remainder of 2; by 2 only, with a remainder of 1.
-    cases = {"300 elements": 300, "305 elements": 305, "4 elements": 4}
+    cases = {"300 elements": 300, "305 elements": 305, "304 elements": 304}
 
     def answer(shared, rank, world_size):
         import torch
@@ -267,29 +259,31 @@ class FillMySlice(Table):
         wrote = writes.mask | (memory != UNWRITTEN)
         return {"wrote": wrote.tolist(), "after": memory.tolist(), "returned": type(returned).__name__}
 
-    rules = holds(writes_nothing, NOT_INTO_IT), holds(writes_no_square, INDEX), holds(not_by_one_rank, WHOSE)
+    rules = (
+        holds(writes_nothing, NOT_INTO_IT),
+        holds(writes_no_square, "how do you get from a place in your part to its index in the whole tensor? "
+                                "And in which dtype do you compute?"),
+        holds(not_by_one_rank, "how does `rank` decide which elements are yours? Ranks are counted from 0, "
+                               "and `world_size` need not divide the length"),
+    )
     mistakes = (
-        (MINE, "return squares[rank::world_size]", "nobody gets what you return: write into `shared`"),
+        (MINE, "return squares[rank::world_size]", "nobody gets what you return. Write into `shared`"),
         (MINE, "mine = torch.arange(rank, len(shared), world_size)\n    shared[mine].copy_(squares[mine])",
          NOT_INTO_IT),
-        (MINE, f"each = -(-len(shared) // world_size)\n    {BLOCK}",
-         "a length that is rounded up may leave nothing for the last rank: is there a part for every rank?"),
         (MINE, f"each = len(shared) // world_size\n    {BLOCK}", "who has the remainder?"),
-        (MINE, "shared[:] = squares", "to how much of `shared` does your line write? Only to your part"),
-        (MINE, "shared[:] = torch.where(torch.arange(len(shared)) % world_size == rank, squares, shared)",
-         "you write back what you found in the places of other ranks, which they may have changed by then"),
+        (MINE, "shared[:] = squares", "to how much of `shared` does your line write? Write only to your "
+                                      "part"),
         (MINE, "mine = shared[rank::world_size]\n    mine[:] = squares[:len(mine)]",
          "the first place of your part is not index 0 of the whole tensor"),
-        (MINE, "shared[rank::world_size] **= 2", "you square what was there, which means nothing"),
+        (MINE, "shared[rank::world_size] **= 2", "you square what was there before, which means nothing"),
         ("torch.arange(len(shared))", "torch.arange(1, 1 + len(shared))", "indices are counted from 0"),
     )
 
 
 COPY, TRAIN, LOAD = "copy = to_device(model)", "train(copy)", "model.load_state_dict(copy.state_dict())"
 ON_DEVICE = "the copy on the device"
-BY_VALUE = ("write values into the tensors that `model` has, those of the very copy that was trained; "
-            "parameters and buffers, after training")
-OTHER_MEMORY = "`assign=True` and `.data = …` give `model` other tensors: copy values into those that it has"
+OTHER_MEMORY = ("`assign=True` and `.data = …` give `model` other tensors. Copy values into the tensors that "
+                "it has")
 
 
 def not_trained_once(mine, wanted, case):
@@ -315,22 +309,20 @@ def not_at_home(mine, wanted, case):
 
 class BringItHome(Table):
     title = "Repair the lost training"
-    task = ("You are the child again, and `model` lies in memory that you share with your parent. "
-            "`to_device(model)` returns a copy in the device's own memory, as "
-            "`copy.deepcopy(model).to(device)` does, and `train(copy)` trains such a copy. Train on the "
-            "device, once, and leave the trained weights, all of them, where the parent has its model.")
-    hints = (
-        "`train(to_device(model))` alone is the bug: the trained copy ends with the child. Keep it under a "
-        "name.",
-        "The shared memory belongs to the tensors of `model`. Which method of a module copies values into "
-        "the tensors that it has already?",
-    )
-    explanation = ("`load_state_dict` copies value by value into the tensors that are there, buffers "
-                   "included, so the parent sees them. With `assign=True`, or by `parameter.data = …`, it "
-                   "would get other tensors.")
-    why = ("moving to a device makes a copy, and a copy has to be brought back, by shared memory as here, "
-           "or through a queue. DistributedDataParallel spares you that: there each rank trains a copy, and "
-           "equal gradients keep all copies equal.")
+    task = ("You are the child again. `model` lies in memory that you share with your parent. "
+            "`to_device(model)` returns a copy in the device's own memory, like "
+            "`copy.deepcopy(model).to(device)`. `train(copy)` trains such a copy. Train on the device, "
+            "once. Then leave all of the trained weights where the parent has its model.")
+    hints = ("`train(to_device(model))` alone is the bug: the trained copy ends with the child. Keep the "
+             "copy under a name.",
+             "The shared memory belongs to the tensors of `model`. Which method of a module copies values "
+             "into the tensors that it has already?")
+    explanation = ("`load_state_dict` copies each value into the tensors that are there, buffers included, "
+                   "so the parent sees them. `assign=True` or `parameter.data = …` would give `model` other "
+                   "tensors.")
+    why = ("moving a model to a device makes a copy, and somebody has to bring the copy back: by shared "
+           "memory as here, or through a queue. With DistributedDataParallel you need not do that, because "
+           "equal gradients keep the copies of all ranks equal.")
     timeout = 10
 
     def answer(model, to_device, train):
@@ -367,19 +359,20 @@ class BringItHome(Table):
             "on the device": [values(one) for one in copies],
             "returned": type(returned).__name__}
 
-    rules = each(not_trained_once, "what you give to `train`, and how often"), each(not_at_home, BY_VALUE)
+    rules = (
+        each(not_trained_once, "what do you give to `train`, and how often?"),
+        each(not_at_home, "write the values of the trained copy into the tensors of `model`, parameters and "
+                          "buffers, after training"),
+    )
     mistakes = (
         (f"{COPY}\n    {TRAIN}\n    {LOAD}", "train(to_device(model))",
-         "the trained copy ends with the child: keep it under a name, and write its values into `model`"),
-        (LOAD, "return copy", "nobody gets what a child returns: write the values into `model`"),
+         "the trained copy ends with the child. Keep it under a name, and write its values into `model`"),
+        (LOAD, "return copy", "nobody gets what a child returns. Write the values into `model`"),
         (LOAD, "copy.load_state_dict(model.state_dict())", "which way round? `model` loads from the copy"),
-        (LOAD, "model = copy", "that gives the name to the copy. The parent knows the tensors, not the name"),
         (LOAD, "for mine, new in zip(model.parameters(), copy.parameters()):\n        mine.data.copy_(new)",
          "`parameters()` leaves the buffers out"),
         (LOAD, "model.load_state_dict(copy.state_dict(), assign=True)", OTHER_MEMORY),
-        (LOAD, "for mine, new in zip(model.parameters(), copy.parameters()):\n        mine.data = new.data",
-         OTHER_MEMORY),
-        (TRAIN, "train(model)", "the device has its own memory: train what `to_device` has returned"),
+        (TRAIN, "train(model)", "the device has its own memory. Train what `to_device` has returned"),
         (((TRAIN, LOAD), (f"{LOAD}\n    {LOAD}", f"{LOAD}\n    {TRAIN}")), "load after training, not before"),
     )
 
@@ -387,23 +380,18 @@ class BringItHome(Table):
 SPAWN, START = 'mp.get_context("spawn").Process(target=work)', "process.start()"
 FORK = SPAWN.replace("spawn", "fork")
 ONE_THREAD = "__import__('torch').set_num_threads(1)"
-RETURN = "`Process(target=work)` makes one, `start()` starts it; a context holds many, and a thread is none"
-EARLY = ("what is its target, and does something end it early? (`mp.spawn` hands its target a number, which "
-         "`work` does not take)")
-NO_CALL = "`target=work`, without parentheses"
-A_COPY = ("is the child a copy of the parent? And how many threads does it want? (`OMP_NUM_THREADS` is read "
-          "only when torch is imported)")
+RETURN = "`Process(target=work)` makes a process, and `start()` starts it. Return it; a thread is no process"
+NO_CALL = "write `target=work`, without parentheses"
+A_COPY = "is the child a copy of the parent? And how many threads does it use?"
 WHICH = "in which process do you set the number of threads?"
+TO_ITS_END = "`work()` comes to its end in a process of its own"
 
 #: A forked child finds it filled, as torch's bookkeeping of threads, and a spawned child finds it empty.
 computed = []
 
 
-TO_ITS_END = "`work()` comes to its end in a process of its own"
-
-
 def multiply(told, parent):
-    """Multiply, and tell that it is done; or, where that would wait for ever, tell why. It needs no clock."""
+    """Multiply, and tell that it is done. Where the product would wait for ever, tell why instead."""
     threads = torch.get_num_threads()
     if os.getpid() == parent:
         told.write_text("`work` ran in the parent's own process")
@@ -418,20 +406,19 @@ def multiply(told, parent):
 class StartSafely(Table):
     title = "Start a child that finishes"
     task = ("Your function is called in a parent that has computed with two threads. `work()` multiplies "
-            "two matrices of 512 × 512, as above. Start it in a process of its own, in which it comes to "
-            "its end, and return that process, as `Process(target=work)` makes one. The parent goes on with "
-            "its two threads.")
-    hints = (
-        "What hangs is a copy of a parent that has computed, if it wants several threads. Change one or the "
-        "other.",
-        "`mp.get_context(\"spawn\").Process(target=work)` makes a process that is no copy. Or fork, and let "
-        "the child call `torch.set_num_threads(1)` before `work()`.",
-    )
-    explanation = ("A spawned child is no copy: it starts threads of its own. It costs an import of torch. "
-                   "A forked child is cheaper, and must set one thread before it computes, as a "
-                   "DataLoader's worker does.")
-    why = ("this hang has no error, no output, and shows itself on some machines only. A library that forks "
-           "in your name can bring it, too: look for the start method first.")
+            "two matrices of 512 × 512, as above. Start it in a process of its own in which it comes to its "
+            "end, and return that process, as `Process(target=work)` makes one. The parent keeps its two "
+            "threads.")
+    hints = ("A child hangs if it is a copy of a parent that has computed, and uses several threads. Change "
+             "one of the two.",
+             "`mp.get_context(\"spawn\").Process(target=work)` makes a process that is no copy. Or fork, "
+                                      "and let the "
+             "child call `torch.set_num_threads(1)` before `work()`.")
+    explanation = ("A spawned child is no copy: it starts threads of its own, and has to import torch. A "
+                   "forked child is cheaper, and must set one thread before it computes, as a DataLoader's "
+                   "worker does.")
+    why = ("this hang has no error and no output, and it shows on some machines only. A library that forks "
+           "for you can cause it, too. Look for the start method first.")
     timeout, slow = 40, True
 
     def answer(work):
@@ -469,7 +456,7 @@ class StartSafely(Table):
 
     rules = (
         without("your function returned", "the process that it has started", RETURN),
-        without("the process ended", TO_ITS_END, EARLY),
+        without("the process ended", TO_ITS_END, "what is its target, and does something end it early?"),
         without("`work` ran", TO_ITS_END, NO_CALL),
         without("waits for ever", TO_ITS_END, A_COPY),
         without("now computes with", "its two threads, as before", WHICH),
@@ -480,7 +467,6 @@ class StartSafely(Table):
         (((SPAWN, FORK), (START, f"{ONE_THREAD}\n    {START}")), WHICH),
         (SPAWN, "__import__('threading').Thread(target=work)", RETURN),
         (((SPAWN, FORK), ("target=work", "target=work()")), NO_CALL),
-        (((SPAWN, "mp.spawn(work, join=False).processes[0]"), (START, "")), EARLY),
         (START, "pass", RETURN),
         ("return process", "process.join()", RETURN),
     )

@@ -19,7 +19,7 @@ def product(pipe, threads):
 
 
 def child_finishes(method, threads):
-    """Whether a child comes to the end of `product`, at most three seconds after its beginning; it is ended if not."""
+    """Whether a child comes to the end of `product` within three seconds. If not, it is ended."""
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()
     child = context.Process(target=product, args=(there, threads))

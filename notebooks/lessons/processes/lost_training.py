@@ -14,7 +14,7 @@ from helpers.data import Digits
 
 
 def moved(model, device):
-    """The model on the device. For want of a GPU, a copy stands for what moving there does."""
+    """The model on the device. Without a GPU, a copy does what moving to one would do."""
     if device == "gpu":
         return model.to("cuda") if torch.cuda.is_available() else copy.deepcopy(model)
     return model.to("cpu")
@@ -31,7 +31,7 @@ def train(rank, model, device):
     """Move the model to the device and train it there."""
     model = moved(model, device)
     images, labels = (part.to(next(model.parameters()).device) for part in Digits(train=True).tensors())
-    for _ in range(100):  # SGD by hand: in a new process, torch's optimizers take seconds to import
+    for _ in range(100):  # SGD by hand: each new process would have to import torch._dynamo to make an optimizer
         nn.functional.cross_entropy(model(images), labels).backward()
         with torch.no_grad():
             for parameter in model.parameters():

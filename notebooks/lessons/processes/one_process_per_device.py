@@ -19,14 +19,14 @@ def build_model():
 
 
 def train(rank, devices, queue):
-    """Train a copy on this device's share and send its weights, as bytes, which outlive this process."""
+    """Train a copy on this device's share and send its weights as bytes, which do not need this process."""
     torch.set_num_threads(1)  # the processes share the cores
     device = torch.device(devices[rank])
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # its own: what says only "cuda" from here on means this one
+        torch.cuda.set_device(device)  # from here on, "cuda" means this GPU
     images, labels = (part[rank::len(devices)].to(device) for part in Digits(train=True).tensors())
-    model = build_model().to(device)  # its own copy, in its device's memory
-    for _ in range(100):  # SGD by hand: in a new process, torch's optimizers take seconds to import
+    model = build_model().to(device)  # a copy of its own, in its device's memory
+    for _ in range(100):  # SGD by hand: each new process would have to import torch._dynamo to make an optimizer
         nn.functional.cross_entropy(model(images), labels).backward()
         with torch.no_grad():
             for parameter in model.parameters():
@@ -53,8 +53,8 @@ def main():
     queue = mp.get_context("spawn").Queue()
     processes = mp.spawn(train, args=(devices, queue), nprocs=len(devices), join=False)
     results = []
-    while not processes.join(0.1) or len(results) < len(devices):  # raises here what went wrong there
-        while not queue.empty():  # a child that has put more than a pipe holds ends only when it is taken
+    while not processes.join(0.1) or len(results) < len(devices):  # raises here what a child has raised
+        while not queue.empty():  # a child that has put more than a pipe holds cannot end before
             results.append(queue.get())
     weights = []
     for rank, images, buffer in sorted(results):

@@ -13,14 +13,14 @@ import torch.multiprocessing as mp
 
 
 def put_and_leave(queue, done):
-    """Put a tensor: what travels is a note, the name of a socket at which this process gives the memory away."""
+    """Put a tensor. Only a note travels: the name of a socket at which this process hands out the memory."""
     queue.put(torch.arange(3.0))
     queue.close()
-    queue.join_thread()  # the note is on its way; now this process ends in good order, and removes its socket
+    queue.join_thread()  # the note is sent; when this process ends in the normal way, it removes its socket
 
 
 def put_and_die(queue, done):
-    """The same, but end without tidying up, as a process does that is killed: the socket is still there."""
+    """The same, but end without tidying up, as a process that is killed. The socket stays."""
     put_and_leave(queue, done)
     os._exit(0)
 
@@ -32,7 +32,7 @@ def put_and_stay(queue, done):
 
 
 def put_bytes(queue, done):
-    """Put the bytes of the tensor: they need nobody."""
+    """Put the bytes of the tensor. They do not need this process any more."""
     buffer = io.BytesIO()
     torch.save(torch.arange(3.0), buffer)
     queue.put(buffer.getvalue())
@@ -55,7 +55,7 @@ def received_from(producer, context):
 
 
 if __name__ == "__main__":
-    get_temp_dir()  # where the sockets are, in all children: made here, so that it goes when this process ends
-    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # safe: nothing has computed yet
+    get_temp_dir()  # make the folder for all children's sockets here, so that it is removed when this process ends
+    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # fork is safe: nothing has computed yet
     for producer in (put_and_leave, put_and_die, put_and_stay, put_bytes):
         print(f"{producer.__name__:14}", received_from(producer, context))

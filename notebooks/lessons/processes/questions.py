@@ -2,65 +2,84 @@
 
 QUESTIONS = {
     "threads_on_two_cores": (
-        "Doing `count` twice takes some time. How much faster are two threads on two cores?", {
-            "no faster":
-                "Only the thread that holds the interpreter's lock runs Python code; the other one waits "
-                "for it.",
-            "about twice as fast": "They would be, if two threads could run Python code at the same moment.",
-            "they give a wrong result": "Each thread has its own `total`; the results are right.",
+        "Two cores are free. How long do two threads take, compared with doing the work one after the other?", {
+            "about as long":
+                "Only the thread that holds the GIL runs Python code, and the other one waits. So two "
+                "threads get what one core gives. A second process has an interpreter of its own, with a "
+                "lock of its own.",
+            "about half as long": "For that, two threads would have to run Python code at the same moment.",
+            "about twice as long":
+                "Passing the lock to and fro costs something, but far less than the work itself.",
         }),
     "which_child_sees": (
         "The script sets `SETTING = \"changed later\"` before it starts its children. Which child sees that?", {
             "only the forked one":
-                "It is a copy of the parent at that moment. The others come from a fresh import.",
-            "all of them":
-                "A spawned child runs the top of the script anew, and finds what is written there.",
-            "none": "A forked child is a copy of the parent as it is now, changes included.",
+                "A forked child is a copy of the parent's memory. So it has the changed variable, the open "
+                "file, torch, and even the locked lock. It does not have the parent's second thread, because "
+                "fork copies only the thread that called it. The other children import the script again.",
+            "all of them": "A spawned child runs the top of the script again, and finds what is written "
+                           "there.",
+            "none": "A forked child is a copy of the parent as it is now, with its changes.",
         }),
     "forked_with_threads": (
-        "Both children are forked from a parent with two threads; they set none themselves. Which child "
-        "comes to the end of its product?", {
+        "Both children are forked from a parent with two threads, and set no number of threads themselves. "
+        "Which child comes to the end of its product?", {
             "only the one that was forked before the parent computed":
-                "It starts threads of its own. The other one finds noted, in its copy of the memory, that "
-                "threads are there already; it gives them work, and waits.",
-            "both": "The memory is copied. And the threads that share the product?",
+                "This child starts threads of its own. The other child's memory says that the threads exist "
+                "already. They do not, because fork copies only one thread. The child hands them work and "
+                "waits for ever, without an error, until the script's time limit ends it. So put a time "
+                "limit on everything that starts processes.",
+            "both": "The memory is copied. But fork does not copy the threads that share the product.",
             "only the one that was forked after the parent had computed":
-                "What was made ready in the parent is ready in the copy, too. All of it?",
+                "Its memory says that the threads are ready. But fork did not copy the threads themselves.",
         }),
     "spawn_from_notebook": (
         "What will `mp.spawn(hello, nprocs=1)` do in this notebook?", {
             "fail in the child":
-                "The child starts, gets the name `hello`, and finds no such thing in its own `__main__`.",
-            "print a greeting": "For that, the child would have to know the function.",
+                "The child starts, gets the name `hello`, and looks for it in its own `__main__`, which is "
+                "empty. The parent only learns that its child has ended.",
+            "print a greeting": "For that, the child would need the function's code. It gets only the name.",
             "fail in this notebook, before a process starts":
-                "Pickling succeeds, as you saw: writing down a name is easy.",
+                "Pickling succeeds, as you have seen: it writes down a name.",
         }),
     "shared_after_spawn": (
-        "Spawned, not forked: which of the three change for the parent?", {
-            "both tensors": "Sending a tensor moves its memory into shared memory, in place.",
+        "The child is spawned, not forked. Which of the three change for the parent?", {
+            "both tensors":
+                "Sending a tensor moves its memory into shared memory, in place. So parent and child use the "
+                "same memory, also for the plain tensor. The list is sent by value: the child has its own.",
             "only the shared tensor":
-                "So it was with fork. Now the plain tensor is sent. What does sending do to it?",
-            "all three": "The list crosses by value: the child gets a list of its own.",
+                "This was right for fork. But now the plain tensor is sent, which moves it into shared "
+                "memory.",
+            "all three": "The list is sent by value, so the child gets a list of its own.",
         }),
     "queue_after_exit": (
         "A child puts a tensor into a Queue and ends. Then the parent reads the Queue. What does it get?", {
-            "an error": "The note says: ask this process for the memory. It is gone.",
-            "the tensor": "The note arrives. But whom does the parent ask for the memory?",
-            "nothing: the Queue is empty": "The note had been sent before the child ended.",
+            "an error":
+                "The note says: ask this process for the memory. But this process is gone. If it ended in "
+                "the normal way, it has removed its socket (`FileNotFoundError`). If it was killed, the "
+                "socket is still there, but nobody answers (`ConnectionRefusedError`). So the sender has to "
+                "stay, or to send bytes, which need nobody.",
+            "the tensor": "The note arrives. But the parent must ask the child for the memory, and it is "
+                          "gone.",
+            "nothing: the Queue is empty": "The note was sent before the child ended, so it is in the Queue.",
         }),
     "laptop_model": (
-        "The laptop: `model.to('cpu')` copies nothing, the child returns nothing. How does the parent's "
-        "model do?", {
+        "On the laptop, `model.to('cpu')` copies nothing, and the child returns nothing. How well does the "
+        "parent's model read the digits afterwards?", {
             "as well as the child's":
-                "Sending the model moved its weights into shared memory. The child trained there.",
+                "Sending the model to the child moved its weights into shared memory, and the child trained "
+                "them there. Nobody sent anything back, and nobody had to.",
             "as badly as before":
-                "A child's memory is its own. But in which memory do weights lie that were sent?",
+                "A child's memory is its own, except for shared memory. Sending the model has moved its "
+                "weights there.",
         }),
     "mac_after_fork": (
-        "The parent has computed there, too. Why does it run on the Mac?", {
-            "macOS spawns, unless told otherwise":
-                "The child is no copy: it finds no note of threads, and starts its own.",
-            "a Mac's fork copies the threads as well": "No fork does. But does that Mac fork at all?",
+        "On the Mac, too, the parent has computed before it starts its child. Why does the child finish there?", {
+            "macOS spawns its children":
+                "A spawned child is no copy. It has no note that threads exist, so it starts its own. With "
+                "`--method spawn` you see the same here.",
+            "a fork on macOS copies the threads as well":
+                "No fork copies threads. And Python does not fork there, unless you ask for it.",
             "the Mac has fewer cores": "Two threads were enough for the hang above.",
         }),
 }

@@ -42,5 +42,5 @@ def _add_one(queue, done):
     tensor = queue.get()
     tensor += 1
     torch.cuda.synchronize()
-    del tensor  # a receiver lets go before the sender does
+    del tensor  # the receiver lets go of it before the sender does
     done.set()

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 
-TORCH_WAS_HERE = "torch" in sys.modules  # looked up before the import: a forked child never comes to this line
+TORCH_WAS_HERE = "torch" in sys.modules  # a forked child does not run this line, nor the import below
 
 import psutil  # noqa: E402
 import torch  # noqa: E402, F401  (what most children need first)
@@ -23,11 +23,11 @@ from helpers.reporting import RUN_FOLDER, report  # noqa: E402
 IMPORTED_IN = os.getpid()  # the process in which the top of this script ran
 SETTING = "as in the script"
 LOCK = threading.Lock()
-CHILDREN = {"fork": 5, "spawn": 2, "forkserver": 2}  # how many are started, by method
+CHILDREN = {"fork": 3, "spawn": 1, "forkserver": 2}  # how many children each method starts
 
 
 def change_things():
-    """What a notebook may have done before it starts a child: set a variable, lock a lock, start a thread."""
+    """Do what a notebook may have done: set a variable, lock a lock, start a thread."""
     global SETTING
     SETTING = "changed later"
     LOCK.acquire()
@@ -43,7 +43,7 @@ def has_open(file, number):
 
 
 def child(answers, file, number):
-    """Tell what has come across."""
+    """Tell what this child has got."""
     answers.send({
         "setting": SETTING,
         "lock": "locked" if LOCK.locked() else "free",
@@ -72,16 +72,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--preload", nargs="*", default=[])
     preload = parser.parse_args().preload
-    multiprocessing.set_forkserver_preload(preload)  # also where empty: some versions of Python import this script
+    multiprocessing.set_forkserver_preload(preload)  # even if it is empty: without it, some versions of Python import this script
     change_things()
     rows = []
-    # Under `launch` it goes with the run, also where this rank is killed.
+    # Under `launch` the file is removed with the run, even if this rank is killed.
     with tempfile.NamedTemporaryFile(dir=os.environ.get(RUN_FOLDER)) as file:
         for method in ["forkserver"] if preload else [*CHILDREN]:
             context = multiprocessing.get_context(method)
             answers = [ask_one_child(context, file.name, file.fileno()) for _ in range(CHILDREN[method])]
             answer, (first, *later) = answers[-1][0], [milliseconds for _, milliseconds in answers]
-            rows.append({"method": method, **answer, "first_ms": first, "ms": statistics.median(later)})
+            rows.append({"method": method, **answer, "first_ms": first, "ms": statistics.median(later or [first])})
     for name in ("method", "setting", "lock", "threads", "file", "torch"):
         print(f"{name:10}" + "".join(f"{row[name]:<18}" for row in rows).rstrip())
     for row in rows:

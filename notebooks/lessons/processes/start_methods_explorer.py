@@ -21,8 +21,8 @@ _CHOSEN, _OTHER = "C0", "#9aa5b1"
 _THINGS = ("variables, as changed by now", "imported modules, torch too", "open files",
            "threads that compute", "CUDA, in use")
 _BECOMES = {
-    "fork": ((COMES, "a copy of all of them"), (COMES, "there already"), (COMES, "open as well"),
-             (LOST, "none, but their locks"), (LOST, "dead handles")),
+    "fork": ((COMES, "a copy of all of them"), (COMES, "already there"), (COMES, "open, too"),
+             (LOST, "no threads, but their locks"), (LOST, "handles that do not work")),
     "spawn": ((ANEW, "as the file sets them"), (ANEW, "imports them again"), (LOST, "closed"),
               (ANEW, "starts its own"), (ANEW, "can start its own")),
     "forkserver": ((ANEW, "as the file sets them"), (ANEW, "those of the fork server"), (LOST, "closed"),
@@ -31,11 +31,10 @@ _BECOMES = {
                (ANEW, "starts its own"), (ANEW, "can start its own")),
 }
 _WORKS = {
-    "fork": "The child is a copy of the parent. Nothing had computed in the parent yet, so nothing is "
-            "missing.",
-    "spawn": "A new Python imports the file anew: slow, and free of all that the parent did before.",
-    "forkserver": "The server only imported, so its copies are clean; they find the function in its file.",
-    "launch": "A clean copy of a fork server that holds torch; the function's own code is sent to it.",
+    "fork": "The child is a copy of the parent. The parent has not computed yet, so nothing is missing.",
+    "spawn": "A new Python imports the file again. It is slow, and does not inherit what the parent did.",
+    "forkserver": "The server only imports, so its copies are clean. They find the function in its file.",
+    "launch": "The child is a clean copy of a fork server that holds torch. It is sent the function's code.",
 }
 
 

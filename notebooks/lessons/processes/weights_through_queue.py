@@ -11,7 +11,7 @@ from torch import nn
 
 
 def train(queue, pipe, done):
-    """Learn y = 3x + 1, send the weights in two ways, and stay until they have been read."""
+    """Learn y = 3x + 1, send the weights in two ways, and stay until the parent has read them."""
     x = torch.linspace(-1, 1, 64).unsqueeze(1)
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -19,7 +19,7 @@ def train(queue, pipe, done):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), 3 * x + 1).backward()
         optimizer.step()
-    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}  # no GPU memory on the way
+    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}  # send no GPU memory
     queue.put(weights)
     pipe.send(weights)
     done.wait(60)
@@ -34,7 +34,7 @@ def show(way, weights):
 
 def main():
     """Start the child, load what it sends, and let it go."""
-    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # safe: nothing has computed yet
+    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # fork is safe: nothing has computed yet
     queue, done = context.Queue(), context.Event()
     here, there = context.Pipe()
     child = context.Process(target=train, args=(queue, there, done))

@@ -1,0 +1,20 @@
+"""Catch what a child process writes to its error stream, which it shares with its parent as file descriptor 2."""
+
+import contextlib
+import os
+import tempfile
+
+
+@contextlib.contextmanager
+def reading_stderr():
+    """A list that holds the lines when the block has ended."""
+    lines, kept = [], os.dup(2)
+    with tempfile.TemporaryFile("w+") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            lines += file.read().splitlines()
