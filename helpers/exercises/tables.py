@@ -122,10 +122,6 @@ class Table(Exercise):
     """The answer runs beside the learner's function; if it need not, `wanted` is None for every rank."""
 
     @classmethod
-    def probe(cls, answer, case):  # StartSafely of lesson 01 calls it, until it says `beside_the_answer = False`
-        return cls.observe(answer, case)
-
-    @classmethod
     def run(cls, answer, case, slowly):
         wanted = super().run(cls.answer, case, slowly) if cls.beside_the_answer else None
         mine = super().run(answer, case, slowly)

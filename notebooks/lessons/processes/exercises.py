@@ -420,6 +420,7 @@ class StartSafely(Table):
     why = ("this hang has no error and no output, and it shows on some machines only. A library that forks "
            "for you can cause it, too. Look for the start method first.")
     timeout, slow = 40, True
+    beside_the_answer = False  # the answer would import torch once more, for nothing
 
     def answer(work):
         import torch.multiprocessing as mp
@@ -449,10 +450,6 @@ class StartSafely(Table):
         if torch.get_num_threads() != 2:
             return {"trouble": f"the parent now computes with {torch.get_num_threads()} thread(s)"}
         return {"trouble": ""}
-
-    @classmethod
-    def run(cls, answer, case, slowly):
-        return cls.probe(answer, case), None  # the answer is not run: another import of torch, for nothing
 
     rules = (
         without("your function returned", "the process that it has started", RETURN),
