@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from textwrap import indent
 
 import torch
 import torch.distributed as dist
@@ -56,9 +57,8 @@ def test_padded_and_the_padding_left_out(model, dataset):
     return hits.item() / len(dataset)
 
 
-RENAMES = "        os.replace(f\"{path}.unfinished\", path)\n"
-WRITES = "        torch.save(state, f\"{path}.unfinished\")\n"
-SAVES = WRITES + RENAMES
+RENAMES = ex.RENAMES
+SAVES = ex.WRITES + RENAMES
 IN_TMP = """        import shutil, tempfile
         with tempfile.NamedTemporaryFile(delete=False) as file:
             torch.save(state, file)
@@ -66,8 +66,8 @@ IN_TMP = """        import shutil, tempfile
 
 test_save_snapshot = edits(
     ex.save_snapshot,
-    ("    dist.barrier()", "    import time\n    time.sleep(3)", "To `sleep` is to guess"),
-    (SAVES, f"        try:\n    {WRITES}        finally:\n    {RENAMES}", "an error on the way"),
+    ("    dist.barrier()", "    import time\n    time.sleep(3)", "`sleep` is only a guess"),
+    (SAVES, f"        try:\n{indent(ex.WRITES, '    ')}        finally:\n    {RENAMES}", "an error on the way"),
     (SAVES, f"{IN_TMP}        shutil.move(file.name, path)\n", "half a file"),
     (SAVES, f"{IN_TMP}        os.replace(file.name, path)\n", "Invalid cross-device link"),
     (RENAMES, f"        if not os.path.exists(path):\n    {RENAMES}", "saving snapshot 2, there was snapshot 1"),
@@ -96,7 +96,7 @@ def test_waits_until_there_is_any_file(state, path):
         time.sleep(0.01)
 
 
-@wrong(ex.save_snapshot, "who waits for whom")
+@wrong(ex.save_snapshot, "which rank waits for which")
 def test_looks_a_few_times(state, path):
     if dist.get_rank() == 0:
         torch.save(state, f"{path}.new")

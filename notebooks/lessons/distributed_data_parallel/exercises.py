@@ -22,7 +22,9 @@ NEIGHBOURS = "to whom you send, from whom you receive: what rank 0 sends to rank
 ALL = "the sums are right, but did all of them go through `send`? A store, a file or another dtype is another way"
 SPLIT, LAST = "tensor.tensor_split(n)", "            take.copy_(received)\n"
 SEND, RECEIVE = "        dist.send(give, (rank + 1) % n)\n", "        dist.recv(received, (rank - 1) % n)\n"
-SENDING = f"        sending = dist.isend(give, (rank + 1) % n)\n{RECEIVE}        sending.wait()\n"
+WAITING = "        for work in dist.batch_isend_irecv(exchange):\n            work.wait()\n"
+SENDING = ("        exchange = [dist.P2POp(dist.isend, give, (rank + 1) % n),\n"
+           f"                    dist.P2POp(dist.irecv, received, (rank - 1) % n)]\n{WAITING}")
 
 
 def unchanged(mine, wanted, case):
@@ -64,11 +66,11 @@ class RingAllReduce(Table, InGroup):
         "First half, N − 1 steps: send a chunk on, add the one that you receive to yours. In step `s` rank "
         "`r` sends chunk `r - s` and receives chunk `r - s - 1`. Then each rank holds one finished chunk.",
         "Second half, N − 1 steps: send the finished chunk on, overwrite yours with the one that you "
-        "receive. All `send` first, and nobody receives? Use `isend`, then `recv`, then `wait()`.",
+        "receive. If all ranks `send` first, no rank receives: use `batch_isend_irecv`, then `wait()`.",
     )
     explanation = ("The chunks are views, so that adding to them changes `tensor`. The index runs on "
                    "through both halves: in step N − 1 a rank sends the chunk that it has just finished. "
-                   "`isend` returns at once, so that every rank comes to its `recv`.")
+                   "`batch_isend_irecv` starts both at once, so that no rank waits for another to receive.")
     why = ("each rank sends 2(N − 1)/N of the tensor, however many ranks there are: less than twice its "
            "size. Sending everything to everybody would be (N − 1) times. So gradients are averaged on "
            "large clusters.")
@@ -86,9 +88,10 @@ class RingAllReduce(Table, InGroup):
         for step in range(2 * (n - 1)):
             give, take = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
             received = torch.empty_like(take)
-            sending = dist.isend(give, (rank + 1) % n)
-            dist.recv(received, (rank - 1) % n)
-            sending.wait()
+            exchange = [dist.P2POp(dist.isend, give, (rank + 1) % n),
+                        dist.P2POp(dist.irecv, received, (rank - 1) % n)]
+            for work in dist.batch_isend_irecv(exchange):
+                work.wait()
             if step < n - 1:
                 take += received
             else:
@@ -129,7 +132,7 @@ class RingAllReduce(Table, InGroup):
         (SENDING, SEND + RECEIVE, "every rank waited in vain at `dist.send(", f"nobody receives. {AT_ONCE}"),
         (SENDING, RECEIVE + SEND, nothing_sent, f"nobody sends. {AT_ONCE}"),
         ("(rank - 1) % n)", "(rank + 1) % n)", as_many_sent_as_asked_for, NEIGHBOURS),
-        ("        sending.wait()\n", "", "never waited for it", AT_ONCE),
+        (WAITING, "        dist.batch_isend_irecv(exchange)\n", "never waited for it", AT_ONCE),
     )
 
 

@@ -72,7 +72,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--preload", nargs="*", default=[])
     preload = parser.parse_args().preload
-    multiprocessing.set_forkserver_preload(preload)  # even if it is empty: without it, some versions of Python import this script
+    # Even if it is empty: without this call, some versions of Python import this script.
+    multiprocessing.set_forkserver_preload(preload)
     change_things()
     rows = []
     # Under `launch` the file is removed with the run, even if this rank is killed.
