@@ -17,7 +17,7 @@ _CONSEQUENCE = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Connec
                           r"collective operation timeout")
 
 _HINTS = {
-    "SIGBUS": "often: /dev/shm is full; use fewer DataLoader workers, or give the container more (docker: --shm-size)",
+    "SIGBUS": "with older versions of torch often: /dev/shm is full; give the container more (docker: --shm-size)",
     "SIGKILL": "often: the machine ran out of memory, and killed the rank, or the fork server and so all ranks; "
                "try fewer ranks or smaller batches",
     "SIGSEGV": "a crash in compiled code",
