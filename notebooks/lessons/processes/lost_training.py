@@ -31,7 +31,7 @@ def train(rank, model, device):
     """Move the model to the device and train it there."""
     model = moved(model, device)
     images, labels = (part.to(next(model.parameters()).device) for part in Digits(train=True).tensors())
-    for _ in range(100):  # SGD by hand: each new process would have to import torch._dynamo to make an optimizer
+    for _ in range(100):  # SGD by hand: a torch optimizer would import torch._dynamo in each process
         nn.functional.cross_entropy(model(images), labels).backward()
         with torch.no_grad():
             for parameter in model.parameters():

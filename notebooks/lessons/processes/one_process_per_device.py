@@ -26,7 +26,7 @@ def train(rank, devices, queue):
         torch.cuda.set_device(device)  # from here on, "cuda" means this GPU
     images, labels = (part[rank::len(devices)].to(device) for part in Digits(train=True).tensors())
     model = build_model().to(device)  # a copy of its own, in its device's memory
-    for _ in range(100):  # SGD by hand: each new process would have to import torch._dynamo to make an optimizer
+    for _ in range(100):  # SGD by hand: a torch optimizer would import torch._dynamo in each process
         nn.functional.cross_entropy(model(images), labels).backward()
         with torch.no_grad():
             for parameter in model.parameters():

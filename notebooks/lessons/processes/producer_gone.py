@@ -55,7 +55,7 @@ def received_from(producer, context):
 
 
 if __name__ == "__main__":
-    get_temp_dir()  # make the folder for all children's sockets here, so that it is removed when this process ends
-    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # fork is safe: nothing has computed yet
+    get_temp_dir()  # makes the folder for all sockets here, so that this process removes it
+    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # nothing has computed yet
     for producer in (put_and_leave, put_and_die, put_and_stay, put_bytes):
         print(f"{producer.__name__:14}", received_from(producer, context))

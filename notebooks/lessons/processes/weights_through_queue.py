@@ -34,7 +34,7 @@ def show(way, weights):
 
 def main():
     """Start the child, load what it sends, and let it go."""
-    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # fork is safe: nothing has computed yet
+    context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # nothing has computed yet
     queue, done = context.Queue(), context.Event()
     here, there = context.Pipe()
     child = context.Process(target=train, args=(queue, there, done))
