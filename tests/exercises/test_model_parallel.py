@@ -31,21 +31,6 @@ def test_gathers_the_weights(x, weight, bias, loss_of):
     return output
 
 
-@wrong(ex.column_parallel, "bytes sent")
-def test_sums_the_gradient_of_the_whole_output(x, weight, bias, loss_of):
-    n, rank = dist.get_world_size(), dist.get_rank()
-    mine = torch.nn.functional.linear(x, weight, bias).detach()
-    parts = [torch.empty_like(mine) for _ in range(n)]
-    dist.all_gather(parts, mine)
-    output = torch.cat(parts, 1).requires_grad_()
-    loss_of(output).backward()
-    dist.all_reduce(output.grad)
-    slope = (output.grad / n).chunk(n, 1)[rank]
-    weight.grad, bias.grad, x.grad = slope.T @ x.detach(), slope.sum(0), slope @ weight.detach()
-    dist.all_reduce(x.grad)
-    return output
-
-
 @right(ex.column_parallel)
 def test_all_by_hand(x, weight, bias, loss_of):
     n, rank = dist.get_world_size(), dist.get_rank()
@@ -75,35 +60,6 @@ def test_each_rank_broadcasts_its_part(x, weight, bias, loss_of):
     return output
 
 
-@right(ex.column_parallel)
-def test_each_rank_sends_its_part_to_all_others(x, weight, bias, loss_of):
-    n, rank = dist.get_world_size(), dist.get_rank()
-    mine = torch.nn.functional.linear(x, weight, bias)
-    parts = [torch.empty_like(mine) for _ in range(n)]
-    sending = [dist.isend(mine.detach(), other) for other in range(n) if other != rank]
-    for other in set(range(n)) - {rank}:
-        dist.recv(parts[other], other)
-    for one in sending:
-        one.wait()
-    parts[rank] = mine
-    output = torch.cat(parts, 1)
-    loss_of(output).backward()
-    dist.all_reduce(x.grad)
-    return output
-
-
-@right(ex.mean_gradient)
-def test_functional_which_holds_more_for_one(model, loss_fn, xs, ys):
-    from torch.func import functional_call, grad
-
-    weights, samples = {name: one.detach() for name, one in model.named_parameters()}, sum(map(len, xs))
-    for x, y in zip(xs, ys, strict=True):
-        found = grad(lambda weights, x, y: loss_fn(functional_call(model, weights, (x,)), y))(weights, x, y)
-        for name, one in model.named_parameters():
-            share = found[name] * (len(x) / samples)
-            one.grad = share if one.grad is None else one.grad + share
-
-
 @right(ex.mean_gradient)
 def test_scaled_afterwards(model, loss_fn, xs, ys):
     samples = 0
@@ -112,15 +68,3 @@ def test_scaled_afterwards(model, loss_fn, xs, ys):
         (loss_fn(model(x), y) * len(x)).backward()
     for parameter in model.parameters():
         parameter.grad /= samples
-
-
-@right(ex.mean_gradient)
-def test_by_the_function_grad(model, loss_fn, xs, ys):
-    samples, parameters = sum(map(len, xs)), list(model.parameters())
-    for x, y in zip(xs, ys, strict=True):
-        found = torch.autograd.grad(loss_fn(model(x), y), parameters)
-        for parameter, gradient in zip(parameters, found, strict=True):
-            if parameter.grad is None:
-                parameter.grad = gradient * (len(x) / samples)
-            else:
-                parameter.grad.add_(gradient, alpha=len(x) / samples)

@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from itertools import accumulate
 
+from helpers.figures import ACTIVITIES, HATCHES
+
 COST = {"F": 1, "B": 2}
 """Of a forward and of a backward of one micro-batch in one stage, in units of a forward."""
+SHADES = {"F": ACTIVITIES["compute"], "B": "#14267e"}
+"""Both compute."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,22 @@ class Timeline:
     def held(self):
         """By rank: how many micro-batches have gone forward and not yet backward, at most."""
         return [max(accumulate((1 if what == "F" else -1 for what, _ in rank), initial=0)) for rank in self.starts]
+
+
+def draw(ax, starts):
+    """A row for each rank of `starts`, as in a `Timeline`: forwards, darker backwards, and waiting behind them."""
+    end = Timeline(starts).end
+    numbered = len(starts) * end <= 400
+    for rank, steps in enumerate(starts):
+        ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"], edgecolor="white", linewidth=0)
+        bars = [(start, COST[what]) for (what, _), start in steps.items()]
+        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[SHADES[what] for what, _ in steps], edgecolor="white",
+                       linewidth=0.5)
+        for (what, i), start in steps.items() if numbered else ():
+            ax.text(start + COST[what] / 2, rank, i, ha="center", va="center", color="white", fontsize=9)
+    ax.set(xlim=(0, end), ylim=(len(starts) - 0.4, -0.6), ylabel="rank",
+           xlabel="logical time: a forward takes 1, a backward (darker) 2; dots: waiting")
+    ax.set_yticks(range(0, len(starts), max(1, len(starts) // 4)))
 
 
 def simulate(orders):
