@@ -54,5 +54,5 @@ def test_explorer_draws_the_simulated_timeline():
         seen.add(explorer.picture.value)
     figure = explorer.figure()
     assert len(seen) == 4 and "micro-batches held by rank: [8, 7, 6, 5, 4, 3, 2, 1]" in figure.get_label()
-    assert [len(bars.get_paths()) for bars in figure.axes[0].collections[2::3]] == [2 * 20] * 8
+    assert [len(rank.get_paths()) for rank in figure.axes[0].collections] == [2 * 20] * 8
     assert title(figure) == "Figure: 1F1B: idle 26%, rank 0 holds 8 micro-batches"

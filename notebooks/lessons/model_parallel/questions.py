@@ -2,23 +2,6 @@
 
 QUESTIONS = {
     "idle_of_four": (
-<<<<<<< HEAD
-        "Four stages, four micro-batches: which share of the time does a rank stand idle?", {
-            "3/7": "The whole takes (4 + 3) · 3 units, and each rank works for 4 · 3 of them. Three sevenths "
-                   "are idle.",
-            "1/4": "Each rank works for 4 · 3 units, but the last one starts three forwards late, and the "
-                   "first one ends three backwards late.",
-            "3/4": "This is the share with a single micro-batch, as in the picture.",
-        }),
-    "two_layers_all_reduces": (
-        "Each rank computes a part of `up` and of `down`, forward and backward. How many all-reduces does "
-        "the net need?", {
-            "two": "In forward, one adds up the parts of the output. In backward, one adds up the gradient "
-                   "of the input, because all ranks used the input and each knows only its part of the "
-                   "gradient.",
-            "one": "Forward has one. In backward the parts of the input's gradient must be added up, too.",
-            "four": "Nothing is sent between `up` and `down`, in neither direction.",
-=======
         "Four stages, four micro-batches: for which share of the time does a rank stand idle?", {
             "3/7": "Each rank works 4 · 3 = 12 units. The whole takes (4 + 3) · 3 = 21, because three others "
                    "come before the last rank can begin, and three after it. So 9 of 21 units are idle.",
@@ -72,6 +55,5 @@ QUESTIONS = {
                           "more often.",
             "everybody's": "AdamW divides each gradient by a running mean of its size, so a constant factor "
                            "disappears.",
->>>>>>> 48f534b (WIP: model parallelism in plain words; the dry run keeps what a GPU's norm keeps)
         }),
 }

@@ -72,11 +72,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--preload", nargs="*", default=[])
     preload = parser.parse_args().preload
-<<<<<<< HEAD
-    # Even if it is empty: without this call, some versions of Python import this script.
-=======
     # Even if the list is empty: without this call, some versions of Python import this script in the server.
->>>>>>> 2d5f687 (Rewrite lesson 01: a picture of the question, bets beside their results, exercises in plain words)
     multiprocessing.set_forkserver_preload(preload)
     change_things()
     rows = []
