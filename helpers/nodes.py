@@ -149,7 +149,7 @@ class Nodes(contextlib.AbstractContextManager):
         own = {"GLOO_SOCKET_IFNAME": self.interface, "TMPDIR": str(self.folder), "PYTHONUNBUFFERED": "1",
                "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",  # two nodes cannot share one GPU: they have none
                "TORCH_CPP_LOG_LEVEL": "ERROR",  # or torch warns that addresses have no names
-               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a restart may wait for ever (pytorch/pytorch#135712)
+               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a restart over gloo may wait for ever
                **(env or {})}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True,  # no Ctrl-C of ours
                                    env={**os.environ, **own}, pass_fds=[theirs] if theirs else [], **popen)
