@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from helpers.figures import ACTIVITIES
+from helpers.figures import ACTIVITIES, HATCHES
 from helpers.instruments import traces as tracing
 from helpers.widgets.explorer import LOOK, Explorer, choice, widgets, wipe
 
@@ -78,13 +78,15 @@ def draw(ax, bucket_mb, **model):
     """Draw the timeline of one backward by `simulate`: its layers, and the all-reduce of each bucket."""
     step = simulate(bucket_mb, **model)
     all_reduces = [(number, begin, end) for number, (_, _, begin, end) in enumerate(step.buckets)]
-    for row, bars, kind, ink in ((0, step.backward, "compute", "white"),
-                                 (1, all_reduces, "communication", "#111111")):
+    for row, bars, kind in ((0, step.backward, "compute"), (1, all_reduces, "communication")):
+        narrowest = min(end - begin for _, begin, end in bars)
+        edge = 0.6 if narrowest > 0.005 * step.total else 0  # white edges would cover narrower bars
         ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7),
-                       facecolors=ACTIVITIES[kind], edgecolors="white", linewidth=0.6)
+                       facecolors=ACTIVITIES[kind], hatch=HATCHES[kind], edgecolors="white", linewidth=edge)
         for number, begin, end in bars:
             if end - begin > 0.03 * step.total:  # there is room for it
-                ax.text((begin + end) / 2, row, number, ha="center", va="center", color=ink)
+                ax.text((begin + end) / 2, row, number, ha="center", va="center", color="white",
+                        bbox={"facecolor": ACTIVITIES[kind], "edgecolor": "none", "pad": 3})
     ready = [ready for _, ready, _, _ in step.buckets]
     ax.plot(ready, [0.5] * len(ready), "v", color="#111111", markersize=6, clip_on=False)
     ax.set_xlim(0, 1.01 * step.total)
@@ -134,7 +136,7 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
     figure = Figure(figsize=(9, 5.2), layout="none")
     timeline, curve = figure.add_axes((0.12, 0.6, 0.86, 0.28)), figure.add_axes((0.12, 0.11, 0.86, 0.3))
     timeline.set(ylim=(1.45, -0.45),
-                 xlabel="ms since backward began (blue: layers; orange: buckets; ▼: a bucket is full)")
+                 xlabel="ms since backward began (numbers: layers, buckets; ▼: a bucket is full)")
     timeline.set_yticks([0, 1], ["backward", "all-reduce"])
     timeline.tick_params(axis="y", length=0)
     timeline.locator_params(axis="x", nbins=6)
@@ -161,7 +163,7 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
     Args:
         ax: The axes; those that share its figure add to the text alternative.
         traces: One `Trace` per rank, or the paths of their files.
-        title: Said above the picture.
+        title: Stands above the picture.
         step: The number of the profiler's step to show, each rank's own; None for all that was recorded.
     """
     traces = tracing.together([trace if isinstance(trace, tracing.Trace) else tracing.read(trace)
@@ -179,7 +181,8 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
             # Gaps too thin to be seen are closed: a picture of 10,000 events stays small.
             spans = [((a - begin) / 1000, (b - a) / 1000)
                      for a, b in tracing.union(trace.busy(kind), (until - begin) / 3000)]
-            ax.broken_barh(spans, (y - 0.4, 0.8), facecolors=colour)
+            ax.broken_barh(spans, (y - 0.4, 0.8), facecolors=colour, hatch=HATCHES[kind], edgecolors="white",
+                           linewidth=0)
             took = f"{1000 * seconds[kind]:,.0f} ms"
             if kind == tracing.COMMUNICATION and overlap is not None:
                 took += f", {overlap:.0%} hidden"
