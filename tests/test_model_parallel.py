@@ -42,7 +42,6 @@ def test_dry_run_counts_a_llama_of_70_billion():
     # Forward and backward take 6 FLOPs for each parameter of a matrix, token and tensor half.
     matrices = block - 2 * 8192
     assert two["tflop"] - one["tflop"] == pytest.approx(6 * matrices * 256 / 2 / 1e12, rel=0.01)
-    # Of a block's norms, as CUDA's: each keeps its input and its output, of 2 bytes. The CPU's would keep 10.
     assert two["calls"] > one["calls"] and two["peak"] > two["states"]
 
 

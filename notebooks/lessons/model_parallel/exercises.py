@@ -13,8 +13,8 @@ from lessons.model_parallel.schedules import simulate
 WARM = "min(micro_batches, ranks - 1 - rank)"
 COOL = "for i in range(micro_batches - warm, micro_batches)"
 TURNS = "when is the first backward possible? From then on forward and backward take turns"
-NEEDS = ("a backward needs the rank's own forward, and the backward of the rank behind. Which rank gets its first "
-         "gradient last, and can do most forwards before it?")
+NEEDS = ("a backward needs the rank's own forward, and the backward of the rank behind. Which rank gets its "
+         "first gradient last, and can do most forwards before it?")
 WAITS = ("is a rank waiting for a gradient while it could do a forward? And do its backwards come in the "
          "order of its forwards?")
 
