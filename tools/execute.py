@@ -96,6 +96,9 @@ def store(book, path):
                 cell.metadata |= {"jupyter": {"outputs_hidden": True}, "collapsed": True}
                 cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ()), "hide-output"})
             cell.outputs = stable(cell.outputs, cell.execution_count)
+            if any("Would be measured on a machine with" in shown(output) for output in cell.outputs):
+                # Until there is a record, the cell is folded away.
+                cell.metadata |= {"jupyter": {"source_hidden": True, "outputs_hidden": True}, "collapsed": True}
     mark(book.cells)
     book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
                      "language_info": {"name": "python"}}
