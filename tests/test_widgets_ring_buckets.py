@@ -10,7 +10,7 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
 from helpers import launch
-from helpers.figures import alt
+from helpers.figures import ACTIVITIES, alt
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.traces import Event, Trace
 from helpers.widgets.buckets import bucket_explorer, draw_overlap, fill_buckets, simulate
@@ -134,7 +134,7 @@ def test_ring_pictures(ranks):
             done = len(state.summed[rank][chunk]) == ranks
             assert f"{state.chunks[rank][chunk][0]}{' ✔' * done}" in texts
             arrived = any(send[1:] == (rank, chunk) for send in state.sends)
-            assert same_color(boxes.get_edgecolors()[place], "C1") == arrived
+            assert same_color(boxes.get_edgecolors()[place], ACTIVITIES["communication"]) == arrived
         assert texts.count("  to rank 0  ") == bool(step)
         assert amounts.patches[0].get_width() == pytest.approx(state.sent[0] / ranks)
     assert f"{2 * (ranks - 1) / ranks:.2f} tensors, {200 * (ranks - 1) / ranks:.0f} MB" in texts

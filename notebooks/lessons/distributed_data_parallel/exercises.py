@@ -18,7 +18,7 @@ STEPS = ("which chunk goes out in which step? N − 1 steps add, N − 1 overwri
 HOW_MANY = "how many steps are there? N − 1 that add, N − 1 that overwrite: try it with three ranks on paper"
 REST = "is it in any chunk? N need not divide the length"
 AT_ONCE = "`isend` and `irecv` return at once: wait for them afterwards"
-NEIGHBOURS = "to whom you send, from whom you receive: what rank 0 sends to rank 1, rank 1 receives from rank 0"
+NEIGHBOURS = "to which rank do you send, and from which do you receive? Rank 1 receives what rank 0 sends to it"
 ALL = "the sums are right, but did all of them go through `send`? A store, a file or another dtype is another way"
 SPLIT, LAST = "tensor.tensor_split(n)", "            take.copy_(received)\n"
 SEND, RECEIVE = "        dist.send(give, (rank + 1) % n)\n", "        dist.recv(received, (rank - 1) % n)\n"
@@ -71,9 +71,8 @@ class RingAllReduce(Table, InGroup):
     explanation = ("The chunks are views, so that adding to them changes `tensor`. The index runs on "
                    "through both halves: in step N − 1 a rank sends the chunk that it has just finished. "
                    "`batch_isend_irecv` starts both at once, so that no rank waits for another to receive.")
-    why = ("each rank sends 2(N − 1)/N of the tensor, however many ranks there are: less than twice its "
-           "size. Sending everything to everybody would be (N − 1) times. So gradients are averaged on "
-           "large clusters.")
+    why = ("each rank sends 2(N − 1)/N of the tensor, which is less than twice its size for any number of "
+           "ranks. If every rank sent its tensor to all others, it would send N − 1 times the size.")
     world_sizes = (2, 3, 4)
     cases = {"12 elements": (12, "float64"), "5 elements": (5, "float32")}  # divided by all, and by none
     waiting = "who sends while you receive, and who receives while you send?"
@@ -167,11 +166,11 @@ class AverageGradients(Table, InGroup):
         "All ranks have to call the same collectives in the same order. What happens if one of them skips a "
         "parameter? Give it a gradient of zeros first: `torch.zeros_like(parameter)`.",
     )
-    explanation = ("`requires_grad` is the same in all ranks; whether there is a gradient is not. So the "
-                   "loop asks for the first, and makes up for the second with zeros.")
-    why = ("this, after a broadcast of the weights, is DistributedDataParallel without its speed. And what "
-           "may differ between ranks, such as `if parameter.grad is None`, must never decide who calls a "
-           "collective.")
+    explanation = ("`requires_grad` is the same in all ranks, so it may decide which parameters are averaged. "
+                   "Whether there is a gradient differs between ranks, so a missing one becomes zeros.")
+    why = ("with a broadcast of the weights at the start, this is DistributedDataParallel without its speed. "
+           "If something may differ between ranks, such as `parameter.grad is None`, it must never decide "
+           "whether a rank calls a collective.")
     world_sizes = (2, 3)
     cases = {"float32, `1.weight.grad` is None in the last rank": ("float32", -1),
              "bfloat16, it is None in rank 0": ("bfloat16", 0)}
@@ -247,13 +246,13 @@ ONCE = ("DDP averages in the backward whose forward was outside `no_sync`: that 
         "other. (A store is another way.)")
 NO_RANKS = "`model.module`, the model inside, knows of no ranks: `model(x)`, at least for the last micro-batch"
 IN_BACKWARD = "DDP averages in each backward: which of them belong into `no_sync`?"
-SCALED = ("what scales the step, or clips it? Each micro-batch counts the same, whatever its size, and DDP has made a "
-          "mean over the ranks already. A `backward` after `step` comes too late")
-FREED = ("a `backward` before the next forward frees what that micro-batch kept, unless `retain_graph=True`, or a loss "
-         "that you keep, holds on to it")
-LAST_ONE = "outside `no_sync` has to be the last micro-batch: what comes after it stays in its rank"
-BEFORE = "the gradients from before are still there: `optimizer.zero_grad()`, before the first backward"
-TAKEN = "`zero_grad` between backward and `step` takes away what backward has made"
+SCALED = ("does something scale or clip the step? Each micro-batch counts the same, whatever its size. DDP has "
+          "averaged over the ranks already. And does every `backward` come before `step`?")
+FREED = ("call `backward` before the next forward: it frees the activations of its micro-batch. They stay with "
+         "`retain_graph=True`, or while you keep the loss")
+LAST_ONE = "the last micro-batch belongs outside `no_sync`: no rank sends the gradients of those that follow"
+BEFORE = "gradients of an earlier step are still there: call `optimizer.zero_grad()` before the first backward"
+TAKEN = "`zero_grad` between backward and `step` deletes the gradients that backward has made"
 
 
 class Accumulate(Table, InGroup):
@@ -271,8 +270,8 @@ class Accumulate(Table, InGroup):
     )
     explanation = ("Gradients add up over the micro-batches, so each loss is divided by their number. The "
                    "last backward averages what has piled up: all of it, and only once.")
-    why = ("all-reduces are what a step over a slow network waits for: with K micro-batches and `no_sync` "
-           "there are K times fewer. With the forward outside, the result is the same, and nothing saved.")
+    why = ("over a slow network, a step waits for its all-reduces. With K micro-batches and `no_sync` there "
+           "are K times fewer. If the forward is outside, the result is the same, but nothing is saved.")
     world_sizes = (3,)
     cases = {"4 micro-batches": 4, "1 micro-batch": 1}
     waiting = "do all ranks run as many backwards outside `no_sync`?"
@@ -343,10 +342,10 @@ WRAP, AGAIN_WRAPPED = "    model = DDP(net)\n", "            model = DDP(net)\n"
 SEND_WEIGHTS = "    for one in net.parameters():\n        torch.distributed.broadcast(one.data, 0)\n"
 KNOWN = "what does DDP know of this parameter, and since when? And do you call `model(x)`, not `net(x)`?"
 THREE = "for how many batches is `net[0]` frozen? The fourth is the first that trains it"
-STILL = ("what is frozen, and until when (a module has `requires_grad_(…)`; `requires_grad` is a parameter's)? Does "
-         "the optimizer know of it? And is it `net` itself that is trained?")
-OTHERWISE = ("what is frozen when, and who clears its gradients meanwhile; what is averaged: the gradients, in each "
-             "step, before `optimizer.step()`; plain SGD with `lr=0.1`; and is there a step for each batch?")
+STILL = ("what is frozen, and until when? (Modules have `requires_grad_(…)`, parameters have `requires_grad`.) Does "
+         "the optimizer hold the parameter? Do you train `net` itself, and no copy?")
+OTHERWISE = ("is `net[0]` frozen for three batches? Are gradients cleared and averaged in each step, before "
+             "`optimizer.step()`? Is it plain SGD with `lr=0.1`, with one step a batch?")
 
 
 def copies_differ(mine, wanted, case):
@@ -364,14 +363,13 @@ class FineTune(Table, InGroup):
             "that one process would have got from the batches of all ranks together.")
     hints = (
         "After the last step, compare the weights of two ranks, layer by layer. Which ones differ?",
-        "DDP asks each parameter `requires_grad` when the network is wrapped. Those that say no are none of "
-        "its business, then and later.",
+        "DDP looks at `requires_grad` of each parameter when it wraps the network. It never averages those that "
+        "are frozen at that moment.",
     )
-    explanation = ("DDP is made for what is trainable at that moment. After unfreezing, wrap the network "
-                   "again; the optimizer can stay, for its parameters are the same.")
-    why = ("DDP averages what it knew when it was built. A parameter that begins to train later is stepped "
-           "by each rank on its own, without an error, and only rank 0's is saved. Unfreeze, then wrap; or "
-           "wrap anew.")
+    explanation = ("DDP averages the parameters that are trainable when it wraps the network. So wrap the network "
+                   "again after unfreezing. The optimizer can stay, because its parameters are the same.")
+    why = ("If a parameter begins to train later, each rank changes it by its own gradient. There is no error, "
+           "the copies differ, and only rank 0's copy is saved. Unfreeze before you wrap, or wrap again.")
     world_sizes = (2, 3)
     cases = {"5 batches": 5, "2 batches": 2}
     waiting = "is the network wrapped in every rank, and at the same batch?"

@@ -9,6 +9,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from helpers.figures import ACTIVITIES
 from helpers.widgets.explorer import Explorer, slider, wipe
 
 BEFORE, REDUCE_SCATTER, ALL_GATHER = "before", "reduce-scatter", "all-gather"
@@ -69,7 +70,7 @@ def draw(ax, ranks, step):
     ax.add_collection(PatchCollection(
         [Rectangle((chunk - _WIDE / 2, rank - _HIGH / 2), _WIDE, _HIGH) for rank, chunk in cells],
         facecolors=[colormaps["Blues"](0.6 * (count - 1) / (ranks - 1)) for count in known],
-        edgecolors=["C1" if cell in arrived else "#555555" for cell in cells],
+        edgecolors=[ACTIVITIES["communication"] if cell in arrived else "#555555" for cell in cells],
         linewidths=[3 if cell in arrived else 1 for cell in cells]))
     for (rank, chunk), count in zip(cells, known, strict=True):
         value, done = state.chunks[rank][chunk][0], count == ranks
@@ -114,7 +115,8 @@ def _arrows(ax, sends, ranks):
             ax.text(chunk, ranks - 0.5, f"  to rank {receiver}  ", va="center",
                     ha="right" if chunk == ranks - 1 else "left")
     for x, begin, end in spans:
-        ax.plot([x, x], [begin, end - 0.1], "-v", color="C1", linewidth=2.5, markersize=7, markevery=[1])
+        ax.plot([x, x], [begin, end - 0.1], "-v", color=ACTIVITIES["communication"], linewidth=2.5, markersize=7,
+                markevery=[1])
 
 
 def draw_amounts(ax, ranks, step):
@@ -122,7 +124,7 @@ def draw_amounts(ax, ranks, step):
     sent = ring_states(example(ranks))[step].sent[0] / ranks
     rows = {"sent so far": sent, f"in the end, 2·({ranks}−1)/{ranks}": 2 * (ranks - 1) / ranks,
             "naive, all to all others": ranks - 1}
-    bars = ax.barh(range(3), list(rows.values()), color=["C0", "C4", "C6"])
+    bars = ax.barh(range(3), list(rows.values()), color=ACTIVITIES["communication"])
     said = [f"{amount:.2f} tensors, {amount * MEGABYTES:.0f} MB" for amount in rows.values()]
     ax.bar_label(bars, said, padding=6)
     ax.set_yticks(range(3), list(rows))
