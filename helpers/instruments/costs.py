@@ -44,7 +44,7 @@ def activations(width, layers, heads, vocabulary, length, batch, checkpointing=F
 
 
 def published():
-    """The published tables A to E and the failure counts, each with its source; see the file."""
+    """The published tables A to F and the failure counts, each with its source; see the file."""
     return stored(RECORDS / "published_scaling.json")
 
 

@@ -1,4 +1,4 @@
-"""Time all_reduce of several sizes, first between ranks 0 and 1 alone, then between all; rank 0 prints what it found.
+"""Time all_reduce of several sizes, first between ranks 0 and 1, then between all ranks. Rank 0 prints the times.
 
     torchrun … all_reduce.py 4 1024 2048        # sizes in KiB
 """
@@ -14,9 +14,9 @@ REPEATS = 7
 
 
 def measured(kib, group):
-    """Seconds of the quickest all_reduce of some, and core-seconds that the group's ranks together spent on it."""
+    """Seconds of the quickest all_reduce, and core-seconds that all ranks of the group together spent on it."""
     x, seconds, busy = torch.zeros(kib * 256), [], torch.empty(REPEATS)
-    dist.all_reduce(x, group=group)  # the first fills what the cable lets through at once
+    dist.all_reduce(x, group=group)  # warm up: connect the ranks, use up what a cable lets through at once
     for i in range(REPEATS):
         start, computed = time.perf_counter(), time.process_time()
         dist.all_reduce(x, group=group)
