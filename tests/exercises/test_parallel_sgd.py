@@ -8,23 +8,19 @@ from tests.answers import edits, right, wrong
 test_split = edits(
     ex.split,
     ("if not 1 <= n_workers", "if not 1 < n_workers", "ValueError: given 5 samples among 1 worker: cannot split"),
-    ("strict=True)]", "strict=True)],", "return a list of ranges"),
+    ("return [range(starts[rank], ends[rank])", "return [slice(starts[rank], ends[rank])", "a list of 3 ranges"),
 )
 
 
-class NotEnough(ValueError):
-    pass
-
-
 @right(ex.split)
-def test_another_error_of_the_kind(n_samples, n_workers):
+def test_the_first_ones_take_the_remainder(n_samples, n_workers):
     if n_workers < 1 or n_workers > n_samples:
-        raise NotEnough
-    ends = [(n_samples // n_workers) * (1 + rank) for rank in range(n_workers)]
-    ends[-1] = n_samples
+        raise ValueError
+    size, more = divmod(n_samples, n_workers)
     shards = []
-    for end in ends:
-        shards.append(range(shards[-1].stop if shards else 0, end))
+    for rank in range(n_workers):
+        first = shards[-1].stop if shards else 0
+        shards.append(range(first, first + size + (rank < more)))
     return shards
 
 
@@ -90,18 +86,6 @@ def test_a_thread_for_each(n_workers, pull_down, start, aggregate):
     aggregate()
 
 
-@right(ex.run_epoch)
-def test_waits_for_all_at_once(n_workers, pull_down, start, aggregate):
-    from multiprocessing.connection import wait
-
-    pull_down()
-    sentinels = [process.sentinel for process in [start(rank) for rank in range(n_workers)]]
-    while sentinels:
-        for sentinel in wait(sentinels):
-            sentinels.remove(sentinel)
-    aggregate()
-
-
 test_train_epoch = edits(
     ex.train_epoch,
     ("    barrier", "    import time; time.sleep(0.1) #", "after its last batch it waits for nobody"),
@@ -109,7 +93,7 @@ test_train_epoch = edits(
 )
 
 
-@wrong(ex.train_epoch, "a thread of your own is to be joined")
+@wrong(ex.train_epoch, "join a thread of your own")
 def test_threads_that_nobody_joins(batches, step, barrier):
     import threading
 
@@ -127,15 +111,6 @@ def test_a_barrier_in_a_thread_that_is_joined(batches, step, barrier):
     waiting = threading.Thread(target=barrier)
     waiting.start()
     waiting.join()
-
-
-@right(ex.train_epoch)
-def test_in_a_pool_that_is_waited_for(batches, step, barrier):
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(step, batches))
-    barrier()
 
 
 @right(ex.train_epoch)
@@ -161,63 +136,9 @@ def test_with_a_collective_of_its_own(batches, step, barrier):
 
 
 @right(ex.train_epoch)
-def test_to_one_and_back(batches, step, barrier):
-    import torch
-    import torch.distributed as dist
-
-    for batch in batches:
-        step(batch)
-    done = torch.ones(1)
-    dist.reduce(done, dst=0)
-    dist.broadcast(done, src=0)
-
-
-@right(ex.train_epoch)
 def test_with_a_monitored_barrier(batches, step, barrier):
     import torch.distributed as dist
 
     for batch in batches:
         step(batch)
     dist.monitored_barrier()
-
-
-LOAD = "model.load_state_dict(global_model.state_dict())"
-
-test_pull_down = edits(
-    ex.pull_down,
-    (LOAD, "import copy; local_models[:] = [copy.deepcopy(global_model) for _ in local_models]", "is 11001.0"),
-    (LOAD, "half = {n: t.half() for n, t in global_model.state_dict().items()}; model.load_state_dict(half)",
-     "`local_models`[0]['0.weight'][0] is 10000.0"),
-    (LOAD, "for mine, its in zip(model.parameters(), global_model.parameters()):\n            "
-     "mine.requires_grad = False\n            mine.copy_(its)", "part of the graph: ['0.weight'"),
-    ((("    for model", "    its = iter(global_model.state_dict().items())\n    for model"),
-      ("global_model.state_dict())", "dict(its), strict=False)")), "An iterator gives each thing once"),
-)
-
-
-@wrong(ex.pull_down, "of worker 1 is in the memory of worker 0")
-def test_shares_among_the_workers(global_model, local_models):
-    import copy
-
-    state = copy.deepcopy(global_model.state_dict())
-    for model in local_models:
-        model.load_state_dict(state, assign=True)
-
-
-@right(ex.pull_down)
-def test_parameters_and_buffers(global_model, local_models):
-    from itertools import chain
-
-    for model in local_models:
-        for mine, its in zip(chain(model.parameters(), model.buffers()),
-                             chain(global_model.parameters(), global_model.buffers()), strict=True):
-            mine.data[...] = its.data
-
-
-@right(ex.pull_down)
-def test_frozen_while_it_copies(global_model, local_models):
-    for model in local_models:
-        for mine, its in zip(model.parameters(), global_model.parameters(), strict=True):
-            mine.requires_grad_(False).copy_(its.detach()).requires_grad_()
-        for mine, its in zip(model.buffers(), global_model.buffers(), strict=True):
-            mine.copy_(its)

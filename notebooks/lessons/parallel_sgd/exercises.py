@@ -14,10 +14,13 @@ from helpers.exercises.tables import Table, each, nothing, same
 from helpers.instruments.collectives import recorded
 from lessons.parallel_sgd.workers import Worker
 
-RAISE = "`raise ValueError(…)` before you compute; `assert` raises another, and what is returned stops nobody"
-LENGTHS = "all ranges are `n_samples // n_workers` long, but for the last one, which takes what is left over"
-CHECKED, NEXT_ONE = "if not 1 <= n_workers <= n_samples:", "[*starts[1:], n_samples]"
-RANGES = f"range(a, b) for a, b in zip(starts, {NEXT_ONE}, strict=True)"
+RAISE = "`raise ValueError(…)` before you compute. `assert` raises another error"
+CHECKED = "if not 1 <= n_workers <= n_samples:"
+CUT = "starts = [rank * n_samples // n_workers for rank in range(n_workers)]"
+SIZE = "size = n_samples // n_workers\n    starts = [rank * size for rank in range(n_workers)]"
+UP = CUT.replace("rank * n_samples // n_workers", "min(rank * -(-n_samples // n_workers), n_samples)")
+NEXT_ONE = "[*starts[1:], n_samples]"
+EXPECTED = "ranges in order, without gaps, from 0 to the last sample, whose lengths differ by one at most"
 
 
 def not_refused(mine, wanted, case):
@@ -27,21 +30,37 @@ def not_refused(mine, wanted, case):
     return f"it {did}", "`ValueError`: there is no worker, or not a sample for each"
 
 
+def when_there_are_shards(broken):
+    return lambda mine, wanted, case: None if mine["shards"] is None else broken(mine, wanted, case)
+
+
+def not_all_once(mine, wanted, case):
+    shards, (n_samples, n_workers) = mine["shards"], case
+    if isinstance(shards, str) or len(shards) != n_workers:
+        return f"it returned {shards}", f"a list of {n_workers} ranges"
+    if [sample for shard in shards for sample in shard] != list(range(n_samples)):
+        return f"it returned {shards}, which is not every sample once, in order", EXPECTED
+
+
+def uneven(mine, wanted, case):
+    sizes = [len(shard) for shard in mine["shards"]]
+    if max(sizes) - min(sizes) > 1:
+        return f"the ranges are {', '.join(map(str, sizes))} long", EXPECTED
+
+
 class Split(Table, Alone):
     title = "A shard for every worker"
-    task = ("Return a list of `n_workers` ranges that share out the samples `0 … n_samples - 1`, in order "
-            "and without gaps: all of the same length, but for the last, which also takes what is left over. "
-            "Raise `ValueError` where `n_workers` is less than 1, or greater than `n_samples`, for then a "
-            "shard would be empty.")
-    hints = (
-        "`n_samples // n_workers` is the length of all ranges but the last. Where does range `rank` begin?",
-        "The last range ends at `n_samples`, whatever its length. Check the bad cases first, and `raise`.",
-    )
-    explanation = ("All ranges but the last end where the next one begins; the last one ends at `n_samples`. "
-                   "The remainder is always smaller than the number of workers.")
+    task = ("Share out the samples `0 … n_samples - 1`: return a list of `n_workers` ranges, in order and "
+            "without gaps. Their lengths differ by one at most. Raise `ValueError` if `n_workers` is less "
+            "than 1, or greater than `n_samples`, because a shard would then be empty.")
+    hints = ("Where does the range of worker `rank` begin? Each range ends where the next one begins.",
+             "`rank * n_samples // n_workers` spreads the remainder over the workers. Check the bad cases "
+             "first, and `raise`.")
+    explanation = ("`rank * n_samples // n_workers` is where a worker's fair share begins, rounded down. "
+                   "Each range ends where the next one begins, so no sample is lost.")
     why = ("an empty shard trains nothing, and its untrained model counts in the average as much as any "
-           "other. Who has a longer shard keeps the others waiting: spreading the remainder is fairer; S4 "
-           "gives it to the last.")
+           "other. A worker with a longer shard makes the others wait. The article gives the whole "
+           "remainder to the last worker; your ranges are fairer.")
     cases = {f"{samples} samples among {workers} worker{'s' if workers != 1 else ''}": (samples, workers)
              for samples, workers in ((10, 3), (11, 3), (1437, 4), (8, 4), (5, 1), (4, 4),
                                       (5, 0), (5, -1), (3, 4), (0, 2), (0, 0))}
@@ -49,9 +68,9 @@ class Split(Table, Alone):
     def answer(n_samples, n_workers):
         if not 1 <= n_workers <= n_samples:
             raise ValueError(f"cannot split {n_samples} samples among {n_workers} workers")
-        size = n_samples // n_workers
-        starts = [rank * size for rank in range(n_workers)]
-        return [range(a, b) for a, b in zip(starts, [*starts[1:], n_samples], strict=True)]
+        starts = [rank * n_samples // n_workers for rank in range(n_workers)]
+        ends = [*starts[1:], n_samples]
+        return [range(starts[rank], ends[rank]) for rank in range(n_workers)]
 
     def observe(split, case):
         n_samples, n_workers = case
@@ -66,20 +85,19 @@ class Split(Table, Alone):
 
     rules = (
         each(not_refused, RAISE),
-        same("shards", "where each range begins and ends, and the last one; return a list of ranges"),
+        each(when_there_are_shards(not_all_once), "where does each range begin and end? Return a list of "
+                                                  "ranges"),
+        each(when_there_are_shards(uneven), "which workers get what is left over?"),
     )
     mistakes = (
-        (NEXT_ONE, "[start + size for start in starts]", "who takes what is left over? The last range does"),
+        (CUT, SIZE, "the last worker gets the whole remainder. Spread it over the workers"),
+        (((CUT, SIZE), (NEXT_ONE, "[start + size for start in starts]")), "who takes what is left over?"),
+        (CUT, UP, "lengths that are rounded up leave too little for the last worker"),
         ("n_samples]", "n_samples + 1]", "a range ends just before its second number"),
-        (CHECKED, "if n_workers < 1:", "ask for more workers than samples, too: then a shard would be empty"),
+        (CHECKED, "if n_workers < 1:", "ask for more workers than samples, too, because a shard would be "
+                                       "empty"),
         (CHECKED, "if n_workers > n_samples:", "ask for fewer than one worker, too, before you divide"),
         ("raise ValueError(", "raise IndexError(", RAISE),
-        (RANGES, "range(a, min(a + 1 + size, n_samples)) for a in range(0, n_samples, 1 + size)",
-         f"round down, not up: {LENGTHS}"),
-        (RANGES, "range(r * n_samples // n_workers, (r + 1) * n_samples // n_workers) "
-                 "for r in range(n_workers)",
-         f"you spread what is left over, which is fairer; but here {LENGTHS}"),
-        (RANGES, "range(r, n_samples, n_workers) for r in range(n_workers)", "neighbours stay together"),
     )
 
 
@@ -102,22 +120,18 @@ def state_of(worker):
 
 class Aggregate(Table, Alone):
     title = "The mean of models"
-    task = ("`states` is a list with one `state_dict` per worker: any number of them, all with the same "
-            "names and shapes. Return a new dict of tensors, the mean of all, for the global model. Every "
-            "tensor keeps its dtype; of integer ones (BatchNorm counts its batches in one) the fraction of "
-            "the mean is cut off. The workers keep their models as they are, and `states` its entries.")
-    hints = (
-        "`torch.stack([state[name] for state in states])` puts one tensor of every worker into a tensor with "
-        "one more dimension. Along which one do you take the mean?",
-        "`mean` refuses integers. Convert to float (or double) first and back with "
-        "`.to(states[0][name].dtype)`.",
-    )
-    explanation = ("Stacking makes a new tensor, so nothing of the workers' is changed or shared. Converting "
-                   "the mean back to the dtype cuts off the fraction of integers, and makes float32 of "
-                   "doubles again.")
-    why = ("averaging models is the whole of federated learning's server. Adding into the first worker's "
-           "tensors, or handing out the same memory twice, is how workers come to train one model without "
-           "knowing it.")
+    task = ("`states` is a list with one `state_dict` for each worker. There may be any number of workers, "
+            "and all dicts have the same names and shapes. Return a new dict of tensors, the mean of all, "
+            "for the global model. Every tensor keeps its dtype. For integer tensors (BatchNorm counts its "
+            "batches in one), cut off the fraction of the mean. Do not change the workers' models, nor "
+            "`states`.")
+    hints = ("`torch.stack([state[name] for state in states])` puts one tensor of every worker into a "
+             "tensor with one more dimension. Along which dimension do you take the mean?",
+             "`mean` refuses integers. Convert to double first, and back with `.to(states[0][name].dtype)`.")
+    explanation = ("Stacking makes a new tensor, so no worker's tensor is changed or shared. Converting the "
+                   "mean back to the dtype cuts off the fraction of integers.")
+    why = ("a server of federated learning does just this. If you add into the first worker's tensors, or "
+           "hand out the same memory twice, workers train one model without knowing it.")
     cases = {"2 workers": 2, "3 workers": 3, "1 worker": 1}
 
     def answer(states):
@@ -148,51 +162,51 @@ class Aggregate(Table, Alone):
 
     rules = (
         nothing("changed", WRITES, "the models of the workers stay as they are"),
-        nothing("entries", "`pop`, `del`, `clear`, and assignments to a dict that you were given",
+        nothing("entries", "look for `pop`, `del`, `clear` and assignments to a dict that you were given",
                 "none of those in `states` is gone, or another one"),
-        same("type", "the line with `return`"),
-        nothing("missing", "what you skip; lists and arrays are no tensors, and `.grad` is None there",
+        same("type", "look at the line with `return`"),
+        nothing("missing", "which names do you skip? A list or an array is no tensor",
                 "a tensor for every name of the state dicts, and for no other"),
-        same("kind", "convert the mean back to the dtype; and along which dimension is it?"),
-        same("mean", "by what you divide, and when (add first, in double); does every worker count the same?",
+        same("kind", "convert the mean back to the dtype. And along which dimension is it?"),
+        same("mean", "by what do you divide, and when? Add first, in double. Does every worker count the "
+                     "same?",
              within=1e-5),
-        nothing("in a worker's memory", "a tensor that you return as you got it: both would be trained",
+        nothing("in a worker's memory", "you return a tensor as you got it, so both would be trained",
                 "tensors of its own"),
     )
     mistakes = (
         (".mean(0)", ".sum(0)", "what is missing between a sum and a mean?"),
-        (".mean(0)", ".sum(0).div(2)", "there need not be two workers: by what do you divide?"),
+        (".mean(0)", ".sum(0).div(2)", "there need not be two workers. By what do you divide?"),
         (MEAN, MEAN.replace(".to", ".round().to"), "its fraction is cut off, and not rounded"),
         (MEAN, "sum(one / len(states) for one in tensor).to(tensor.dtype)",
-         "add first, then divide: thirds are not exact, and an integer then misses one"),
-        (".double()", ".float()", "the dtype in which you compute: float32 keeps seven digits"),
+         "add first, then divide. Thirds are not exact, so an integer may be too small by one"),
+        (".double()", ".float()", "in which dtype do you compute? float32 keeps seven digits"),
         (MEAN, "(sum(tensor) / len(states)).to(tensor.dtype)",
-         "the dtype in which you add: `uint8` ends at 255 and begins again; convert first"),
+         "in which dtype do you add? `uint8` ends at 255 and begins again. Convert first"),
         ("stacked.items()", "stacked.items() if tensor.is_floating_point()",
-         "integer tensors are averaged like the others: BatchNorm counts its batches in one"),
-        (MEAN, "tensor[0].clone()", "that is worker 0's own: what you write into a copy is only there"),
+         "average integer tensors like the others. BatchNorm counts its batches in one"),
+        (MEAN, "tensor[0].clone()", "this is worker 0's own tensor, not the mean"),
         (MEAN, "states[0][name].copy_(tensor.double().mean(0))", WRITES),
     )
 
 
 START = "    processes = [start(rank) for rank in range(n_workers)]\n"
 JOIN = "    for process in processes:\n        process.join()\n"
-WAIT = "for which processes you call `join()`; a pause, or a `join` with a limit, is only a guess"
+WAIT = "for which processes do you call `join()`? A pause, or a `join` with a limit, is only a guess"
 
 
 class RunEpoch(Table):
     title = "Hunt: an epoch that is trained n times over"
-    task = ("The cell below holds the loop of S4's program. Repair it, so that one epoch is one epoch: pull "
-            "down once, then start every worker, so that they all run side by side, wait until all have "
-            "ended, and aggregate once. `start(rank)` starts a worker and returns its process, which has "
-            "`join()`.")
+    task = ("The cell below holds the loop of the published program. Repair it, so that one epoch is one "
+            "epoch: pull down once, start every worker so that all of them run side by side, wait until all "
+            "have ended, and aggregate once. `start(rank)` starts a worker and returns its process, which "
+            "has `join()`.")
     hints = ("Both loops call their variable `rank`. How often does the inner one run?",
-             "Start all workers before you wait for the first, or they run one after the other.")
-    explanation = ("The outer `for rank` did nothing but repeat: with n workers, every worker was started n "
-                   "times. One loop starts them, a second one waits.")
-    why = ("the log showed every epoch n times and the run took n times as long, and nothing else was amiss. "
-           "Count what you start: a number of passes that does not match the plan makes every comparison "
-           "worthless.")
+             "Start all workers before you wait for the first one. Otherwise they run one after the other.")
+    explanation = ("The outer `for rank` only repeated the epoch: with n workers, every worker was started "
+                   "n times. One loop starts the workers, and a second one waits for them.")
+    why = ("the log showed every epoch n times and the run took n times as long. Nothing else was wrong. "
+           "Count what you start: if the number of passes is not what you planned, no comparison holds.")
     cases = {"3 workers": 3, "5 workers": 5, "1 worker": 1}
 
     def answer(n_workers, pull_down, start, aggregate):
@@ -231,33 +245,32 @@ class RunEpoch(Table):
             "workers side by side": max(map(len, training), default=0)}
 
     rules = (
-        same("ranks started",
-             "how often each loop around `start(rank)` runs; what `rank` is then: a `lambda` reads it late"),
-        same("calls", "what stands inside a loop, what does not, and in which order"),
+        same("ranks started", "how often does each loop around `start(rank)` run? And what is `rank` then?"),
+        same("calls", "what stands inside a loop, what does not, and in which order?"),
         nothing("still training", WAIT, "`aggregate()` comes after every worker has ended"),
-        nothing("ended by force", "`terminate` and `kill`: a worker ends by itself", "none: wait for it"),
-        same("workers side by side", "when you call `join()`: it waits until the process has ended"),
+        nothing("ended by force", "`terminate` and `kill` end a worker that still trains", "none: wait for "
+                                                                                           "it"),
+        same("workers side by side", "when do you call `join()`? It waits until the process has ended"),
     )
     mistakes = (
         ((("    pull_down()\n", "    for rank in range(n_workers):\n     pull_down()\n"),
           (START, f" {START}"), (JOIN, "     for process in processes: process.join()\n")),
          "how many loops stand around `start(rank)`? One is enough"),
         (START + JOIN, "    for rank in range(n_workers):\n        start(rank).join()\n",
-         "`join()` waits until the process has ended: start all workers before you wait for the first"),
+         "`join()` waits until the process has ended. So start all workers before you wait for the first"),
         (START, START.replace("[", "(").replace("]", ")"),
-         "a generator starts a worker only when the loop asks for it, which then waits for it: use a list"),
+         "a generator starts a worker only when the loop asks for it. Use a list"),
         (JOIN, "", WAIT),
-        (JOIN, "    processes[-1].join()\n", "wait for every worker: the last one to start may end first"),
+        (JOIN, "    processes[-1].join()\n", "wait for every worker. The last one to start may end first"),
         ("process.join()", "process.kill(), process.join()", "`kill` ends a worker that still trains"),
         ("process.join()", "process.join(), aggregate()", "`aggregate()` is inside a loop"),
         ("range(n_workers)", "range(1, n_workers + 1)", "ranks are counted from 0"),
-        ("range(n_workers)", "range(4)", "how many workers there are, `n_workers` says"),
     )
 
 
 #: Collectives that return in no rank before all ranks have come.
 MEETS = re.compile(r"\b(barrier|all|reduce_scatter)|\b(reduce|gather)\b.*\b(broadcast|scatter)\b")
-PAUSE = "where the ranks wait for each other; a pause (`sleep`) is only a guess"
+PAUSE = "where do the ranks wait for each other? A pause (`sleep`) is only a guess"
 
 
 def waits_for_nobody(mine, wanted, case):
@@ -267,19 +280,19 @@ def waits_for_nobody(mine, wanted, case):
 
 class TrainEpoch(Table, InGroup):
     title = "Hunt: the barrier that one worker never reaches"
-    task = ("Every rank calls your function with its own list of `batches`; the last rank has one more than "
-            "the others. `step(batch)` trains on a batch, and `barrier()` waits until **all** ranks are "
-            "waiting. Train on every batch once, and return only when every rank has trained on all of its "
-            "own, however long it takes.")
-    hints = ("How often does rank 0 come to the barrier, how often the last rank? Who is missing, and when?",
-             "What has to be common is the end of the epoch, not every step.")
-    explanation = ("A barrier counts who arrives. Called once per batch, it is called more often where there "
-                   "are more batches; called once per epoch, everybody calls it equally often.")
-    why = ("a barrier, like every collective, must be called equally often by all. Remainders, uneven "
-           "shards, an early `break` or an `if rank == 0` break that rule, and the symptom is never an "
-           "error: it is silence.")
+    task = ("Every rank calls your function with its own list of `batches`. The last rank has one batch "
+            "more than the others. `step(batch)` trains on a batch, and `barrier()` waits until **all** "
+            "ranks are waiting. Train on every batch once. Return only when every rank has trained on all "
+            "of its batches, however long it takes.")
+    hints = ("How often does rank 0 come to the barrier, and how often the last rank? Who is missing, and "
+             "when?",
+             "All ranks share the end of the epoch. They need not share every step.")
+    explanation = ("A barrier waits for all ranks. If you call it once per batch, the last rank calls it "
+                   "more often. If you call it once per epoch, all ranks call it equally often.")
+    why = ("all ranks must call a barrier, like every collective, equally often. Remainders, uneven shards, "
+           "an early `break` or an `if rank == 0` break this rule. Then there is no error, but silence.")
     world_sizes = (2, 3)
-    waiting = "how often does each rank call `barrier()`? The last one has one batch more"
+    waiting = "how often does each rank call `barrier()`? The last rank has one batch more"
     cases = {"": 2, "other batches": 5, "a single batch, the last rank's": 0}
 
     def answer(batches, step, barrier):
@@ -319,8 +332,8 @@ class TrainEpoch(Table, InGroup):
             "waits for all": bool(MEETS.search(" ".join(one.name for one in since)))}
 
     rules = (
-        same("times trained", "which batches the loop leaves out or repeats"),
-        nothing("calls under way in threads", "a thread of your own is to be joined before you return",
+        same("times trained", "which batches does the loop leave out or repeat?"),
+        nothing("calls under way in threads", "join a thread of your own before you return",
                 "all of them have ended when the function returns"),
         each(waits_for_nobody, PAUSE),
     )
@@ -334,94 +347,11 @@ class TrainEpoch(Table, InGroup):
     stops = (
         ("\n    barrier()", "\n        barrier()", "waited in vain at `barrier()`", waiting),
         ("    barrier()", "    barrier(async_op=True)", "never waited for it",
-         "with `async_op=True`, `barrier` returns at once, with something that has a `.wait()`"),
+         "with `async_op=True`, `barrier` returns at once. Call `.wait()` on what it returns"),
         ("        step(batch)\n    barrier()", "        step(batch)\n        try:\n            barrier()\n"
          "        except RuntimeError:\n            pass", "caught the error",
-         f"an error of `barrier()` that is caught is a rank that waited in vain: {waiting}"),
+         f"you caught the error of a rank that had waited in vain. {waiting.capitalize()}"),
     )
 
 
-LOAD = "model.load_state_dict(global_model.state_dict())"
-PARAMETERS = "for mine, its in zip(model.parameters(), global_model.parameters()): "
-COPYING = "`=` on `.data` gives a tensor another's memory; `copy_` copies the values"
-ANOTHER = "`mine = …` names another tensor, `model = …` another model; `strict=False` skips names in silence"
-
-
-class PullDown(Table, Alone):
-    title = "Hunt: the copy that copies nothing"
-    task = ("The cell below holds S4's `pull_down`. Repair it: afterwards every local model has the global "
-            "model's values, in all parameters and buffers (BatchNorm keeps its statistics in buffers), and "
-            "shares no memory with it. The workers hold the tensors of their local models already, so the "
-            "values must arrive in those tensors. The global model stays as it is.")
-    hints = (
-        "`a.data = b.data` makes `a` a second name for b's memory. Which method writes values into memory "
-        "that is there?",
-        "`mine.copy_(its)` under `torch.no_grad()` for every parameter and every buffer; or one method of a "
-        "module does it all with the other's `state_dict()`.",
-    )
-    explanation = ("`load_state_dict` copies every value, buffers included, into the tensors that are there. "
-                   "Nothing is shared, and who holds a tensor sees what arrives in it.")
-    why = ("a copy and a second name look alike until somebody writes. What tells them apart is "
-           "`data_ptr()`, or one step of training: whose weights have moved?")
-    cases = {"3 workers": 3, "1 worker": 1}
-
-    def answer(global_model, local_models):
-        for model in local_models:
-            model.load_state_dict(global_model.state_dict())
-
-    def observe(pull_down, n_workers):
-        models = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(n_workers + 1)]
-        for number, model in enumerate(models):  # the global model 10,001 …, worker 0's 11,001 …
-            for place, tensor in enumerate(model.state_dict().values()):
-                values = torch.arange(tensor.numel()).view(tensor.shape)
-                tensor.copy_(10_001 + 1000 * number + 10 * place + values)
-            model[0].bias.requires_grad = False  # frozen, as in a fine-tuning
-        held = [model.state_dict() for model in models]  # by an optimizer, say: the tensors themselves
-        pull_down(models[0], models[1:])
-
-        def values(states):
-            return [{name: tensor.flatten().tolist() for name, tensor in state.items()} for state in states]
-
-        now = [model.state_dict() for model in models]
-        owners, shared = {}, ""
-        names = ["the global model", *(f"worker {number}" for number in range(n_workers))]
-        for who, state in zip(names, now, strict=True):
-            for name, tensor in state.items():
-                owner = owners.setdefault(tensor.untyped_storage().data_ptr(), who)
-                if owner != who and not shared:
-                    shared = f"`{name}` of {who} is in the memory of {owner}"
-        global_model, *local_models = values(now)
-        parameters = [item for model in models for item in model.named_parameters()]
-        return {
-            "shared memory": shared,
-            "the global model": global_model,
-            "part of the graph": [name for name, one in parameters if not one.is_leaf],
-            "frozen": [name for name, one in parameters if not one.requires_grad and name != "0.bias"],
-            "local_models": local_models,
-            "held by the workers": values(held[1:])}
-
-    rules = (
-        nothing("shared memory", COPYING, "memory of its own: who trains the one must not change the other"),
-        same("the global model", "which side you write to: the global model stays as it is"),
-        nothing("part of the graph", "`torch.no_grad()`: what is copied under it has no history"),
-        nothing("frozen", "copying needs no `requires_grad = False`: `torch.no_grad()` is enough"),
-        same("local_models", f"do all tensors of all local models get its values, as they are? {ANOTHER}"),
-        same("held by the workers", f"the model has other tensors now: {COPYING}"),
-    )
-    mistakes = (
-        (LOAD, f"{PARAMETERS}mine.data = its.data", COPYING),
-        (LOAD, f"{PARAMETERS}mine.data.copy_(its)", "`parameters()` leaves out the buffers: copy them, too"),
-        (LOAD, f"{PARAMETERS}mine = its", ANOTHER),
-        (LOAD, LOAD.replace("())", "(), assign=True)"), "`assign=True` gives the model the other's tensors"),
-        (LOAD, "import copy; model.load_state_dict(copy.deepcopy(global_model.state_dict()), assign=True)",
-         "the model has other tensors now; a worker that holds the old ones sees nothing of it"),
-        (LOAD, f"model.requires_grad_(False); {LOAD}", "`model` is frozen now: copying needs none of that"),
-        (LOAD, "global_model.load_state_dict(model.state_dict())", "you write to the wrong side"),
-        ("in local_models:", "in local_models[:1]:", "worker 0 has its values, the next one not: how often "
-         "does the loop run, and what is used up then? An iterator gives each thing once"),
-    )
-    stops = ((LOAD, f"{PARAMETERS}mine.copy_(its)", "leaf Variable", "put it under `with torch.no_grad():`"),)
-
-
-split, aggregate, run_epoch, train_epoch, pull_down = (
-    Split(), Aggregate(), RunEpoch(), TrainEpoch(), PullDown())
+split, aggregate, run_epoch, train_epoch = Split(), Aggregate(), RunEpoch(), TrainEpoch()

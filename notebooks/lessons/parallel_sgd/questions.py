@@ -1,62 +1,76 @@
 """The predictions of this lesson: {key: (question, {option: why})}. The first option holds."""
 
 QUESTIONS = {
-    "where_time_goes_respawned": (
-        "Four workers each make one pass over 359 tiny images. Where does most of the time go?", {
-            "starting the workers": "Each worker is a new Python that imports torch first, in every epoch.",
-            "training": "Each worker makes 45 steps of a very small network.",
-            "waiting at the barrier": "The shards are equal to within one image, so no worker waits for "
-                                      "long.",
-        }),
     "staying_against_respawned": (
-        "How far is the model of ranks that stay from the model of respawned workers, after one epoch?", {
-            "the same, up to rounding": "The arithmetic is the same. Only the order in which four numbers "
-                                        "are added may differ.",
-            "it is another model": "Only the processes changed. The batches, the steps and the mean are the "
-                                   "same.",
-            "a little better": "Images that are prepared once have the same numbers as images that are "
-                               "prepared every time.",
+        "How far will the model of the ranks that stay be from the respawned workers' model, after an epoch?", {
+            "the same, up to rounding":
+                "The arithmetic is the same. Only the four numbers of each mean may be added in another "
+                "order.",
+            "it is another model": "The arithmetic has not changed: only who does it, and where.",
+            "a little better": "Images that are prepared once have the same numbers as images prepared each "
+                               "time.",
         }),
-    "local_and_global": ("A worker now trains `local_model`. What happens to `global_model`?", {
-        "it changes as well": "`=` on `.data` copies nothing: both parameters now lead to the same memory.",
-        "nothing": "This would be true if the values had been copied. `=` on `.data` copies nothing.",
-        "an error": "Torch allows two parameters to share their memory.",
-    }),
+    "where_time_goes_respawned": (
+        "Four spawned workers each make one pass over 359 tiny images. Where does most of the epoch's time go?", {
+            "starting the workers":
+                "Each worker is a new Python that has to import torch first, and this happens in every "
+                "epoch. With many more images the passes would take longer, and the start would matter less.",
+            "training": "Each worker makes only 45 steps, with a very small network.",
+            "waiting at the barrier": "The shards are equal to within one image, so nobody waits for long.",
+        }),
+    "local_and_global": (
+        "A worker now trains `local_model`. What happens to `global_model`?", {
+            "it changes as well":
+                "Nothing was copied. Both tensors now use the same memory, and so do those of all other "
+                "workers.",
+            "nothing": "This would be right if the values had been copied. But `=` on `.data` copies "
+                       "nothing.",
+            "an error": "Torch allows it: two parameters may share their memory.",
+        }),
     "fourfold_loop": (
-        "Only the fourfold loop, with a `pull_down` that copies: what becomes of the model, compared with a "
-        "single loop?", {
-            "nothing: it is the same model": "Each time begins with the same global weights and takes the "
-                                             "same batches in the same order, so each time ends with the "
-                                             "same weights.",
-            "it is trained four times as much": "Each time begins again with the global weights, so earlier "
-                                                "passes are lost.",
-            "the mean of four different models": "They do not differ: the batches depend on the epoch and "
-                                                 "the rank only.",
+        "Take the fourfold loop alone, with a `pull_down` that copies. What becomes of the model, compared "
+        "with one pass?", {
+            "nothing: it is the same model":
+                "Each of the four times begins with a copy of the same global weights, and takes the same "
+                "batches in the same order. So the results of three times are thrown away.",
+            "it is trained four times as much":
+                "This would be right if each time began where the last one ended. But `pull_down` resets the "
+                "local models.",
+            "the mean of four different models":
+                "The four are not different: the batches are shuffled by epoch and rank, and by nothing "
+                "else.",
         }),
     "every_step_against_ddp": (
-        "k = 1 averages weights after every step; DDP averages gradients within every step. How far apart "
-        "are the weights after five epochs?", {
-            "the same, up to rounding": "`w` and `v` are sums of multiples of gradients, and the mean of "
-                                        "sums is the sum of means. So the mean of the ranks' `v` is DDP's "
-                                        "`v`.",
-            "far: each rank has a `v` of its own": "The `v` differ, but only their mean enters the averaged "
-                                                   "weights.",
-            "close, until the momentum has drifted": "The mean of the ranks' `v` is DDP's `v` at every step.",
+        "Local SGD with k = 1 averages weights after every step. DDP averages gradients within every step. "
+        "How far apart are they after five epochs?", {
+            "the same, up to rounding":
+                "`v` and `w` are sums of gradients with fixed factors, and the mean of sums is the sum of "
+                "means. The ranks' `v` differ, but their mean is DDP's `v` at every step.",
+            "far: each rank has a `v` of its own":
+                "The ranks' `v` differ. But only their mean enters the averaged weights.",
+            "close, until the momentum has drifted":
+                "Nothing drifts: the mean of the ranks' `v` is DDP's `v` at every step.",
         }),
     "ddp_rate_for_hogwild": (
-        "With which learning rate does DDP reach the loss of Hogwild with 0.05, after one epoch?", {
-            "0.2, four times": "One step with the mean of four gradients and four times the rate is as long "
-                               "as four steps.",
+        "With which learning rate does DDP come closest to the loss of Hogwild with 0.05, after one epoch?", {
+            "0.2, four times":
+                "One step with four times the rate and the mean of four gradients is as long as four steps. "
+                "So Hogwild's lead was the size of its steps. People call this the linear scaling rule "
+                "(Goyal and others, 2017): N times as many samples in a step, N times the rate. It has a "
+                "limit, as 0.8 shows, and large rates need a warm-up: a smaller rate at the beginning.",
             "0.0125, a quarter": "This makes DDP's steps even smaller.",
-            "0.05, the same": "With the same rate, DDP's step is as long as one of Hogwild's four.",
+            "0.05, the same": "The picture shows DDP with this rate. Its loss is higher after one epoch.",
         }),
     "sorted_labels": (
-        "Each worker sees only three or four of the ten digits, and they average once per epoch. What is the "
-        "averaged model like?", {
+        "Each worker sees only three or four of the ten digits, and they average once per epoch. What does "
+        "the averaged model do?", {
             "better than each worker's own, worse than with mixed shards":
-                "Each worker's own model forgets the digits that it does not see. The mean brings some of "
-                "that back, but not all.",
-            "useless": "No worker knows all the digits, but the average holds something of each.",
-            "as good as with mixed shards": "This is true if they average at every step.",
+                "Each worker's model forgets the digits that it does not see. The mean brings some of that "
+                "back, but not all. If they average at every step (k = 1), the skew does no harm here, "
+                "because the mean gradient does not depend on which worker holds which image.",
+            "it is useless": "No worker knows all the digits, but the average holds something of each "
+                             "worker.",
+            "as good as with mixed shards": "This is right for k = 1. Over a whole epoch the models drift "
+                                            "apart.",
         }),
 }

@@ -32,14 +32,14 @@ def average(model):
 
 
 def in_ranks(train_pass, task, epochs, samples, skew=0.0, wrap=None, at_the_end=None):
-    """A rank's life. In every epoch it runs `train_pass`, then `at_the_end`, and tests the model before and after."""
+    """Join the other ranks. In every epoch run `train_pass`, then `at_the_end`, and test the model."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT))
     torch.set_num_threads(1)  # the ranks share the cores
     rank, world_size = dist.get_rank(), dist.get_world_size()
     shards = skewed_split(labels_of(task)[:samples], world_size, skew)
     images, labels = tensors(task, rows=shards[rank])  # prepared once
     test_set = tensors(task, train=False)
-    steps = math.ceil(min(map(len, shards)) / task.batch)  # of the shortest shard: all ranks make as many
+    steps = math.ceil(min(map(len, shards)) / task.batch)  # the shortest shard's: all ranks must average equally often
     model = wrap(task.model()) if wrap else task.model()
     optimizer, clock = task.optimizer(model), 0.0
     for epoch in range(epochs):

@@ -13,7 +13,7 @@ from helpers import report
 from lessons.parallel_sgd.ranks import train_step
 from lessons.parallel_sgd.shards import LIMIT, batches, labels_of, options, seed, split, tensors, tested
 
-#: How workers start here: quickly where torch allows it. In a fork, memory that is shared stays shared.
+#: The quickest way to start workers. In a fork, shared memory stays shared.
 START = "fork" if sys.platform == "linux" else "spawn"
 
 
@@ -29,7 +29,7 @@ def train(rank, task, epochs, shards, model, barrier):
         barrier.wait(LIMIT)
         clock -= time.perf_counter()
         for batch in batches(len(labels), task.batch, epoch, rank):
-            train_step(model, optimizer, images[batch], labels[batch])  # writes where the others read and write
+            train_step(model, optimizer, images[batch], labels[batch])  # where the others read and write, too
         barrier.wait(LIMIT)
         clock += time.perf_counter()
         if rank == 0:
@@ -39,7 +39,7 @@ def train(rank, task, epochs, shards, model, barrier):
 
 
 def main(task, epochs, samples, workers):
-    torch.set_num_threads(1)  # no threads before a fork: it would hang
+    torch.set_num_threads(1)  # a fork after torch has used threads could hang
     shards = split(len(labels_of(task)) if samples is None else samples, workers)
     model = task.model().share_memory()
     barrier = mp.get_context(START).Barrier(workers)

@@ -1,4 +1,4 @@
-"""S4's published program: its two bugs, each alone, both together, and neither.
+"""The published program: with neither bug, with each bug alone, and with both.
 
     launch("sgd_published.py", nprocs=1), or python sgd_published.py --task MNIST
 """
@@ -31,10 +31,10 @@ def pull_down_as_published(global_model, local_models):
 
 def train(pull_down, times, task, epochs, shards, test_set):
     """Yield the test loss and accuracy after each epoch."""
-    global_model = task.model().share_memory()  # spawn, as S4 uses it, does this to every tensor that it sends
+    global_model = task.model().share_memory()  # as spawn does with every tensor that it sends
     local_models = [task.model().share_memory() for _ in shards]
     for epoch in range(epochs):
-        for _ in range(times):  # S4 wrote `for rank in range(n_workers)`, here and for the workers
+        for _ in range(times):  # the article: `for rank in range(n_workers)`, a second time
             pull_down(global_model, local_models)
             args = epoch, task, shards, local_models
             mp.start_processes(train_epoch, args, nprocs=len(shards), start_method=START)
@@ -43,7 +43,7 @@ def train(pull_down, times, task, epochs, shards, test_set):
 
 
 def main(task, epochs, samples, workers):
-    torch.set_num_threads(1)  # no threads before a fork: it would hang
+    torch.set_num_threads(1)  # a fork after torch has used threads could hang
     ranges = split(len(labels_of(task)) if samples is None else samples, workers)
     shards, test_set = [tensors(task, rows=rows) for rows in ranges], tensors(task, train=False)
     for pulled in (pull_down, pull_down_as_published):

@@ -1,4 +1,4 @@
-"""S4's synchronous SGD: start workers, wait for them, average their models, test.
+"""The article's synchronous SGD: start workers, wait for them, average their models, test.
 
     launch("sgd_respawned.py", nprocs=1), or python sgd_respawned.py --task MNIST
 """
@@ -27,13 +27,13 @@ class CustomSubset(Subset):
         image, label = self.dataset[self.indices[index]]
         return self.transform(image), label
 
-    def __getitems__(self, indices):  # today's Subset insists on it
+    def __getitems__(self, indices):  # today's Subset asks for it
         return [self[index] for index in indices]
 
 
 def train_epoch(rank, epoch, task, shards, local_models, barrier, inside, threads):
-    """What a worker does in its short life: one pass over its shard."""
-    torch.set_num_threads(threads)  # left to torch, every worker takes all cores
+    """Make one pass over this worker's shard."""
+    torch.set_num_threads(threads)  # otherwise every worker takes all cores
     torch.manual_seed(seed(epoch, rank))
     model, shard = local_models[rank], shards[rank]
     order = batches(len(shard), task.batch, epoch, rank)

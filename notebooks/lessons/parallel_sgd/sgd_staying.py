@@ -1,4 +1,4 @@
-"""S4's training with ranks that stay.
+"""The article's training, with ranks that stay.
 
     launch("sgd_staying.py", nprocs=4), or torchrun --nproc-per-node=4 sgd_staying.py --task MNIST
 """
@@ -8,7 +8,7 @@ from lessons.parallel_sgd.shards import options
 
 
 def train_pass(model, optimizer, data):
-    optimizer.state.clear()  # a new worker would have no momentum yet
+    optimizer.state.clear()  # a new worker would begin without momentum
     one_pass(model, optimizer, data)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from helpers.data import download_folder, load, parse_idx
 from lessons.parallel_sgd.task import TASKS
 
-#: Seconds that nobody waits for longer: at a barrier, for a collective, for a child.
+#: The most seconds to wait at a barrier, for a collective, or for a child.
 LIMIT = 600
 
 
@@ -84,7 +84,7 @@ def skewed_split(labels, n_workers, skew=0.0):
 
 
 def seed(epoch, rank):
-    """Where the random numbers of one pass begin; in the first epoch as in S4's program."""
+    """Where the random numbers of one pass begin; in the first epoch as in the article's program."""
     return 1000 * epoch + 1 + rank
 
 

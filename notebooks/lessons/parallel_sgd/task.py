@@ -11,7 +11,7 @@ def digits_network():
 
 
 def mnist_network():
-    """S4's."""
+    """The network of the article."""
     return nn.Sequential(
         nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(10, 20, 5), nn.Dropout2d(), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
@@ -32,7 +32,7 @@ class Task:
     def model(self):
         """The network with its first weights, the same ones in every process."""
         torch.manual_seed(1)
-        return [self.network() for _ in range(5)][-1]  # S4 makes four local models, then the global one
+        return [self.network() for _ in range(5)][-1]  # as the article: four local models, then the global one
 
     def optimizer(self, model):
         if self.method == "Adam":
