@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from helpers import launch
 from helpers.data import Digits
 from helpers.figures import alt, title
-from helpers.formats import FORMATS, encode, parse, rounded
+from lessons.mixed_precision.formats import FORMATS, encode, parse, rounded
 from lessons.mixed_precision import float_explorer
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.exercises import NETWORKS, FirstOverflow, LargestBatch

@@ -6,7 +6,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from helpers.formats import FORMATS, encode, parse
+from lessons.mixed_precision.formats import FORMATS, encode, parse
 from helpers.widgets.explorer import LOOK, Explorer, slider, widgets
 
 _SIGN, _EXPONENT, _FRACTION, _UNUSED = "#e3e3e3", "#f7cfa8", "#bcdcf2", "white"
@@ -21,7 +21,7 @@ _WORDS = {"zero": "underflow: 0", "infinite": "overflow: inf", "not a number": "
 def draw(ax, number):
     """Draw the bits that each format keeps of a number, what it becomes there, and how wrong that is.
 
-    The number is what somebody types. If `helpers.formats.parse` cannot read it, the picture says so.
+    The number is what somebody types. If `lessons.mixed_precision.formats.parse` cannot read it, the picture says so.
     """
     ax.set_axis_off()
     try:

@@ -1,6 +1,6 @@
 """Floating-point formats, bit by bit: what a number becomes in each of them.
 
-    from helpers.formats import FORMATS, encode, parse
+    from lessons.mixed_precision.formats import FORMATS, encode, parse
     encode(0.1, FORMATS["bf16"])
 
 The largest number of a format comes from `torch.finfo`; all others, and TF32's, which no tensor is stored in, from its
