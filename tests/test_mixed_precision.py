@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 from helpers import launch
 from helpers.data import Digits
 from helpers.figures import alt, title
-from lessons.mixed_precision.formats import FORMATS, encode, parse, rounded
 from lessons.mixed_precision import float_explorer
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.exercises import NETWORKS, FirstOverflow, LargestBatch
+from lessons.mixed_precision.formats import FORMATS, encode, parse, rounded
 
 STORED = {name: form for name, form in FORMATS.items() if name != "tf32"}
 NUMBERS = [0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 65504.0, 65519.0, 65520.0, 1e-8, 2.0**-24, 2.0**-25, 6e-8, 448.0, 1e39]

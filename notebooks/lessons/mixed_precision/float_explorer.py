@@ -6,8 +6,8 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from lessons.mixed_precision.formats import FORMATS, encode, parse
 from helpers.widgets.explorer import LOOK, Explorer, slider, widgets
+from lessons.mixed_precision.formats import FORMATS, encode, parse
 
 _SIGN, _EXPONENT, _FRACTION, _UNUSED = "#e3e3e3", "#f7cfa8", "#bcdcf2", "white"
 _KEY = {"sign": _SIGN, "exponent: how far": _EXPONENT, "fraction: how fine": _FRACTION,

@@ -3,62 +3,70 @@
 QUESTIONS = {
     "next_of_2048": (
         "In fp16, what is 2048 + 1?", {
-            "2048": "The fraction has 10 bits, so from 2048 on the step between two numbers is 2. The sum 2049 lies "
-                    "halfway between 2048 and 2050. A tie goes to the number whose last bit is 0: here, 2048.",
+            "2048": "The fraction has 10 bits, so from 2048 on the step between two numbers is 2. The sum "
+                    "2049 lies halfway between 2048 and 2050. A tie goes to the number whose last bit is 0: "
+                    "here, 2048.",
             "2049": "From 2048 on, the step from one fp16 number to the next is 2. So fp16 has no 2049.",
             "infinity": "Infinity begins above the largest number, which the table above shows as 65,504.",
         }),
     "tiny_gradient_fp16": (
         "If p is one in a million, the gradient is 0.000001 / 256, about 4e-9. What is that in fp16?", {
-            "0": "The smallest number of fp16 above 0 is 6e-8. 4e-9 is less than half of it, so it is rounded to 0. Many "
-                 "gradients of a trained network are as small as that.",
-            "4e-09": "The table above says that the smallest number of fp16 above 0 is 6e-8. 4e-9 is too small.",
+            "0": "The smallest number of fp16 above 0 is 6e-8. 4e-9 is less than half of it, so it is "
+                 "rounded to 0. Many gradients of a trained network are as small as that.",
+            "4e-09": "The table above says that the smallest number of fp16 above 0 is 6e-8. 4e-9 is too "
+                     "small.",
             "6e-08": "6e-8 is the smallest number of fp16 above 0. But 4e-9 is nearer to 0.",
         }),
     "loss_divided": (
         "We train in fp16 without a loss scale, and divide the loss by 100,000. What happens?", {
-            "it hardly learns": "Dividing the loss divides all gradients. Most become 0 in fp16, and Adam cannot enlarge "
-                                "a 0. With a scale, or in bf16, the same gradients stay alive.",
+            "it hardly learns": "Dividing the loss divides all gradients. Most become 0 in fp16, and Adam "
+                                "cannot enlarge a 0. With a scale, or in bf16, the same gradients stay "
+                                "alive.",
             "an error": "A gradient of 0 is a legal gradient, so nothing checks for it.",
-            "the loss becomes NaN": "NaN comes from numbers that are too large. Here the gradients are too small.",
+            "the loss becomes NaN": "NaN comes from numbers that are too large. Here the gradients are too "
+                                    "small.",
         }),
     "bf16_weights_move": (
         "The weights are stored in bf16. Each update is about 0.0001. What do most weights do?", {
-            "not move at all": "The next bf16 number is more than twice as far away as the update for most weights. Each "
-                               "update is therefore rounded away. In fp32 the same updates add up.",
-            "move a little less": "A weight is rounded to one of two neighbours. An update therefore moves it by a "
-                                  "whole step, or not at all.",
+            "not move at all": "The next bf16 number is more than twice as far away as the update for most "
+                               "weights. Each update is therefore rounded away. In fp32 the same updates add "
+                               "up.",
+            "move a little less": "A weight is rounded to one of two neighbours. An update therefore moves "
+                                  "it by a whole step, or not at all.",
             "become NaN": "NaN comes from numbers that are too large. The weights and updates are small.",
         }),
     "clip_first": (
         "What happens if the gradients are clipped before `unscale_` divides them by the scale?", {
-            "training hardly moves": "The scaled gradients are far above the limit, so they are clipped to it. Then they "
-                                     "are divided by the scale, 65,536. The step is that much too small.",
+            "training hardly moves": "The scaled gradients are far above the limit, so they are clipped to "
+                                     "it. Then they are divided by the scale, 65,536. The step is that much "
+                                     "too small.",
             "an error": "Both calls are allowed at that place, so nothing raises an error.",
-            "nothing changes": "The limit is meant for true gradients. Before `unscale_`, the gradients are still "
-                               "multiplied by the scale.",
+            "nothing changes": "The limit is meant for true gradients. Before `unscale_`, the gradients are "
+                               "still multiplied by the scale.",
         }),
     "nothing_finite": (
         "Nothing is finite, so the scaler halves its scale, step after step. Does fp16 recover?", {
-            "no": "The scale multiplies the loss after the forward. The forward itself overflows, with any scale. So "
-                  "every step is skipped, and no weight changes. bf16 can hold these numbers.",
-            "yes, when the scale is small": "The loss is already infinite or NaN before it is multiplied by the scale.",
+            "no": "The scale multiplies the loss after the forward. The forward itself overflows, with any "
+                  "scale. So every step is skipped, and no weight changes. bf16 can hold these numbers.",
+            "yes, when the scale is small": "The loss is already infinite or NaN before it is multiplied by "
+                                            "the scale.",
         }),
     "hidden_instructions": (
         "We hide the instructions for 16 bits, but not those for fp32. How long does a product in bf16 take?", {
-            "longer than in fp32": "The processor can multiply only fp32. It has to convert the numbers, multiply as "
-                                   "before, and convert the result back. (On a CPU whose instructions cannot be hidden, "
-                                   "for example an Arm, the lines are alike.)",
-            "half as long as in fp32": "The numbers take half the bytes. But a large product waits for arithmetic, not "
-                                       "for memory.",
-            "as long as in fp32": "The arithmetic takes as long, but converting the numbers takes time as well.",
+            "longer than in fp32": "The processor can multiply only fp32. It has to convert the numbers, "
+                                   "multiply as before, and convert the result back. (On a CPU whose "
+                                   "instructions cannot be hidden, for example an Arm, the lines are alike.)",
+            "half as long as in fp32": "The numbers take half the bytes. But a large product waits for "
+                                       "arithmetic, not for memory.",
+            "as long as in fp32": "The arithmetic takes as long, but converting the numbers takes time as "
+                                  "well.",
         }),
     "infinite_on_one_rank": (
         "Only rank 1's loss is infinite in step 2. Which ranks skip that step?", {
-            "both": "DDP averages the gradients before a scaler looks at them. The average with an infinite number is not "
-                    "finite, so both scalers see that and skip the step.",
-            "rank 1": "If only rank 1 skipped the step, the weights of the ranks would differ from then on. Which "
-                      "gradients does rank 0's scaler see?",
+            "both": "DDP averages the gradients before a scaler looks at them. The average with an infinite "
+                    "number is not finite, so both scalers see that and skip the step.",
+            "rank 1": "If only rank 1 skipped the step, the weights of the ranks would differ from then on. "
+                      "Which gradients does rank 0's scaler see?",
             "none": "Each rank has a scaler, and each scaler looks for gradients that are not finite.",
         }),
 }
