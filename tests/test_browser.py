@@ -41,7 +41,7 @@ def work():
 
 launch(work, nprocs=2, timeout=240)"""
 QUESTION = """from helpers.exercises import predict
-predict("How many ranks are there?", {"two": "One for each.", "none": "Look again."}, answer="two")"""
+predict("hello_lines")"""
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +128,7 @@ def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_d
     for number in range(1, 1 + len(EXPLORERS)):
         ran(number).locator(".jp-OutputArea-output img[alt]").first.wait_for(timeout=60_000)
     question = ran(len(EXPLORERS) + 2)
-    question.get_by_text("B) none").click()
-    question.get_by_text("No. Look again.").wait_for()
+    question.get_by_text("four").wait_for()
     assert not page.get_by_text("Error displaying widget").count()
     page.errors[:] = [error for error in page.errors if "model not found" not in error]
 

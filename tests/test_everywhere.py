@@ -215,7 +215,7 @@ def test_badges_come_with_an_address_on_github_and_go_with_it(monkeypatch, tmp_p
         everywhere.place(book, path.name)
         texts.append(book.cells[0].source)
         nbformat.write(book, path)
-        assert minutes(path) == 1 and f'address, version, script = "{address}", "v1.2", ' in book.cells[1].source
+        assert minutes(path) == (1, 0) and f'address, version, script = "{address}", "v1.2", ' in book.cells[1].source
     assert texts[0] == texts[2] == "# 07 · A question?\n\nText.\n\nMore."
     title, badges, *text = texts[1].split("\n\n")
     assert [title, *text] == texts[0].split("\n\n")

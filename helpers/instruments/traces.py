@@ -175,14 +175,17 @@ def read(path):
     if not (isinstance(content, dict) and "schemaVersion" in content and "traceEvents" in content):
         raise TraceError(f"{path.name} is JSON, but no trace of torch.profiler's: that is what "
                          "`prof.export_chrome_trace(path)` writes")
-    entries = content["traceEvents"]
-    raw = [entry for entry in entries if entry.get("ph") == "X"]
-    on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
-    events = _nested([made for event in raw if (made := _event(event, on_gpu))])
-    memory = [(float(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
-              if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
-    base = content.get("baseTimeNanoseconds", 0) / 1000
-    rank = content.get("distributedInfo", {}).get("rank")
+    try:
+        entries = content["traceEvents"]
+        raw = [entry for entry in entries if entry.get("ph") == "X"]
+        on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
+        events = _nested([made for event in raw if (made := _event(event, on_gpu))])
+        memory = [(float(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
+                  if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
+        base = content.get("baseTimeNanoseconds", 0) / 1000
+        rank = content.get("distributedInfo", {}).get("rank")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TraceError(f"{path.name} is damaged ({error!r}). Record it again") from None
     if all(event.mark for event in events):
         raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the end of "
                          "every step, inside the loop, and is at least one active step reached?")

@@ -13,8 +13,8 @@ from helpers.instruments.memory import held_bytes
 
 WRITE = "`tensor += …` and `tensor.copy_(…)` write into it; `tensor = tensor + …` makes another one"
 CHUNKS = "send chunks, not the tensor, in its own dtype; and add up on the way"
-STEPS = ("which chunk goes out in which step? N − 1 steps add, N − 1 overwrite, and the first of these sends the "
-         "chunk that is finished")
+STEPS = ("which chunk goes out in which step? N − 1 steps add, N − 1 overwrite, and the first of these sends "
+         "the chunk that is finished")
 HOW_MANY = "how many steps are there? N − 1 that add, N − 1 that overwrite: try it with three ranks on paper"
 REST = "is it in any chunk? N need not divide the length"
 AT_ONCE = "`isend` and `irecv` return at once: wait for them afterwards"
@@ -68,8 +68,8 @@ class RingAllReduce(Table, InGroup):
         "Second half, N − 1 steps: send the finished chunk on, overwrite yours with the one that you "
         "receive. If all ranks `send` first, no rank receives: use `batch_isend_irecv`, then `wait()`.",
     )
-    explanation = ("The chunks are views, so that adding to them changes `tensor`. The index runs on "
-                   "through both halves: in step N − 1 a rank sends the chunk that it has just finished. "
+    explanation = ("The chunks are views, so that adding to them changes `tensor`. The index runs on through "
+                   "both halves: in step N − 1 a rank sends the chunk that it has just finished. "
                    "`batch_isend_irecv` starts both at once, so that no rank waits for another to receive.")
     why = ("each rank sends 2(N − 1)/N of the tensor, which is less than twice its size for any number of "
            "ranks. If every rank sent its tensor to all others, it would send N − 1 times the size.")
@@ -146,8 +146,8 @@ IN_PLACE = "`all_reduce` works in place: on which tensor?"
 DIGITS = "the dtype in which the gradients are added up: it has too few digits"
 HALF = "            parameter.grad = parameter.grad.half().to(parameter.dtype)\n"
 FREE = "`parameter.requires_grad`: an optimizer with weight decay would move what is frozen"
-AVERAGED = ("is `parameter.grad` itself averaged, of each parameter that is not frozen, in every rank? And what do "
-            "you divide by?")
+AVERAGED = ("is `parameter.grad` itself averaged, of each parameter that is not frozen, in every rank? And "
+            "what do you divide by?")
 
 
 def another_mean(mine, wanted, case):
@@ -157,17 +157,18 @@ def another_mean(mine, wanted, case):
 
 class AverageGradients(Table, InGroup):
     title = "Your own DDP: average the gradients"
-    task = ("Every rank has run `backward` on its own batch. Replace each parameter's gradient by the "
-            "**mean over all ranks**. A parameter that one rank did not use has no gradient there (`None`): "
-            "it counts as zeros, and has the mean afterwards, like the others. Frozen parameters "
+    task = ("Every rank has run `backward` on its own batch. Replace each parameter's gradient by the **mean "
+            "over all ranks**. A parameter that one rank did not use has no gradient there (`None`): it "
+            "counts as zeros, and has the mean afterwards, like the others. Frozen parameters "
             "(`requires_grad` is False) are left alone.")
     hints = (
         "`dist.all_reduce(parameter.grad)` adds up, in place. How do you get from the sum to the mean?",
         "All ranks have to call the same collectives in the same order. What happens if one of them skips a "
         "parameter? Give it a gradient of zeros first: `torch.zeros_like(parameter)`.",
     )
-    explanation = ("`requires_grad` is the same in all ranks, so it may decide which parameters are averaged. "
-                   "Whether there is a gradient differs between ranks, so a missing one becomes zeros.")
+    explanation = ("`requires_grad` is the same in all ranks, so it may decide which parameters are "
+                   "averaged. Whether there is a gradient differs between ranks, so a missing one becomes "
+                   "zeros.")
     why = ("with a broadcast of the weights at the start, this is DistributedDataParallel without its speed. "
            "If something may differ between ranks, such as `parameter.grad is None`, it must never decide "
            "whether a rank calls a collective.")
@@ -242,14 +243,14 @@ LOSS = "loss = loss_fn(model(x), y) / len(batches)\n"
 LOOP = "    for number, (x, y) in enumerate(batches, start=1):\n"
 CLEAR, STEP = "    optimizer.zero_grad()\n", "    optimizer.step()\n"
 AGAIN = "    for one in model.parameters():\n        torch.distributed.all_reduce(one.grad)\n"
-ONCE = ("DDP averages in the backward whose forward was outside `no_sync`: that of the last micro-batch, and no "
-        "other. (A store is another way.)")
+ONCE = ("DDP averages in the backward whose forward was outside `no_sync`: that of the last micro-batch, and "
+        "no other. (A store is another way.)")
 NO_RANKS = "`model.module`, the model inside, knows of no ranks: `model(x)`, at least for the last micro-batch"
 IN_BACKWARD = "DDP averages in each backward: which of them belong into `no_sync`?"
-SCALED = ("does something scale or clip the step? Each micro-batch counts the same, whatever its size. DDP has "
-          "averaged over the ranks already. And does every `backward` come before `step`?")
-FREED = ("call `backward` before the next forward: it frees the activations of its micro-batch. They stay with "
-         "`retain_graph=True`, or while you keep the loss")
+SCALED = ("does something scale or clip the step? Each micro-batch counts the same, whatever its size. DDP "
+          "has averaged over the ranks already. And does every `backward` come before `step`?")
+FREED = ("call `backward` before the next forward: it frees the activations of its micro-batch. They stay "
+         "with `retain_graph=True`, or while you keep the loss")
 LAST_ONE = "the last micro-batch belongs outside `no_sync`: no rank sends the gradients of those that follow"
 BEFORE = "gradients of an earlier step are still there: call `optimizer.zero_grad()` before the first backward"
 TAKEN = "`zero_grad` between backward and `step` deletes the gradients that backward has made"
@@ -257,9 +258,9 @@ TAKEN = "`zero_grad` between backward and `step` deletes the gradients that back
 
 class Accumulate(Table, InGroup):
     title = "Accumulate gradients, talk once"
-    task = ("`model` is a DDP model, `batches` a list of this rank's micro-batches `(x, y)`, equally many "
-            "in every rank. Make **one** optimizer step with the mean gradient over all micro-batches of "
-            "all ranks, `loss_fn(model(x), y)` being each micro-batch's mean loss. The gradients may be "
+    task = ("`model` is a DDP model, `batches` a list of this rank's micro-batches `(x, y)`, equally many in "
+            "every rank. Make **one** optimizer step with the mean gradient over all micro-batches of all "
+            "ranks, `loss_fn(model(x), y)` being each micro-batch's mean loss. The gradients may be "
             "all-reduced only **once**, and memory is short: never hold the activations of two "
             "micro-batches. The gradients of an earlier step may still be there. Leave `batches` as it is.")
     hints = (
@@ -342,8 +343,8 @@ WRAP, AGAIN_WRAPPED = "    model = DDP(net)\n", "            model = DDP(net)\n"
 SEND_WEIGHTS = "    for one in net.parameters():\n        torch.distributed.broadcast(one.data, 0)\n"
 KNOWN = "what does DDP know of this parameter, and since when? And do you call `model(x)`, not `net(x)`?"
 THREE = "for how many batches is `net[0]` frozen? The fourth is the first that trains it"
-STILL = ("what is frozen, and until when? (Modules have `requires_grad_(…)`, parameters have `requires_grad`.) Does "
-         "the optimizer hold the parameter? Do you train `net` itself, and no copy?")
+STILL = ("what is frozen, and until when? (Modules have `requires_grad_(…)`, parameters have "
+         "`requires_grad`.) Does the optimizer hold the parameter? Do you train `net` itself, and no copy?")
 OTHERWISE = ("is `net[0]` frozen for three batches? Are gradients cleared and averaged in each step, before "
              "`optimizer.step()`? Is it plain SGD with `lr=0.1`, with one step a batch?")
 
@@ -363,13 +364,15 @@ class FineTune(Table, InGroup):
             "that one process would have got from the batches of all ranks together.")
     hints = (
         "After the last step, compare the weights of two ranks, layer by layer. Which ones differ?",
-        "DDP looks at `requires_grad` of each parameter when it wraps the network. It never averages those that "
-        "are frozen at that moment.",
+        "DDP looks at `requires_grad` of each parameter when it wraps the network. It never averages those "
+        "that are frozen at that moment.",
     )
-    explanation = ("DDP averages the parameters that are trainable when it wraps the network. So wrap the network "
-                   "again after unfreezing. The optimizer can stay, because its parameters are the same.")
-    why = ("If a parameter begins to train later, each rank changes it by its own gradient. There is no error, "
-           "the copies differ, and only rank 0's copy is saved. Unfreeze before you wrap, or wrap again.")
+    explanation = ("DDP averages the parameters that are trainable when it wraps the network. So wrap the "
+                   "network again after unfreezing. The optimizer can stay, because its parameters are the "
+                   "same.")
+    why = ("If a parameter begins to train later, each rank changes it by its own gradient. There is no "
+           "error, the copies differ, and only rank 0's copy is saved. Unfreeze before you wrap, or wrap "
+           "again.")
     world_sizes = (2, 3)
     cases = {"5 batches": 5, "2 batches": 2}
     waiting = "is the network wrapped in every rank, and at the same batch?"
