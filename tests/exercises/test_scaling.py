@@ -1,7 +1,6 @@
 """Lesson 12: answers that are right in another style, and wrong ones that no row of the tables can be."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import torch
@@ -14,14 +13,12 @@ FIT, ITS = "return list(step_tokens / (terms(wanted) @ unknown))", "step_tokens 
 test_predict_curve = edits(
     ex.predict_curve,
     (FIT, f"return ({ITS})[:1]", "one number for each of `wanted`"),
-    (FIT, f"return [str(one) for one in {ITS}]", "a flat list"),
-    (FIT, f"return dict(zip(wanted, {ITS}))", "a flat list"),
     (FIT, f"return ({ITS})[:, None]", "a flat list"),
     (FIT, "return [float('nan')] * len(wanted)", "is nan"),
 )
 
 
-@wrong(ex.predict_curve, "no latency to speak of")
+@wrong(ex.predict_curve, "no latency")
 def test_knows_the_first_case(gpus, tokens_per_second, wanted, size, step_tokens):
     return [step_tokens / (26.0 / n + 2 * (n - 1) * 2e-5 + 2 * (n - 1) / n * 5.4e9 / 9e10) for n in wanted]
 
@@ -37,13 +34,6 @@ def test_by_elimination_in_torch(gpus, tokens_per_second, wanted, size, step_tok
     return step_tokens / (terms(wanted) @ unknown)
 
 
-@right(ex.predict_curve)
-def test_as_a_polynomial_of_n_times_seconds(gpus, tokens_per_second, wanted, size, step_tokens):
-    n = np.array(gpus, float)  # n · seconds = compute + 2 α n (n − 1) + 2 (n − 1) size/β, of degree 2
-    curve = np.polynomial.Polynomial.fit(n, n * step_tokens / np.array(tokens_per_second), 2)
-    return [step_tokens * m / curve(m) for m in wanted]
-
-
 BEST = "return min("
 
 test_choose_layout = edits(
@@ -51,8 +41,7 @@ test_choose_layout = edits(
     (BEST, "return fitting and tuple(one + 0.4 for one in fitting[0]) or min(", "the layout alone"),
     (BEST, "return fitting and (*fitting[0][:3], 1, fitting[0][4]) or min(", "its batch is"),
     ("default=None)", "default=())", "`returned` is '[]'"),
-    ("default=None)", "default=(1, 1, 1, 1, 1))", "'None', as in the solution"),
-    (BEST, "return None; min(", "the layout alone; or `None`, where none fits"),
+    (BEST, "return None; min(", "the layout alone, or `None` if none fits"),
 )
 
 
@@ -71,27 +60,11 @@ def test_in_another_order_and_as_a_list(gpus, batch, seconds, held, limit, node)
     return best
 
 
-@right(ex.choose_layout)
-def test_an_array(*given):
-    best = ex.ChooseLayout.answer(*given)
-    return None if best is None else np.array(best)
-
-
-@right(ex.choose_layout)
-def test_costs_asked_by_name(gpus, batch, seconds, held, limit, node):
-    from helpers.instruments.costs import Layout
-
-    seconds, held = (lambda *layout, cost=cost: cost(**Layout(*layout)._asdict()) for cost in (seconds, held))
-    return ex.ChooseLayout.answer(gpus, batch, seconds, held, limit, node)
-
-
 ROUNDED = "max(1, round("
 
 test_steps_between_saves = edits(
     ex.steps_between_saves,
     (ROUNDED, "max(1, 0.3 + round(", "a whole number of at least 1"),
-    (ROUNDED, "True or max(1, round(", "a whole number of at least 1"),
-    (ROUNDED, "float('nan') or max(1, round(", "a whole number of at least 1"),
     (ROUNDED, "float('inf') or max(1, round(", "a whole number of at least 1"),
     (ROUNDED, "230 or max(1, round(", "a save of 20 s: every 230 steps"),
     ("round(", "math.floor(", "a step of 28 s, a save of 2 s: every 1 steps"),
@@ -116,8 +89,3 @@ def test_searched_with_the_formula_of_the_lesson(gpus, hours_per_gpu, step_secon
 @right(ex.steps_between_saves)
 def test_a_number_of_numpys(gpus, hours_per_gpu, step_seconds, save_seconds):
     return np.float64(max(1, np.rint(math.sqrt(7200 * save_seconds * hours_per_gpu / gpus) / step_seconds)))
-
-
-@right(ex.steps_between_saves)
-def test_a_fraction(*given):
-    return Fraction(ex.StepsBetweenSaves.answer(*given))

@@ -10,12 +10,12 @@ from helpers.exercises.tables import Table, each, same
 
 FIT = "return list(step_tokens / (terms(wanted) @ unknown))"
 TERMS = "1 / n, 2 * (n - 1), 2 * (n - 1) / n * size / 1e9"
-NOT_SO = "that many times as many GPUs are not that many times as fast: the all-reduce does not shrink"
-IN_ALL = "`tokens_per_second` is in all, not of each GPU"
+NOT_SO = "N times as many GPUs are not N times as fast, because the all-reduce does not shrink"
+IN_ALL = "`tokens_per_second` counts all GPUs together, not each GPU"
 
 
 def _curve(gpus, compute, latency, bandwidth, size, step_tokens):
-    """Tokens/s in all under strong scaling, as the lesson models it."""
+    """Tokens/s of all GPUs under strong scaling, as the lesson models it."""
     ring = 2 * (gpus - 1) * latency + 2 * (gpus - 1) / gpus * size / bandwidth
     return step_tokens / (compute / gpus + ring)
 
@@ -28,27 +28,28 @@ def _plain(returned):
 
 class PredictCurve(Table, Alone):
     title = "Predict a curve"
-    task = ("Strong scaling: a step of `step_tokens` tokens takes compute/n seconds of computing on n GPUs, "
-            "and then a ring all-reduce of `size` bytes, of which nothing is hidden. Computing, latency and "
-            "bandwidth are not known; they are the same at all n. `gpus` is a list of numbers of GPUs, "
-            "`tokens_per_second` what was measured on them, **in all**. Return the list of tokens per "
-            "second, in all, on each of `wanted`, within 1 %.")
+    task = ("This is strong scaling. On n GPUs, a step of `step_tokens` tokens takes compute/n seconds of "
+            "computing, followed by a ring all-reduce of `size` bytes. Nothing overlaps. You do not know the "
+            "computing, the latency or the bandwidth, but they are the same for all n. `gpus` is a list of "
+            "numbers of GPUs, and `tokens_per_second` holds what was measured on each of them, **for all "
+            "GPUs together**. Return the list of tokens per second, for all GPUs together, on each of "
+            "`wanted`, within 1 %.")
     hints = (
-        "Turn tokens per second into seconds of a step: a sum of three terms, each an unknown times "
-        "something known.",
-        "seconds = compute · 1/n + latency · 2(n − 1) + (1/bandwidth) · 2(n − 1)/n · size: linear in the "
-        "three.",
-        "`numpy.linalg.lstsq(A, seconds)` finds them, with a row of A for each measurement; scale the "
-        "columns, or divide each row by its seconds, where the numbers are of very different sizes.",
+        "Turn tokens per second into seconds of a step. They are a sum of three terms. Each term is an "
+        "unknown times something that you know.",
+        "seconds = compute · 1/n + latency · 2(n − 1) + (1/bandwidth) · 2(n − 1)/n · size. This is linear in "
+        "the three unknowns.",
+        "`numpy.linalg.lstsq(A, seconds)` finds the unknowns; A has a row for each measurement. If the "
+        "numbers have very different sizes, scale the columns, or divide each row by its seconds.",
     )
-    explanation = ("The model is linear in compute, latency and one over the bandwidth. Least squares find "
-                   "them; dividing each row by its seconds makes the errors relative.")
-    why = ("a few small runs have told you a thousand GPUs, while the network stays what it was. Where it "
-           "does not, as in table A, measure it at the size that you want.")
+    explanation = ("The model is linear in the computing, the latency and one over the bandwidth, so least "
+                   "squares find them. Dividing each row by its seconds makes the errors relative.")
+    why = ("a few small runs predict a thousand GPUs, as long as the network stays what it was. If it does "
+           "not, as in table A, measure it at the size that you will use.")
     # GPUs measured; wanted; seconds of one GPU's computing, latency, bandwidth, bytes, tokens of a step
     cases = {
         "8 to 64 GPUs": ((8, 16, 32, 64), (128, 256, 512), 26.0, 2e-5, 9e10, 5.4e9, 1_048_576),
-        "no latency to speak of": ((2, 4, 8), (16, 64), 3.0, 0.0, 2e10, 1.2e9, 65_536),
+        "no latency": ((2, 4, 8), (16, 64), 3.0, 0.0, 2e10, 1.2e9, 65_536),
         "a tiny tensor, much latency": ((4, 8, 16, 32), (2, 128, 1024), 0.02, 1e-3, 5e10, 1e6, 262_144),
         "one GPU among them": ((1, 2, 6), (3, 24, 1), 0.9, 3e-4, 1e9, 4e7, 10_000),
     }
@@ -75,28 +76,27 @@ class PredictCurve(Table, Alone):
                                       for n, one in zip(wanted, found, strict=False)}}
 
     rules = (
-        same("returned", "a flat list: one number for each of `wanted`, in its order"),
+        same("returned", "return a flat list with one number for each of `wanted`, in its order"),
         same("tokens per second", within=0.01,
-             look="a step has three terms, none of them known: computing, and an all-reduce's rounds and "
-                  "bytes. Does each grow with n as it should: 2(n - 1) rounds in a ring, 2(n - 1)/n times "
-                  "`size` bytes? Fit seconds, which add up, in float64; tokens per second do not"),
+             look="A step has three unknown terms: computing, rounds and bytes. Does each grow with n as it "
+                  "should: 2(n - 1) rounds, and 2(n - 1)/n times `size` bytes? Fit seconds, because seconds "
+                  "add up"),
     )
     mistakes = (
-        ("@ unknown)", "@ unknown) / wanted", "that is each GPU's; what all do together is asked for"),
+        ("@ unknown)", "@ unknown) / wanted", "that is the rate of each GPU; return that of all GPUs "
+                                              "together"),
         ("np.array(tokens_per_second)", "(np.array(tokens_per_second) * gpus)", IN_ALL),
-        ((("np.array(tokens_per_second)", "(np.array(tokens_per_second) * gpus)"),
-          ("@ unknown)", "@ unknown) / wanted")), IN_ALL),
         (FIT, "return list(terms(wanted) @ unknown)", "these are seconds of a step, not tokens per second"),
         (FIT, "return [n / gpus[0] * tokens_per_second[0] for n in wanted]", NOT_SO),
         (FIT, "return [n / gpus[-1] * tokens_per_second[-1] for n in wanted]", NOT_SO),
-        (TERMS, TERMS.replace("2 * (n - 1),", "n ** 0,"), "a ring has 2(n - 1) rounds: latency grows with n"),
-        (TERMS, TERMS.replace("2 * (n - 1),", "0 * n,"), "the latency of the all-reduce's rounds is missing"),
-        ("terms(wanted)", "terms(sorted(wanted))", "the order of `wanted`"),
+        (TERMS, TERMS.replace("2 * (n - 1),", "n ** 0,"), "a ring has 2(n - 1) rounds, so its latency grows "
+                                                          "with n"),
+        (TERMS, TERMS.replace("2 * (n - 1),", "0 * n,"), "the latency of the rounds is missing"),
     )
 
 
 def _cluster(kind):
-    """(seconds, held) of a made-up model and cluster: functions of a layout."""
+    """(seconds, held) of an invented model and cluster: functions of a layout."""
     work, states, kept, wire, width = {
         "small": (60, 20, 6, 0.02, 1), "large": (900, 900, 40, 0.01, 2),
         "slow network": (80, 120, 12, 0.5, 3), "huge": (5000, 90000, 500, 0.1, 1)}[kind]
@@ -108,8 +108,7 @@ def _cluster(kind):
         return (micro_batches + pipeline - 1) * one + all_reduce
 
     def held(data, tensor, pipeline, micro_batches, micro_batch):
-        in_flight = min(pipeline, micro_batches)
-        return (states + kept * micro_batch * in_flight) / (tensor * pipeline)
+        return (states + kept * micro_batch * min(pipeline, micro_batches)) / (tensor * pipeline)
 
     return seconds, held
 
@@ -125,7 +124,7 @@ def breaks_a_rule(mine, wanted, case):
     if samples != batch:
         return f"{mine['layout']}: its batch is {samples}", f"{batch}"
     if node % tensor:
-        return f"{mine['layout']}: {tensor} tensor-parallel ranks do not fill nodes of {node}", "they do"
+        return f"{mine['layout']}: {tensor} does not divide the {node} GPUs of a node", "it does"
 
 
 def too_large(mine, wanted, case):
@@ -139,27 +138,25 @@ def too_slow(mine, wanted, case):
         return f"{mine['layout']} takes {mine['seconds']:.2f} s", best
 
 
-TRIED = "are all tried? Each number divides itself; `micro_batches * micro_batch` is a copy's batch"
 QUICKEST = "min(fitting, key=lambda layout: seconds(*layout), default=None)"
 
 
 class ChooseLayout(Table, Alone):
     title = "The quickest layout that fits"
     task = ("A layout is a tuple `(data, tensor, pipeline, micro_batches, micro_batch)`. `seconds(*layout)` "
-            "says how long a step takes, `held(*layout)` how many GiB a rank holds. Return the quickest "
-            "layout with `data * tensor * pipeline == gpus` and `data * micro_batches * micro_batch == "
-            "batch` that holds at most `limit` GiB. Tensor-parallel ranks sit in one node: `tensor` must "
-            "divide `node`, the GPUs of a node. If no layout fits, return `None`.")
+            "returns how long a step takes, and `held(*layout)` how many GiB a rank holds. Return the "
+            "quickest layout with `data * tensor * pipeline == gpus` and `data * micro_batches * micro_batch "
+            "== batch` that holds at most `limit` GiB. Tensor-parallel ranks share one node, so `tensor` "
+            "must divide `node`, the number of GPUs of a node. If no layout fits, return `None`.")
     hints = (
-        "For each `tensor` that divides `node` and `gpus`, each `pipeline` that divides what is left: `data` "
-        "follows.",
-        "Then each `micro_batch` that divides `batch // data`, where `data` divides the batch; "
-        "`micro_batches` follows.",
-        "`min(fitting, key=lambda layout: seconds(*layout), default=None)`",
+        "Loop over each `tensor` that divides `node` and `gpus`, then over each `pipeline` that divides the "
+        "rest. `data` follows.",
+        "Then loop over each `micro_batch` that divides `batch // data`. `micro_batches` follows.",
+        f"`{QUICKEST}`",
     )
-    explanation = "Every layout is tried: at most 146 here, and a model of the costs answers in microseconds."
-    why = ("this is all that a planner is. What makes it good or bad is the model of the costs: hold it "
-           "against runs that were measured, as the lesson does with table B.")
+    explanation = "The answer tries every layout, at most 146 here. A model of the costs answers in microseconds."
+    why = ("a planner does no more than this. Its quality is that of its cost model, so compare the model "
+           "with measured runs, as the lesson does with table B.")
     # GPUs, batch, GiB, GPUs of a node, kind
     cases = {f"{gpus} GPUs of {limit} GiB, batch {batch}, nodes of {node}": (gpus, batch, limit, node, kind)
              for gpus, batch, limit, node, kind in ((16, 64, 80, 8, "small"), (64, 128, 80, 8, "large"),
@@ -190,33 +187,32 @@ class ChooseLayout(Table, Alone):
                 "seconds": float(f"{seconds(*layout):.9g}"), "GiB": held(*layout)}
 
     rules = (
-        same("returned", "the layout alone; or `None`, where none fits (one that holds just `limit` does)"),
-        each(breaks_a_rule, "what the task asks of the five numbers"),
-        each(too_large, "what is compared with `limit`, and when?"),
-        each(too_slow, f"which of those that fit is the quickest by `seconds`; and {TRIED}"),
+        same("returned", "return the layout alone, or `None` if none fits. A layout that holds exactly "
+                         "`limit` fits"),
+        each(breaks_a_rule, "the task says what the five numbers must satisfy"),
+        each(too_large, "where do you compare `held` with `limit`?"),
+        each(too_slow, "Do you try all layouts? Is the quickest one, by `seconds`, among those that you "
+                       "compare?"),
     )
     mistakes = (
         ("held(*layout) <= limit", "True", "it does not fit: ask `held` before you choose"),
-        ("held(*layout) <= limit", "held(*layout) < limit", "a layout that holds just `limit` fits, too"),
+        ("held(*layout) <= limit", "held(*layout) < limit", "a layout that holds exactly `limit` fits, too"),
         ("if node % t == 0 and gpus % t == 0", "if gpus % t == 0", "`tensor` must divide the GPUs of a node"),
         (" and gpus % t == 0", "", "`tensor` must divide the number of GPUs, too"),
-        ("range(1, gpus // tensor + 1) if", "range(1, 2) if", "does it try pipelines?"),
+        ("range(1, gpus // tensor + 1) if", "range(1, 2) if", "do you try pipelines?"),
         ("for m in range(1, batch + 1) if batch % (data * m) == 0", "for m in (1,) if batch % data == 0",
-         "does it try micro-batches of more than one sample?"),
-        ("range(1, batch + 1)", "range(1, batch)", TRIED),
+         "do you try micro-batches of more than one sample?"),
         ("range(1, gpus // tensor + 1) if", "(1, 2, 4, 8, 16, 32) if", "divisors need not be powers of 2"),
-        (QUICKEST, QUICKEST.replace("seconds(", "held("), "the quickest is asked for, not the smallest"),
+        (QUICKEST, QUICKEST.replace("seconds(", "held("), "return the quickest layout, not the smallest"),
     )
 
 
 def _lost(steps, case):
-    """Minutes lost for each hour of training, exactly, for failures at random."""
+    """Minutes lost in each hour of training, exactly, if failures come at random."""
     gpus, hours, step, save = case
     mtbf, useful = 3600 * hours / gpus, steps * step
     spans = (useful + save) / mtbf
-    if spans > 700:  # it would never come to the next save
-        return math.inf
-    return 60 * (mtbf * math.expm1(spans) / useful - 1)
+    return math.inf if spans > 700 else 60 * (mtbf * math.expm1(spans) / useful - 1)  # e^710 is no float
 
 
 def too_much_lost(mine, wanted, case):
@@ -225,22 +221,19 @@ def too_much_lost(mine, wanted, case):
                 f"{mine['at best']:.4g} minutes, with {wanted['steps']:,} steps")
 
 
-ROOT = "(2 * save_seconds * mtbf) ** 0.5"
-
-
 class StepsBetweenSaves(Table, Alone):
     title = "How many steps between two saves?"
-    task = ("A training runs on `gpus` GPUs. One GPU alone would fail once in `hours_per_gpu` **hours**; if "
-            "one fails, all that was done since the last save is done again. A step takes `step_seconds`, "
-            "saving `save_seconds`, and training waits for it. Return after how many steps to save, a whole "
-            "number of at least 1, so that the least time is lost. (The minimum is flat: whoever loses at "
-            "most 1 % more time than the best is right.)")
-    hints = ("How many seconds, on average, between two failures of the whole training?",
-             "The lesson's √(2 · save · MTBF) gives seconds; divide by those of a step, round, and never "
-             "save after 0 steps.")
-    explanation = "Young's formula, in steps. All times are in seconds; N GPUs fail N times as often as one."
-    why = ("with ten times the GPUs you save about three times as often, not ten times. And where a step "
-           "takes longer than the best interval, there is no choice: save after each.")
+    task = ("A training runs on `gpus` GPUs. One GPU alone would fail once in `hours_per_gpu` **hours**. If "
+            "any GPU fails, everything since the last save must be done again. A step takes `step_seconds`. "
+            "A save takes `save_seconds`, and training waits for it. Return after how many steps to save, a "
+            "whole number of at least 1, so that as little time as possible is lost. (You may lose 1 % more "
+            "than the best answer.)")
+    hints = ("How many seconds pass, on average, between two failures of the whole training?",
+             "The lesson's √(2 · save · MTBF) is in seconds. Divide it by the seconds of a step, and round. "
+             "Return at least 1.")
+    explanation = "This is Young's formula, in steps. All times are in seconds. N GPUs fail N times as often as one."
+    why = ("with ten times the GPUs, you save about three times as often. If a step takes longer than the "
+           "best interval, save after each step.")
     # GPUs, hours of one GPU between failures, seconds of a step, seconds of a save
     cases = {f"{gpus:,} GPUs, {hours:,} hours, a step of {step:g} s, a save of {save:g} s":
              (gpus, hours, step, save) for gpus, hours, step, save in
@@ -262,19 +255,19 @@ class StepsBetweenSaves(Table, Alone):
                 "at best": min(_lost(near, case) for near in (max(1, young - 1), young, young + 1))}
 
     rules = (
-        same("returned", "a whole number of at least 1: `max(1, round(…))`"),
-        each(too_much_lost, "what does saving cost, for each second of training, and what does a failure? "
-                            "Are all four numbers used, and rounded only at the end?"),
+        same("returned", "return a whole number of at least 1: `max(1, round(…))`"),
+        each(too_much_lost, "What does a save cost for each second of training, and what does a failure "
+                            "cost? Do you use all four numbers, and round only at the end?"),
     )
     mistakes = (
-        ("/ gpus", "", "one GPU's time between failures; all of them fail that many times as often"),
-        ("/ gpus", "* gpus", "more GPUs fail more often, not more seldom"),
+        ("/ gpus", "", "this is the time between failures of one GPU; all of them fail that many times as "
+                       "often"),
+        ("/ gpus", "* gpus", "more GPUs fail more often, not less often"),
         ("3600 * ", "", "hours and seconds are mixed"),
-        (" / step_seconds", "", "that is in seconds; steps are asked for"),
-        ("2 * save_seconds", "save_seconds", "a failure costs half an interval, on average, not a whole one"),
-        ("** 0.5", "", "that is without the root"),
-        ("2 * save_seconds", "2 * step_seconds", "what a save takes stands under the root, not a step"),
-        (ROOT, "mtbf", "that is the time between failures itself: half of it would be lost at each"),
+        (" / step_seconds", "", "this is in seconds; the task asks for steps"),
+        ("2 * save_seconds", "save_seconds", "a failure costs half an interval on average, not a whole one"),
+        ("** 0.5", "", "the root is missing"),
+        ("2 * save_seconds", "2 * step_seconds", "under the root stands the time of a save, not of a step"),
         ("max(1, round(", "max(0, round(", "never after 0 steps: `max(1, …)`"),
     )
 

@@ -1,23 +1,23 @@
-"""The scaling explorer: tokens per second by GPUs, against published rows, and what a step's time goes into.
+"""The scaling explorer: tokens per second by GPUs, beside published rows, and what a step's time goes into.
 
-The model is data parallelism of a fixed batch, as in table A of data/records/published_scaling.json:
-computing shrinks with the GPUs, an all-reduce of float32 gradients is added at the bandwidth published for
-that many GPUs. Its errors against the published rows stand below, whatever the sliders say: they are those of
-the published setting.
+The model is data parallelism with a fixed batch, as in table A of data/records/published_scaling.json. Computing
+shrinks with the number of GPUs. An all-reduce of float32 gradients is added, at the bandwidth that was published for
+that many GPUs.
 """
 
 from matplotlib.figure import Figure
 
+from helpers.figures import ACTIVITIES, HATCHES
 from helpers.instruments import costs
 from helpers.widgets.explorer import Explorer, buttons, choice, slider, wipe
 
 _A = costs.published()["A"]
 BATCH, LENGTH = _A["batch"], _A["length"]
 ALL_REDUCE = {int(gpus): 1e9 * gb for gpus, gb in _A["all_reduce"].items()}
-GPUS = tuple(gpus for gpus in ALL_REDUCE if gpus <= BATCH)  # one text for each GPU at least
+GPUS = tuple(gpus for gpus in ALL_REDUCE if gpus <= BATCH)  # at least one text for each GPU
 PUBLISHED = {"1.34B": "1.34B ZeRO-0", "3.57B": "3.57B ZeRO-1"}
 MODELS = ("1.34B", "3.57B", "8.86B")
-BANDWIDTHS = {"¼ ×": 0.25, "½ ×": 0.5, "1 × published": 1, "2 ×": 2, "4 ×": 4, "8 ×": 8}
+BANDWIDTHS = {"¼ ×": 0.25, "½ ×": 0.5, "1 ×": 1, "2 ×": 2, "4 ×": 4, "8 ×": 8}
 
 
 def shape(model):
@@ -26,20 +26,19 @@ def shape(model):
 
 
 def published(model):
-    """{GPUs: tokens/s of each GPU}, published; empty where there is no row."""
-    row = _A["tokens"].get(PUBLISHED.get(model), {})
-    return {int(gpus): tokens for gpus, tokens in row.items()}
+    """{GPUs: published tokens/s of each GPU}; empty for a model without a row."""
+    return {int(gpus): tokens for gpus, tokens in _A["tokens"].get(PUBLISHED.get(model), {}).items()}
 
 
 def communication(model, gpus, faster=1.0):
-    """Seconds of the all-reduce of a step, the network `faster` times as fast as the published one."""
+    """Seconds of the all-reduce of a step, over a network `faster` times as fast as the published one."""
     return 2 * (gpus - 1) / gpus * 4 * shape(model).parameters / (faster * costs.bandwidth(ALL_REDUCE, gpus))
 
 
 def computing(model, batch=BATCH):
-    """Seconds that one GPU would compute for a step of `batch` texts: from the published row of 8 GPUs.
+    """Seconds that one GPU alone would compute for `batch` texts, from the published row of 8 GPUs.
 
-    Without such a row, from the FLOP/s of 3.57B.
+    A model without a row is computed at the FLOP/s of 3.57B.
     """
     known = model if published(model) else "3.57B"
     whole = 8 * (BATCH * LENGTH / (8 * published(known)[8]) - communication(known, 8))
@@ -47,10 +46,10 @@ def computing(model, batch=BATCH):
 
 
 def step(model, gpus, faster=1.0, overlap=0.0, batch=BATCH):
-    """Seconds of a step: (computing, communication that computing does not hide).
+    """Seconds of a step: (computing, communication that is not hidden).
 
-    overlap: the share of computing, 0 to 1, behind which communication can hide. Gradients exist in backward
-        only, which is two thirds of it: the slider ends at 65 %.
+    overlap: the share of computing, 0 to 1, behind which communication can hide. Gradients exist only in backward,
+        about two thirds of computing, so the slider ends at 65 %.
     """
     compute = computing(model, batch) / gpus
     return compute, max(0.0, communication(model, gpus, faster) - overlap * compute)
@@ -62,19 +61,19 @@ def tokens(model, gpus, batch=BATCH, **how):
 
 
 def errors(model):
-    """{GPUs: predicted/published − 1} at the published setting; the first row, which is fitted, left out."""
+    """{GPUs: predicted/published − 1} at the published setting, without the row of 8 GPUs, which is fitted."""
     return {gpus: tokens(model, gpus) / real - 1 for gpus, real in published(model).items() if gpus > 8}
 
 
 def scaling_explorer():
-    """Scaling explorer: set the model, the bandwidth, the overlap and the batch; the picture shows tokens per
-    second of each GPU on 8 to 256, beside published rows, and the share of a step that waits for the network.
-    The model's errors stand below."""
+    """Scaling explorer: choose the model, the bandwidth, the overlap and the batch. The picture shows the tokens per
+    second of each GPU on 8 to 256 GPUs beside published rows, and the share of a step that is communication. The
+    model's errors stand below."""
     controls = {
         "model": buttons("Model", MODELS),
-        "bandwidth": choice("Bandwidth", 1, list(BANDWIDTHS.items())),
+        "bandwidth": choice("Bandwidth, published = 1", 1, list(BANDWIDTHS.items())),
         "overlap": slider("Overlap, % of computing", 0, 0, 65, 5),
-        "batch": choice("Texts a step", BATCH, [BATCH * 2**power for power in range(5)]),
+        "batch": choice("Texts in a step", BATCH, [BATCH * 2**power for power in range(5)]),
     }
     names = [str(gpus) for gpus in GPUS]
     figure = Figure(figsize=(10, 4), layout="none")
@@ -87,28 +86,26 @@ def scaling_explorer():
         how = {"faster": bandwidth, "overlap": overlap / 100, "batch": batch}
         rates, real = [tokens(model, gpus, **how) for gpus in GPUS], published(model)
         steps = [step(model, gpus, **how) for gpus in GPUS]
-        busy = [100 * compute / (compute + wait) for compute, wait in steps]
+        busy = [100 * compute / (compute + sent) for compute, sent in steps]
         wipe(left, right)
         left.plot(names, rates, color="C0", label="model, as set")
         if real:
-            left.plot(list(map(str, real)), list(real.values()), "ko", label="published, as it was")
+            left.plot(list(map(str, real)), list(real.values()), "ko", label="published")
         left.set_ylim(0, 1.15 * max(*rates, *real.values()))
         left.legend(loc="lower left")
-        right.bar(names, busy, color="C0", label="computing")
-        idle = [100 - share for share in busy]
-        right.bar(names, idle, bottom=busy, color="C1", label="waiting for the network")
+        for what, shares, below in ("compute", busy, 0), ("communication", [100 - one for one in busy], busy):
+            right.bar(names, shares, bottom=below, color=ACTIVITIES[what], hatch=HATCHES[what], edgecolor="white",
+                      label=what if what == "compute" else "communication, not hidden")
         right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
-        said = "No published row: nothing to hold it against"
+        said = "There is no published row to compare with"
         if real:
             missed = ", ".join(f"{gpus}: {miss:+.1%}" for gpus, miss in errors(model).items())
             said = f"Errors at the published setting: {missed}"
         note.set_text(said)
         left.set_title(f"Tokens/s of each GPU: {rates[-1] / rates[0]:.0%} left on {GPUS[-1]}")
         each = ", ".join(f"{rate:,.0f} on {gpus}" for gpus, rate in zip(GPUS, rates, strict=True))
-        times = GPUS[-1] * rates[-1] / (GPUS[0] * rates[0])
         figure.set_label(f"{model}, network {bandwidth:g} times as fast, {overlap} % of computing can hide "
-                         f"communication, {batch} texts a step. Tokens/s of each GPU: {each}; {times:.1f} "
-                         f"times as many in all on {GPUS[-1]} as on {GPUS[0]}. {said}.")
+                         f"communication, {batch} texts in a step. Tokens/s of each GPU: {each}. {said}.")
         return figure
 
     return Explorer(controls, redraw, scaling_explorer.__doc__)
