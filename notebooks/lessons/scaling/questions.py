@@ -38,9 +38,9 @@ QUESTIONS = {
         "communication behind computing, and pipelines can be interleaved, which makes the bubble smaller "
         "(lesson 10). Which MFU will the planner predict for them?", {
             "too small an MFU":
-                "It knows no overlap and no interleaving, so its steps are too long. Its speed of computing "
-                "was also fitted on narrower layers: it looks only at the size of a rank's activation, and "
-                "does not know that wider layers run nearer to the peak. (It does not know recompute either, "
+                "It knows no overlap and no interleaving, so its steps are too long. It also takes computing "
+                "for slow when a rank's part of an activation is small, as with TP 8 here. That law was fitted "
+                "on another library, and does not hold for these runs. (It does not know recompute either, "
                 "but recompute would make its steps longer still.)",
             "too large an MFU":
                 "For that, it would have to leave out something that takes longer than the bubble and the "
