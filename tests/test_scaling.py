@@ -49,11 +49,6 @@ def test_flops_are_what_torch_counts():
     assert 2 * 128 * (shape.flops(128) - 12 * 256 * 128) == matrices
 
 
-def test_bandwidth_meets_the_table_and_ends_level():
-    table = {8: 400.0, 32: 100.0}
-    assert [costs.bandwidth(table, gpus) for gpus in (1, 8, 16, 32, 512)] == pytest.approx([400, 400, 200, 100, 100])
-
-
 @pytest.mark.parametrize("stages, m", [(1, 4), (4, 8), (8, 3)])
 def test_bubble_is_that_of_the_logical_clock(stages, m):
     parts = costs.seconds(LLAMA_8B, costs.Layout(1, 1, stages, m, 1), CLUSTER, 4096)

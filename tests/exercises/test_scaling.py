@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lessons.scaling import exercises as ex
-from tests.answers import edits, right, wrong
+from tests.answers import edits, right
 
 FIT, ITS = "return list(step_tokens / (terms(wanted) @ unknown))", "step_tokens / (terms(wanted) @ unknown)"
 
@@ -16,11 +16,6 @@ test_predict_curve = edits(
     (FIT, f"return ({ITS})[:, None]", "a flat list"),
     (FIT, "return [float('nan')] * len(wanted)", "is nan"),
 )
-
-
-@wrong(ex.predict_curve, "no latency")
-def test_knows_the_first_case(gpus, tokens_per_second, wanted, size, step_tokens):
-    return [step_tokens / (26.0 / n + 2 * (n - 1) * 2e-5 + 2 * (n - 1) / n * 5.4e9 / 9e10) for n in wanted]
 
 
 @right(ex.predict_curve)
@@ -38,7 +33,6 @@ BEST = "return min("
 
 test_choose_layout = edits(
     ex.choose_layout,
-    (BEST, "return fitting and tuple(one + 0.4 for one in fitting[0]) or min(", "the layout alone"),
     (BEST, "return fitting and (*fitting[0][:3], 1, fitting[0][4]) or min(", "its batch is"),
     ("default=None)", "default=())", "`returned` is '[]'"),
     (BEST, "return None; min(", "the layout alone, or `None` if none fits"),
@@ -65,7 +59,6 @@ ROUNDED = "max(1, round("
 test_steps_between_saves = edits(
     ex.steps_between_saves,
     (ROUNDED, "max(1, 0.3 + round(", "a whole number of at least 1"),
-    (ROUNDED, "float('inf') or max(1, round(", "a whole number of at least 1"),
     (ROUNDED, "230 or max(1, round(", "a save of 20 s: every 230 steps"),
     ("round(", "math.floor(", "a step of 28 s, a save of 2 s: every 1 steps"),
     ("round(", "math.ceil(", "a step of 44 s, a save of 2 s: every 2 steps"),

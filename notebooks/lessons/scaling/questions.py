@@ -27,7 +27,7 @@ QUESTIONS = {
         "GPUs. By the law, how many of the steps do you save?", {
             "hardly any":
                 "critical/batch is already below 0.1, so the number of steps is close to the least. A second "
-                "half of the batch makes the gradient more exact, but the step no better.",
+                "half of the batch makes the gradient more exact, but the step hardly better.",
             "half of them":
                 "That holds far below the critical batch size, where critical/batch is much larger than 1.",
             "a quarter of them":
