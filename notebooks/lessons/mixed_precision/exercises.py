@@ -16,53 +16,47 @@ CALLS = {"1, gradients too small for fp16": 2.5e-8, "2, gradients to be clipped"
 BACKWARD, UNSCALE = "    scaler.scale(loss).backward()\n", "    scaler.unscale_(optimizer)\n"
 CLIP = "    torch.nn.utils.clip_grad_norm_(parameters, max_norm)\n"
 STEP, UPDATE, OWN_STEP = "    scaler.step(optimizer)\n", "    scaler.update()\n", "    optimizer.step()\n"
-CLIP_EACH = "    for one in parameters:\n        torch.nn.utils.clip_grad_norm_(one, max_norm)\n"
 NO_SCALER = (BACKWARD, "    loss.backward()\n"), (UNSCALE, ""), (STEP, OWN_STEP), (UPDATE, "")
-TOGETHER = "clip neither each number nor each parameter, but the norm of all of them together"
-CALLED_ONCE = "one `unscale_`, one `step` and one `update`, in this order: does each call end with `update`?"
+CALLED_ONCE = "call `unscale_`, `step` and `update` once each, in this order: does each call end with `update`?"
 
 
 def loss_of(weights, size, came):
-    """A loss with gradients of this size, rounded as on a GPU; `came` gets longer with each that comes."""
+    """A loss with gradients of this size, rounded as on a GPU. `came` gets longer with each gradient that comes."""
 
     def as_on_gpu(gradient):
         came.append(1)
-        return gradient.half().to(gradient.dtype)
+        return gradient.half().float()
 
     loss = 0
     for weight in weights:
-        used = weight * 1  # its hook sees what flows back, by whichever function it is asked for
+        used = weight * 1  # its hook sees what flows back, whichever function the learner calls
         used.register_hook(as_on_gpu)
-        loss = loss + (used * (size if weight is weights[-1] else -size / 2)).sum().float()
+        loss = loss + (used * (size if weight is weights[-1] else -size / 2)).sum()
     return loss
-
-
-def copied(mine, wanted, case):
-    if mine["held"] > wanted["held"]:
-        return (f"at one moment, {mine['held']} times the memory of all weights was held",
-                f"{wanted['held']} times, for the gradients")
 
 
 class TrainStep(Table):
     title = "The loop in the right order"
-    task = ("`loss` has been computed under autocast, and no gradients are there yet. Do the rest of a "
-            "training step: scale and `backward`, once, so that no gradient is lost; clip the true "
-            "gradients, all `parameters` together, to the norm `max_norm`; let the optimizer make its step, "
-            "unless a gradient is infinite or NaN; and let the scaler adapt. Your function is called "
-            "several times, with the same `scaler` and `optimizer`. The gradients are rounded to fp16 as "
-            "they come, as on a GPU. Make no copy of all weights or gradients.")
+    task = (
+        "`loss` has been computed under autocast, and there are no gradients yet. Do the rest of a training "
+        "step. Scale the loss and call `backward` once, so that no gradient is lost. Clip the true "
+        "gradients, all `parameters` together, to the norm `max_norm`. Let the optimizer make its step, "
+        "unless a gradient is infinite or NaN. Let the scaler adapt its scale. Your function is called "
+        "several times, with the same `scaler` and `optimizer`. Gradients are rounded to fp16 as they come, "
+        "as on a GPU.")
     hints = (
-        "Five calls: `scaler.scale(loss).backward()`, `scaler.unscale_(optimizer)`, "
+        "You need five calls: `scaler.scale(loss).backward()`, `scaler.unscale_(optimizer)`, "
         "`torch.nn.utils.clip_grad_norm_(parameters, max_norm)`, `scaler.step(optimizer)`, "
         "`scaler.update()`. In which order?",
         "`max_norm` is meant for true gradients. Right after `backward`, they are still multiplied by the "
         "scale.")
-    explanation = ("`unscale_` divides the gradients by the scale, so that clipping sees true ones. "
-                   "`scaler.step` knows that this was done and does not divide again; it leaves the step "
-                   "out if a gradient is infinite. `update` then halves the scale, or, after many good "
-                   "steps, doubles it.")
-    why = ("each of these calls depends on what the ones before it have done, and not every wrong order "
-           "raises an error: some train slowly, or not at all, or until the first infinity.")
+    explanation = (
+        "`unscale_` divides the gradients by the scale, so that clipping sees true gradients. `scaler.step` "
+        "knows that they are divided already. It leaves the step out if a gradient is infinite or NaN. "
+        "`update` then halves the scale. After many good steps it doubles the scale.")
+    why = (
+        "each call depends on what the calls before it have done. Some wrong orders raise no error: the "
+        "training is slow, or does not move, or breaks at the first infinite gradient.")
     cases = {"`max_norm` 1": 1.0, "`max_norm` 0.5": 0.5}
 
     def answer(scaler, optimizer, parameters, loss, max_norm):
@@ -73,38 +67,34 @@ class TrainStep(Table):
         scaler.update()
 
     def observe(train_step, max_norm):
-        kinds = [torch.float32, torch.bfloat16, torch.float64] * 8
-        weights = [nn.Parameter(torch.zeros(256 // kind.itemsize, dtype=kind)) for kind in kinds]
+        weights = [nn.Parameter(torch.zeros(64)) for _ in range(24)]
         optimizer = torch.optim.SGD(weights, lr=1)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=3)
-        after, peak = {}, 0
+        after = {}
         for words, size in CALLS.items():
             came = []
-            loss = loss_of(weights, size, came)
-            with held_bytes() as held:
-                train_step(scaler, optimizer, list(weights), loss, max_norm)
+            train_step(scaler, optimizer, list(weights), loss_of(weights, size, came), max_norm)
             after[words] = {"gradients that came": len(came),
                             "weights": [weight[0].item() for weight in weights],
                             "scale": scaler.get_scale()}
-            peak = max(peak, held.peak)
             optimizer.zero_grad()
             for weight in weights:
                 weight.data.zero_()
-        return {"after call": after, "held": peak // sum(weight.nbytes for weight in weights)}
+        return {"after call": after}
 
     rules = (
-        same("after call", "scale and `backward`, `unscale_`, clip, `step`, `update`: all five, in this "
-             "order, once in every call, whatever the gradients are; clip all together, to `max_norm`", 0.02),
-        each(copied, "`clone`, `deepcopy`, `cat`"))
+        same("after call", "the order is scale and `backward`, `unscale_`, clip, `step`, `update`, each once "
+                           "in every call, whatever the gradients are; clip all parameters together to "
+                           "`max_norm`", 0.02),)
     mistakes = (
-        (UNSCALE, "", "clipped while they are still multiplied by the scale: `unscale_` comes first"),
-        (CLIP, "", "the gradients were not clipped: is there a `clip_grad_norm_`, after `backward`?"),
-        (STEP, "", "the weights did not move: who makes the optimizer's step?"),
-        (STEP, OWN_STEP, "`optimizer.step()` knows nothing of gradients that are not finite: who does?"),
-        (UNSCALE + CLIP + STEP + UPDATE, OWN_STEP, "who divides the gradients by the scale before that?"),
-        (NO_SCALER, "fp16 has rounded gradients to 0: what makes them larger before they are computed?"),
-        ("clip_grad_norm_", "clip_grad_value_", TOGETHER),
-        (CLIP, CLIP_EACH, TOGETHER))
+        (UNSCALE, "", "the gradients are clipped while they are still multiplied by the scale: call "
+                      "`unscale_` first"),
+        (CLIP, "", "the gradients were not clipped: call `clip_grad_norm_` after `unscale_`"),
+        (STEP, OWN_STEP, "`optimizer.step()` does not look for infinite gradients, but `scaler.step` does"),
+        (UNSCALE + CLIP + STEP + UPDATE, OWN_STEP, "the gradients are still multiplied by the scale: who "
+                                                   "divides them?"),
+        (NO_SCALER, "fp16 has rounded gradients to 0: multiply the loss by the scale before `backward`"),
+        ("clip_grad_norm_", "clip_grad_value_", "clip the norm of all parameters together, not each number"))
     stops = (
         (UPDATE, "", "is being called after step()", CALLED_ONCE),
         (STEP + UPDATE, UPDATE + STEP, "is being called after step()", CALLED_ONCE),
@@ -129,12 +119,12 @@ JOBS = {
     "exactly what fp8 e5m2 can": (57344.0, 2**-14, 2**-3, "float8_e4m3fn float8_e5m2"),
     "a sum of money in cents, exact to the cent": (1e12, 1.0, 1e-13, "float16 bfloat16"),
     "a probability of many coins": (1.0, 1e-310, 1e-3, "float16 bfloat16")}
-JUST_MET = "a limit that is just met is met: `<=`, not `<`"
+JUST_MET = "a limit that is just met is met: use `<=`, not `<`"
 ALL_FAST = "*(torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16)"
 
 
 class InOrder(set):
-    """A set that is iterated by name, or backwards: whoever relies on its order is not right by luck."""
+    """A set that is iterated by name, or backwards: an answer that relies on the order is never right by luck."""
 
     backwards = False
 
@@ -149,35 +139,27 @@ class InOrder(set):
     __or__ = __ror__ = union
 
 
-def misses_a_limit(mine, wanted, case):
-    name, (most, least, error) = mine["dtype"], mine["limits"]
-    if most < case[0]:
-        return f"{name} reaches up to {most:g} only", f"up to {case[0]:g}"
-    if least > case[1]:
-        return f"{name} reaches down to {least:g} only, as a normal number", f"down to {case[1]:g}"
-    if error > case[2]:
-        return f"{name} is wrong by up to {error:g}", f"by {case[2]:g} at most"
-
-
 class ChooseDtype(Table):
     title = "A dtype for a job"
-    task = ("A job needs numbers up to `largest`, and down to `smallest` (as *normal* numbers, with all of "
-            "their bits), and bears a relative rounding error of `error` (rounding goes to the nearest "
-            "number: it is wrong by at most half of `eps`). A limit that is just met is met. Return the "
-            "torch dtype that takes the fewest bytes and will do: of `float8_e4m3fn`, `float8_e5m2`, "
-            "`float16`, `bfloat16`, which may be used only if they are in `fast`, the set of those that the "
-            "hardware is fast in, and `float32`, `float64`, which run everywhere. Of two that take equally "
-            "many bytes, the more precise one. Raise `ValueError` if none will do.")
+    task = (
+        "A job needs numbers up to `largest` and down to `smallest` (as *normal* numbers, with all of their "
+        "bits). It tolerates a relative rounding error of `error`. Rounding is wrong by at most half of "
+        "`eps`. A limit that is just met is met. Return the torch dtype with the fewest bytes that meets all "
+        "three limits. If two have equally many bytes, return the more precise one. You may choose `float32` "
+        "and `float64` always, but `float8_e4m3fn`, `float8_e5m2`, `float16` and `bfloat16` only if they are "
+        "in `fast`, the set of formats that the hardware is fast in. Raise `ValueError` if no format meets "
+        "the limits.")
     hints = (
         "`torch.finfo(dtype)` knows `max`, `smallest_normal`, `eps` and `bits`. (`min` is the most "
         "*negative* number.)",
-        "Rounding goes to the nearer neighbour: it is wrong by at most half the distance between two "
+        "Rounding goes to the nearer neighbour. So it is wrong by at most half the distance between two "
         "numbers, `eps / 2`.")
-    explanation = ("Three questions to each format: how far up, how far down, how fine? Then the cheapest "
-                   "that says yes three times. Sorting by bytes and then by `eps` puts the more precise one "
-                   "first.")
-    why = ("fp16 and bf16 take the same memory and answer differently: fp16 is finer, bf16 reaches farther. "
-           "What a job needs decides, and then what the hardware is fast in.")
+    explanation = (
+        "Ask each format three questions: how far up, how far down, and how fine? Take the cheapest format "
+        "that meets all three limits. Sorting by bytes and then by `eps` puts the more precise of two first.")
+    why = (
+        "fp16 and bf16 take the same memory, but fp16 is finer and bf16 reaches farther. The job's numbers "
+        "decide which one you need, and then the hardware decides whether it is fast.")
     cases = JOBS
 
     def answer(largest, smallest, error, fast):
@@ -191,36 +173,37 @@ class ChooseDtype(Table):
 
     def observe(choose_dtype, case):
         largest, smallest, error, fast = case
-        chosen, limits = {}, (math.inf, 0.0, 0.0)
+        chosen = {}
         for backwards in (False, True):
             kinds = InOrder(getattr(torch, name) for name in fast.split())
             kinds.backwards = backwards
             try:
-                dtype = choose_dtype(largest, smallest, error, kinds)
-                info = torch.finfo(dtype)
-                limits = info.max, info.smallest_normal, info.eps / 2
-                chosen[backwards] = str(dtype)
+                chosen[backwards] = str(choose_dtype(largest, smallest, error, kinds))
             except ValueError:
                 chosen[backwards] = "a ValueError"
-        return {"dtype": chosen[True], "dtype, with `fast` in another order": chosen[False], "limits": limits}
+        return {"dtype": chosen[True], "dtype, with `fast` in another order": chosen[False]}
 
     rules = (
-        each(misses_a_limit, "`max`, `smallest_normal` and half of `eps`, each against its limit"),
-        same("dtype", "formats that are in `fast`, and `float32` and `float64`; the fewest bytes first, then "
-             "the smaller `eps`; a limit that is just met, by `finfo`'s own numbers, is met"),
-        same("dtype, with `fast` in another order", "which one comes first? A set has no order"))
+        same("dtype", "compare `max`, `smallest_normal` and half of `eps` with their limits, for the formats "
+                      "in `fast` and for `float32` and `float64`; then the fewest bytes win, then the "
+                      "smaller `eps`"),
+        same("dtype, with `fast` in another order", "which format comes first? A set has no order"))
     mistakes = (
         ("info.max >= largest", "info.max > largest", JUST_MET),
         ("info.smallest_normal <= smallest", "info.smallest_normal < smallest", JUST_MET),
         ("info.eps / 2 <= error", "info.eps / 2 < error", JUST_MET),
         ("info.eps / 2", "info.eps", "rounding is wrong by `eps / 2` at most"),
         ("info.smallest_normal", "info.min", "`min` is the most negative number, not the smallest one"),
-        ("info.smallest_normal", "info.smallest_normal * info.eps", "below `smallest_normal`, bits are lost"),
-        ("*fast", ALL_FAST, "`fast`: is the hardware fast in what you return?"),
-        ("torch.float32, torch.float64", "", "`float32` and `float64` run everywhere, in `fast` or not"),
-        (", torch.finfo(dtype).eps))", ", -torch.finfo(dtype).max))", "more precise: a smaller `eps`"))
-    stops = (('raise ValueError("no format will do")', "return None", "not NoneType",
-              "after the last format, none will do: `raise ValueError`"),)
+        ("info.smallest_normal", "info.smallest_normal * info.eps", "numbers below `smallest_normal` lose "
+                                                                    "bits"),
+        ("*fast", ALL_FAST, "is the format that you return in `fast`?"),
+        ("torch.float32, torch.float64", "", "`float32` and `float64` are allowed even if they are not in "
+                                             "`fast`"),
+        (", torch.finfo(dtype).eps))", ", -torch.finfo(dtype).max))", "the more precise format has the "
+                                                                      "smaller `eps`"))
+    stops = (('raise ValueError("no format will do")', "return None", "returned None",
+              "after the last format, `raise ValueError`"),)
+
 
 
 #: In words: the largest batch that fits, the largest that is allowed, and with which one a bug shows.
@@ -251,22 +234,26 @@ def differs(mine, wanted, case):
 
 class LargestBatch(Table):
     title = "The largest batch"
-    task = ("`fits(batch)` tries a training step with `batch` samples: it returns `True`, or raises "
-            "`torch.OutOfMemoryError`. Find, by trying, the largest batch from 1 to `most` that fits, and "
-            "return it; 0 if not even one sample does. You know it when it has fit and the next size has "
-            "not (or it is `most`): if a batch fits, so do all smaller ones. Be careful with a machine that "
-            "others use: never try more than **twice** what fits, and at most **30** sizes, none of them "
-            "again. Before each try, the memory of the tries before it has to be free: a step that failed "
-            "lives as long as its exception is being handled. All other errors are bugs: let them through.")
+    task = (
+        "`fits(batch)` tries a training step with `batch` samples. It returns `True`, or raises "
+        "`torch.OutOfMemoryError`. Find by trying the largest batch from 1 to `most` that fits, and return "
+        "it. Return 0 if not even one sample fits. If a batch fits, all smaller ones fit. Others use this "
+        "machine, too: never try more than **twice** what fits, and try at most **30** sizes. Before each "
+        "try, the memory of earlier tries has to be free. A step that failed keeps its memory as long as you "
+        "handle its exception. All other errors are bugs: do not catch them.")
     hints = (
-        "First double: 1, 2, 4, 8 … until it does not fit, or `most` is reached. Then you know a size that "
-        "fits and a larger one that does not: try the one in the middle, again and again.",
-        "`except torch.OutOfMemoryError` and nothing wider. It is a `RuntimeError`, but so is a wrong "
-        "shape. Note in the `except` block that it failed, leave the block, and go on.")
-    explanation = ("Doubling never tries more than twice what fits, and finds an interval in few tries; "
-                   "halving it finds the exact size. Only the one error that means *too large* is caught.")
-    why = ("finders that begin large take a shared machine down, and those that catch every error call a "
-           "broken model *too large*. In real life, leave some room: batches differ in memory use.")
+        "First double: 1, 2, 4, 8 …, until it does not fit, or `most` is reached. Then you know one size "
+        "that fits and a larger one that does not. Try the size in the middle, again and again.",
+        "Catch `torch.OutOfMemoryError` only. It is a `RuntimeError`, but a wrong shape raises "
+        "`RuntimeError`, too. In the `except` block, note that the try failed. Leave the block before you "
+        "try again.")
+    explanation = (
+        "Doubling never tries more than twice what fits, and it finds an interval in few tries. Halving the "
+        "interval finds the exact size. Only the error that means *too large* is caught.")
+    why = (
+        "a search that begins with a large batch can take a shared machine down. A search that catches every "
+        "error calls a broken model *too large*. In practice, leave some room, because batches differ in "
+        "memory use.")
     timeout = 10
     cases = MACHINES | BUGS
 
@@ -308,31 +295,27 @@ class LargestBatch(Table):
         except (Enough, WrongShape) as error:
             outcome = f"raised {type(error).__name__}: {error}"
         return {"tried": tried, "outcome": outcome, "largest try": max(tried, default=1),
-                "tries": len(tried), "tries of the same size": len(tried) - len(set(tried)),
-                "samples still held": max(before, default=0),
-                "has tried both": {largest, min(largest + 1, most)} - {0} <= set(tried)}
+                "samples still held": max(before, default=0)}
 
     rules = (
         between("largest try", lambda wanted, case: (0, min(case[1], 2 * max(case[0], 1))),
-                "with which size you begin, and how far the next may be: `most`, and twice what has fit"),
+                "begin with 1, and never try more than `most` or twice what has fit"),
         nothing("samples still held", "leave the `except` block before you try again, and keep no exception"),
-        between("tries", lambda wanted, case: (0, 30), "doubling, then halving, takes few"),
-        nothing("tries of the same size", "a size tells nothing new when it is tried again"),
-        each(differs, "do you return the last size that has fit, have you tried all that may be larger, and "
-             "which errors do you catch?"),
-        same("has tried both", "the largest that fits, and the next size: no formula knows them, so try"))
+        each(differs, "return the last size that fits, try all sizes that may be larger, in few tries, and "
+                      "catch one error only"))
     mistakes = (
         (DOUBLING, COUNT_DOWN, "a first try of `most` may be far too much: begin with 1"),
         (DOUBLING, COUNT_UP, "sizes that grow by 1 take too many tries: double"),
         ("bad = min(bad, most + 1)", "return good", "the largest need not be a power of two: go on halving"),
-        ("torch.OutOfMemoryError", "RuntimeError", "a bug is a `RuntimeError`, too: what may you catch?"),
-        ("bad <= most and ", "", "doubling does not stop at `most`"),
+        ("torch.OutOfMemoryError", "RuntimeError", "a bug is a `RuntimeError`, too: catch "
+                                                   "`torch.OutOfMemoryError` only"),
+        ("bad <= most and ", "", "stop doubling at `most`"),
         ("min(bad, most + 1)", "min(bad, most)", "`most` itself may fit, and you do not try it"),
-        ("good, bad = 0, 1", "good, bad = 1, 2", "one sample may be too much already: try it"))
+        ("good, bad = 0, 1", "good, bad = 1, 2", "perhaps not even one sample fits: try it"))
 
 
 class Block(nn.Module):
-    """Calls its layers, the last one first: numbers to multiply by, modules, or names of layers it has."""
+    """Calls its layers, the last one first. A layer is a number to multiply by, a module, or the name of a layer."""
 
     def __init__(self, *layers, gain=1):
         super().__init__()
@@ -350,7 +333,7 @@ class Block(nn.Module):
         return values * self.gain - values * (self.gain - 1)  # in fp16, with a large gain: inf - inf
 
 
-#: The networks of the hunt. The largest weights do no harm: the images are small, and 1000.3 is called first.
+#: The networks of the hunt. The images are small, so the layer that is called first never overflows.
 NETWORKS = {
     "one layer overflows": lambda: Block(1, 1, 800, 600.3, 1, 1000.3),
     "a later layer hides what overflows": lambda: Block(1, nn.Hardtanh(inplace=True), 800, 600.3, 1000.3),
@@ -367,36 +350,33 @@ REMOVE, FINITE = "    for handle in handles:\n        handle.remove()\n", "not o
 
 def state(model):
     """What can be seen of a model from outside."""
-    layers, weights = list(model.modules()), list(model.parameters())
-    return {"hooks": sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in layers),
+    return {"hooks": sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()),
             "hooks of all modules": len(nn.modules.module._global_forward_hooks),
-            "layers in training mode": sum(one.training for one in layers),
-            "layers with a `forward` put in": sum("forward" in vars(one) for one in layers),
-            "weights": [f"{weight.dtype} {weight.sum():g}" for weight in weights],
-            "weights that are trained": sum(weight.requires_grad for weight in weights)}
+            "weights": [f"{weight.dtype} {weight.sum():g}" for weight in model.parameters()]}
 
 
 class FirstOverflow(Table):
     title = "Hunt: the layer where infinity begins"
-    task = ("The loss is NaN from the first step on, under autocast in fp16, and in fp32 all is well. "
-            "Return the name, as `model.named_modules()` gives it, of the layer whose **output** is the "
-            "first that is not finite when `model(images)` runs, once, under `torch.amp.autocast(\"cpu\", "
-            "dtype=torch.float16)`; `None` if all outputs are finite. Layers may stand inside others, "
-            "compute something themselves around them, and be called in another order than that in which "
-            "they are listed, or twice; the model itself counts as one, and its name is the empty text. "
-            "Leave each model as it was: with no hooks but its own, and its weights in fp32.")
+    task = (
+        "The loss is NaN from the first step on, under autocast in fp16. In fp32 all is well. Run "
+        "`model(images)` once, under `torch.amp.autocast(\"cpu\", dtype=torch.float16)`. Return the name of "
+        "the first layer whose **output** is not finite, or `None` if all outputs are finite. The name is "
+        "the one in `model.named_modules()`. Layers may contain other layers and compute something "
+        "themselves. They may be called twice, or in another order than they are listed. The model itself "
+        "counts as a layer, and its name is the empty text. Leave the model as it was: with no hooks but its "
+        "own, and with its weights in fp32.")
     hints = (
         "`module.register_forward_hook(hook)` calls `hook(module, inputs, output)` after each call of the "
-        "module, and returns a handle with `remove()`. Hooks of inner modules come before those of outer "
-        "ones.",
-        "`output.isfinite().all()` sees inf and NaN. Keep the first name only; layers after it inherit the "
-        "trouble. The forward belongs inside `with torch.amp.autocast(…)`.")
-    explanation = ("Hooks run in the order in which layers are called, so the first name that is noted is "
-                   "the one. After that, inf turns into NaN (inf - inf), or, in a `Tanh`, into a "
-                   "harmless-looking 1.")
-    why = ("a loss scale cannot cure this one: the forward itself overflows, and no loss has been computed "
-           "yet. Now you know the layer: run it in fp32 (`autocast(enabled=False)`), normalise before it, "
-           "or use bf16.")
+        "module. It returns a handle with `remove()`. Hooks of inner modules run before those of outer "
+        "modules.",
+        "`output.isfinite().all()` notices inf and NaN. Keep the first name only, because later layers get "
+        "numbers that are broken already. Call the model inside `with torch.amp.autocast(…)`.")
+    explanation = (
+        "Hooks run in the order in which layers are called, so the first name that you note is the layer. "
+        "Later layers turn inf into NaN (inf - inf), or a `Tanh` turns it into a harmless-looking 1.")
+    why = (
+        "the forward itself overflows before there is a loss, so no loss scale helps. Now you know the "
+        "layer. Run it in fp32 (`autocast(enabled=False)`), normalise its input, or use bf16.")
     cases = {words: words for words in NETWORKS}
 
     def answer(model, images):
@@ -428,22 +408,23 @@ class FirstOverflow(Table):
                 "forwards": len(forwards)}
 
     rules = (
-        same("name", "under `autocast(\"cpu\", …)` in fp16, of all modules, inner and outer ones: the first "
-             "in time that puts out what is not finite, inf or NaN, in any call. Look when it comes out, for "
-             "a later layer may write over it"),
-        nothing("changed in the model", "`handle.remove()` for every handle of yours, and no other; autocast "
-                "leaves the weights alone; `eval()` is not needed", "a model as it was"),
+        same("name", "run under `autocast(\"cpu\", …)` in fp16. Of all modules, inner and outer, find the "
+                     "first in time that puts out inf or NaN, in any call. Look when the output comes: a "
+                     "later layer may write over it"),
+        nothing("changed in the model", "call `handle.remove()` for every handle of yours, and leave the "
+                                        "weights alone",
+                "a model as it was"),
         between("forwards", lambda wanted, case: (0, 1), "hooks see all layers in one forward"))
     mistakes = (
-        (AUTOCAST, "", "the forward belongs under `autocast(\"cpu\", dtype=torch.float16)`"),
-        (FOUND, "found[-1] if found else None", "the last in time inherits the trouble: which is the first?"),
+        (AUTOCAST, "", "run the forward under `autocast(\"cpu\", dtype=torch.float16)`"),
+        (FOUND, "found[-1] if found else None", "the last name in time is a layer that got broken numbers: "
+                                                "return the first"),
         (FINITE, "output.isnan().any()", "inf comes first, and turns into NaN in a later layer only"),
-        (FINITE, "output.isinf().any()", "NaN is not finite either: inf - inf may come inside of a layer"),
-        (FINITE, "not output.sum().isfinite()", "a sum can overflow by itself: test each number"),
-        (FOUND, "next(filter(None, found), None)", "the empty text is a name, too, and not true"),
+        (FINITE, "output.isinf().any()", "NaN is not finite either, and may come first: inf - inf is NaN"),
         ("append(name)", "append([*model.named_modules()][-1][0])",
-         "which name does a hook note? A function made in a loop reads the loop's variable when called"),
-        (REMOVE, "", "`handle.remove()` for every handle of yours"))
+         "which name does a hook note? A function made in a loop reads the loop's variable when it is "
+         "called"),
+        (REMOVE, "", "call `handle.remove()` for every handle of yours"))
 
 
 train_step, choose_dtype = TrainStep(), ChooseDtype()

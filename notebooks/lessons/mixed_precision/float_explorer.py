@@ -21,7 +21,7 @@ _WORDS = {"zero": "underflow: 0", "infinite": "overflow: inf", "not a number": "
 def draw(ax, number):
     """Draw the bits that each format keeps of a number, what it becomes there, and how wrong that is.
 
-    The number is what somebody types. If `lessons.mixed_precision.formats.parse` cannot read it, the picture says so.
+    The number is the text that somebody types. If `parse` cannot read it, the picture says so.
     """
     ax.set_axis_off()
     try:
@@ -68,8 +68,8 @@ def _said(encoded, number, form):
         return "exact, subnormal" if encoded.kind == "subnormal" else "exact"
     if encoded.kind in _WORDS:
         return _WORDS[encoded.kind]
-    if abs(number) > form.largest * (1 + form.eps / 2):
-        return "overflow: its largest"  # fp8 e4m3 has no infinity
+    if form.name == "fp8 e4m3" and abs(number) > 464:  # it has no infinity: what is larger becomes 448
+        return "overflow: its largest"
     error = abs(encoded.value - number) / abs(number)
     return f"{error:.1e}, subnormal" if encoded.kind == "subnormal" else f"{error:.1e}"
 

@@ -21,9 +21,9 @@ def _milliseconds(work, repeats=20):
     return sorted(one.elapsed_time(two) for one, two in pairwise(events))[repeats // 2]
 
 
-def _tflops(rows, inner, columns, dtype):
-    a, b = torch.rand(rows, inner, device="cuda", dtype=dtype), torch.rand(inner, columns, device="cuda", dtype=dtype)
-    return round(2 * rows * inner * columns / _milliseconds(lambda: a @ b) / 1e9, 1)
+def _tflops(n, dtype):
+    a = torch.rand(n, n, device="cuda", dtype=dtype)
+    return round(2 * n**3 / _milliseconds(lambda: a @ a) / 1e9, 1)
 
 
 @experiment(gpus=1)
@@ -32,16 +32,16 @@ def tensor_cores():
     found = {}
     for name, precision in (("fp32", "ieee"), ("tf32", "tf32")):
         torch.backends.cuda.matmul.fp32_precision = precision
-        found[name] = _tflops(4096, 4096, 4096, torch.float32)
+        found[name] = _tflops(4096, torch.float32)
     torch.backends.cuda.matmul.fp32_precision = "none"
-    return found | {"fp16": _tflops(4096, 4096, 4096, torch.float16), "bf16": _tflops(4096, 4096, 4096, torch.bfloat16)}
+    return found | {"fp16": _tflops(4096, torch.float16), "bf16": _tflops(4096, torch.bfloat16)}
 
 
 @experiment(gpus=1)
 def shapes():
     """TFLOP/s of n×n products in TF32 and bf16, n a multiple of 64, 8, 4, 2 and 1: CUDA events, median of 20."""
     torch.backends.cuda.matmul.fp32_precision = "tf32"
-    found = {f"{n}×{n}": {"tf32": _tflops(n, n, n, torch.float32), "bf16": _tflops(n, n, n, torch.bfloat16)}
+    found = {f"{n}×{n}": {"tf32": _tflops(n, torch.float32), "bf16": _tflops(n, torch.bfloat16)}
              for n in (4096, 4088, 4092, 4094, 4095)}
     torch.backends.cuda.matmul.fp32_precision = "none"
     return found
@@ -78,34 +78,3 @@ def training_step():
 
     return {"fp32": measured(), "tf32": measured(precision="tf32"), "bf16": measured(torch.bfloat16),
             "fp16, scaled": measured(torch.float16, scaled=True)}
-
-
-@experiment(gpus=1)
-def channels_last():
-    """Milliseconds of a step of four 3×3 convolutions on 64×64×56×56, channels first and last, fp32 and fp16."""
-    found = {}
-    torch.backends.cudnn.conv.fp32_precision = "ieee"  # torch's default for convolutions is TF32
-    for name, layout in (("channels first", torch.contiguous_format), ("channels last", torch.channels_last)):
-        layers = nn.Sequential(*[nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)]).cuda().to(memory_format=layout)
-        pictures = torch.rand(64, 64, 56, 56, device="cuda").to(memory_format=layout)
-
-        def step(half, layers=layers, pictures=pictures):
-            with torch.amp.autocast("cuda", torch.float16, enabled=half):
-                loss = layers(pictures).float().mean()
-            loss.backward()
-
-        found[name] = {"fp32": round(_milliseconds(lambda step=step: step(False)), 2),
-                       "fp16": round(_milliseconds(lambda step=step: step(True)), 2)}
-    return found
-
-
-@experiment(gpus=1)
-def fused_adamw():
-    """Milliseconds of AdamW's step on 400 weights of 256×256 as a loop, several at a time, and fused: median of 20."""
-    found = {}
-    for name, way in (("loop", {"foreach": False}), ("foreach", {"foreach": True}), ("fused", {"fused": True})):
-        weights = [torch.nn.Parameter(torch.rand(256, 256, device="cuda")) for _ in range(400)]
-        for weight in weights:
-            weight.grad = torch.rand_like(weight)
-        found[name] = round(_milliseconds(torch.optim.AdamW(weights, **way).step), 3)
-    return found
