@@ -17,11 +17,11 @@ BACKWARD, UNSCALE = "    scaler.scale(loss).backward()\n", "    scaler.unscale_(
 CLIP = "    torch.nn.utils.clip_grad_norm_(parameters, max_norm)\n"
 STEP, UPDATE, OWN_STEP = "    scaler.step(optimizer)\n", "    scaler.update()\n", "    optimizer.step()\n"
 NO_SCALER = (BACKWARD, "    loss.backward()\n"), (UNSCALE, ""), (STEP, OWN_STEP), (UPDATE, "")
-CALLED_ONCE = "call `unscale_`, `step` and `update` once each, in this order: does each call end with `update`?"
+CALLED_ONCE = "one `unscale_`, one `step`, one `update`, in this order: does each call end with `update`?"
 
 
 def loss_of(weights, size, came):
-    """A loss with gradients of this size, rounded as on a GPU. `came` gets longer with each gradient that comes."""
+    """A loss with gradients of this size, rounded as on a GPU. `came` gets longer with each of them."""
 
     def as_on_gpu(gradient):
         came.append(1)
@@ -87,12 +87,10 @@ class TrainStep(Table):
                            "in every call, whatever the gradients are; clip all parameters together to "
                            "`max_norm`", 0.02),)
     mistakes = (
-        (UNSCALE, "", "the gradients are clipped while they are still multiplied by the scale: call "
-                      "`unscale_` first"),
+        (UNSCALE, "", "clipped while they are still multiplied by the scale: call `unscale_` first"),
         (CLIP, "", "the gradients were not clipped: call `clip_grad_norm_` after `unscale_`"),
         (STEP, OWN_STEP, "`optimizer.step()` does not look for infinite gradients, but `scaler.step` does"),
-        (UNSCALE + CLIP + STEP + UPDATE, OWN_STEP, "the gradients are still multiplied by the scale: who "
-                                                   "divides them?"),
+        (UNSCALE + CLIP + STEP + UPDATE, OWN_STEP, "who divides the gradients by the scale?"),
         (NO_SCALER, "fp16 has rounded gradients to 0: multiply the loss by the scale before `backward`"),
         ("clip_grad_norm_", "clip_grad_value_", "clip the norm of all parameters together, not each number"))
     stops = (
@@ -124,7 +122,7 @@ ALL_FAST = "*(torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloa
 
 
 class InOrder(set):
-    """A set that is iterated by name, or backwards: an answer that relies on the order is never right by luck."""
+    """A set that is iterated by name, or backwards, so that no answer is right by a lucky order."""
 
     backwards = False
 
@@ -194,16 +192,11 @@ class ChooseDtype(Table):
         ("info.eps / 2 <= error", "info.eps / 2 < error", JUST_MET),
         ("info.eps / 2", "info.eps", "rounding is wrong by `eps / 2` at most"),
         ("info.smallest_normal", "info.min", "`min` is the most negative number, not the smallest one"),
-        ("info.smallest_normal", "info.smallest_normal * info.eps", "numbers below `smallest_normal` lose "
-                                                                    "bits"),
+        ("info.smallest_normal", "info.smallest_normal * info.eps", "below `smallest_normal`, bits are lost"),
         ("*fast", ALL_FAST, "is the format that you return in `fast`?"),
-        ("torch.float32, torch.float64", "", "`float32` and `float64` are allowed even if they are not in "
-                                             "`fast`"),
-        (", torch.finfo(dtype).eps))", ", -torch.finfo(dtype).max))", "the more precise format has the "
-                                                                      "smaller `eps`"))
-    stops = (('raise ValueError("no format will do")', "return None", "returned None",
-              "after the last format, `raise ValueError`"),)
-
+        ("torch.float32, torch.float64", "", "`float32` and `float64` are allowed always"),
+        (", torch.finfo(dtype).eps))", ", -torch.finfo(dtype).max))", "of two, the smaller `eps` wins"),
+        ('raise ValueError("no format will do")', "return None", "after the last format, `raise ValueError`"))
 
 
 #: In words: the largest batch that fits, the largest that is allowed, and with which one a bug shows.
@@ -307,15 +300,14 @@ class LargestBatch(Table):
         (DOUBLING, COUNT_DOWN, "a first try of `most` may be far too much: begin with 1"),
         (DOUBLING, COUNT_UP, "sizes that grow by 1 take too many tries: double"),
         ("bad = min(bad, most + 1)", "return good", "the largest need not be a power of two: go on halving"),
-        ("torch.OutOfMemoryError", "RuntimeError", "a bug is a `RuntimeError`, too: catch "
-                                                   "`torch.OutOfMemoryError` only"),
+        ("torch.OutOfMemoryError", "RuntimeError", "a bug is a `RuntimeError`, too: catch less"),
         ("bad <= most and ", "", "stop doubling at `most`"),
         ("min(bad, most + 1)", "min(bad, most)", "`most` itself may fit, and you do not try it"),
         ("good, bad = 0, 1", "good, bad = 1, 2", "perhaps not even one sample fits: try it"))
 
 
 class Block(nn.Module):
-    """Calls its layers, the last one first. A layer is a number to multiply by, a module, or the name of a layer."""
+    """Calls its layers, the last one first: numbers to multiply by, modules, or names of layers."""
 
     def __init__(self, *layers, gain=1):
         super().__init__()
@@ -417,13 +409,11 @@ class FirstOverflow(Table):
         between("forwards", lambda wanted, case: (0, 1), "hooks see all layers in one forward"))
     mistakes = (
         (AUTOCAST, "", "run the forward under `autocast(\"cpu\", dtype=torch.float16)`"),
-        (FOUND, "found[-1] if found else None", "the last name in time is a layer that got broken numbers: "
-                                                "return the first"),
+        (FOUND, "found[-1] if found else None", "the last layer got broken numbers: return the first"),
         (FINITE, "output.isnan().any()", "inf comes first, and turns into NaN in a later layer only"),
         (FINITE, "output.isinf().any()", "NaN is not finite either, and may come first: inf - inf is NaN"),
         ("append(name)", "append([*model.named_modules()][-1][0])",
-         "which name does a hook note? A function made in a loop reads the loop's variable when it is "
-         "called"),
+         "which name does a hook note? A function made in a loop reads the loop's variable when called"),
         (REMOVE, "", "call `handle.remove()` for every handle of yours"))
 
 
