@@ -209,6 +209,10 @@ COUNT_DOWN = "good = most\n    while good and not ok(good):\n        good -= 1\n
 COUNT_UP = "while bad <= most and ok(bad):\n        good, bad = bad, bad + 1\n"
 
 
+class WrongShape(RuntimeError):
+    """A bug in the model."""
+
+
 class Enough(BaseException):
     """Ends a function that tries on and on, whatever it catches."""
 
@@ -270,7 +274,7 @@ class LargestBatch(Table):
             if len(tried) > 30:
                 raise Enough("more than 30 tries")
             if batch >= bug:
-                raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)")
+                raise WrongShape("mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)")
             activations = torch.zeros(batch, dtype=torch.int8)
             if held.now > largest:
                 raise torch.OutOfMemoryError(f"no room for {activations.nbytes} bytes: out of memory")
@@ -279,7 +283,7 @@ class LargestBatch(Table):
         try:
             with held_bytes() as held:
                 outcome = f"returned {largest_batch(fits, most)}"
-        except (Enough, RuntimeError) as error:
+        except (Enough, WrongShape) as error:
             outcome = f"raised {type(error).__name__}: {error}"
         return {"tried": tried, "outcome": outcome, "largest try": max(tried, default=1),
                 "samples still held": max(before, default=0)}
