@@ -166,8 +166,8 @@ class AverageGradients(Table, InGroup):
         "All ranks have to call the same collectives in the same order. What happens if one of them skips a "
         "parameter? Give it a gradient of zeros first: `torch.zeros_like(parameter)`.",
     )
-    explanation = ("`requires_grad` is the same in all ranks, so it may decide which parameters are averaged. A "
-                   "gradient may be missing in one rank only, so a missing one becomes zeros.")
+    explanation = ("`requires_grad` is the same in all ranks, so it may decide which parameters are averaged. "
+                   "A gradient may be missing in one rank only, so a missing one becomes zeros.")
     why = ("with a broadcast of the weights at the start, this is DistributedDataParallel without its speed. "
            "If something may differ between ranks, such as `parameter.grad is None`, it must never decide "
            "whether a rank calls a collective.")

@@ -154,7 +154,7 @@ class ChooseLayout(Table, Alone):
         "Then loop over each `micro_batch` that divides `batch // data`. `micro_batches` follows.",
         f"`{QUICKEST}`",
     )
-    explanation = "The answer tries every layout, at most 146 here. A model of the costs answers in microseconds."
+    explanation = "The answer tries every layout, at most 146 here. A cost model answers in microseconds."
     why = ("a planner does no more than this. Its quality is that of its cost model, so compare the model "
            "with measured runs, as the lesson does with table B.")
     # GPUs, batch, GiB, GPUs of a node, kind
@@ -231,7 +231,7 @@ class StepsBetweenSaves(Table, Alone):
     hints = ("How many seconds pass, on average, between two failures of the whole training?",
              "The lesson's √(2 · save · MTBF) is in seconds. Divide it by the seconds of a step, and round. "
              "Return at least 1.")
-    explanation = "This is Young's formula, in steps. All times are in seconds. N GPUs fail N times as often as one."
+    explanation = "This is Young's formula, in steps. Times are in seconds. N GPUs fail N times as often as one."
     why = ("with ten times the GPUs, you save about three times as often. If a step takes longer than the "
            "best interval, save after each step.")
     # GPUs, hours of one GPU between failures, seconds of a step, seconds of a save
