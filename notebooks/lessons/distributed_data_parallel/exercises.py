@@ -166,7 +166,7 @@ class AverageGradients(Table, InGroup):
         "All ranks have to call the same collectives in the same order. What happens if one of them skips a "
         "parameter? Give it a gradient of zeros first: `torch.zeros_like(parameter)`.",
     )
-    explanation = ("`requires_grad` is the same in all ranks, so it may decide which parameters are averaged. "
+    explanation = ("`requires_grad` is the same in all ranks, so it may decide which gradients to average. "
                    "A gradient may be missing in one rank only, so a missing one becomes zeros.")
     why = ("with a broadcast of the weights at the start, this is DistributedDataParallel without its speed. "
            "If something may differ between ranks, such as `parameter.grad is None`, it must never decide "

@@ -401,7 +401,7 @@ class FirstOverflow(Table):
         same("name", "run under `autocast(\"cpu\", …)` in fp16. Of all modules, inner and outer, find the "
                      "first in time that puts out inf or NaN, in any call. Look when the output comes: a "
                      "later layer may write over it"),
-        nothing("changed in the model", "call `handle.remove()` for each of your handles", "a model as it was"),
+        nothing("changed in the model", "call `remove()` on each of your handles", "a model as it was"),
         between("forwards", lambda wanted, case: (0, 1), "hooks see all layers in one forward"))
     mistakes = (
         (AUTOCAST, "", "run the forward under `autocast(\"cpu\", dtype=torch.float16)`"),

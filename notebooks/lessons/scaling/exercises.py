@@ -231,7 +231,7 @@ class StepsBetweenSaves(Table, Alone):
     hints = ("How many seconds pass, on average, between two failures of the whole training?",
              "The lesson's √(2 · save · MTBF) is in seconds. Divide it by the seconds of a step, and round. "
              "Return at least 1.")
-    explanation = "This is Young's formula, in steps. Times are in seconds. N GPUs fail N times as often as one."
+    explanation = "This is Young's formula, in steps. Times are in seconds. N GPUs fail N times as often."
     why = ("with ten times the GPUs, you save about three times as often. If a step takes longer than the "
            "best interval, save after each step.")
     # GPUs, hours of one GPU between failures, seconds of a step, seconds of a save
