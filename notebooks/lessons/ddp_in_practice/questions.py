@@ -15,8 +15,8 @@ QUESTIONS = {
             "0": "Only rank 0 adds a zero. Rank 1's own gradient is in the sum, too.",
         }),
     "which_part_early": (
-        "Which part can come from the first snapshot without changing the final weights? In this training no "
-        "gradient overflows, and then the scaler's scale stays as it is.", {
+        "Which part can come from the first snapshot without changing the final weights? "
+        "(No gradient overflows in this training.)", {
             "the scaler": "Its scale had not changed since the first snapshot. Once a gradient overflows, it "
                           "does change.",
             "the optimizer": "Its momentum would be that of three epochs ago.",
