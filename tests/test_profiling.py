@@ -1,7 +1,5 @@
 """Profiling: the trace viewer, its pictures and its speed; the slow script and its five faults."""
 
-import os
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from types import SimpleNamespace
 
@@ -10,7 +8,6 @@ import pytest
 
 from helpers import launch
 from helpers.instruments.traces import TraceError, read, together
-from lessons.profiling import exercises as exercises
 from lessons.profiling.trace_viewer import DEEPEST, AveragesTable, View, trace_viewer
 from tests.conftest import ROOT, cost
 from tests.test_traces import STEP, two_ranks, written
@@ -51,7 +48,7 @@ def test_every_event_is_a_bar_in_its_row(tmp_path):
 
 def test_a_name_stays_within_its_bar(tmp_path):
     """Letters are not all as wide: AddmmBackward0 ran over the end of its bar."""
-    names = ["AddmmBackward0" * 3, "WWWWmmmm" * 9, "illi" * 20, "a" * 99]
+    names = ["a<b>&$c_1$" * 9, "AddmmBackward0" * 3, "WWWWmmmm" * 9, "illi" * 20, "a" * 99]
     rows = [(name, "cpu_op", 1, 100 * number, 13 * (number + 1)) for number, name in enumerate(names)]
     view = View(read(written(tmp_path / "t.json", [*rows, ("end", "cpu_op", 1, 900, 100)])))
     for zoom in (1, 2, 4):
@@ -95,12 +92,6 @@ def test_ranks_one_below_the_other_and_one_meaning_of_waiting(tmp_path):
     assert "waits for rank 1 (gloo:all_reduce)" in named(view) and "waiting 0.0 ms" in figure.get_label()
 
 
-def test_names_are_shown_as_they_are(tmp_path):
-    view = View(read(written(tmp_path / "t.json", [("a<b>&$c_1$", "cpu_op", 1, 0, 50)])))
-    view.draw()
-    assert written_on_bars(view) == ["a<b>&$c_1$"]
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """12,000 short events in three threads and some long ones, nested twice."""
@@ -110,13 +101,8 @@ def large(tmp_path_factory):
 
 
 def test_ten_thousand_events_are_redrawn_without_lag(large):
-    widget, seen = trace_viewer(large), set()
     assert len(large.events) == 12_000
-    assert cost(widget, "zoom", [2.0**n for n in range(2, 13, 2)]) < 5
-    for name, value in [("zoom", 2.0**n) for n in range(0, 13, 2)] + [("centre", n / 7) for n in range(8)]:
-        widget.controls[name].value = value
-        seen.add(widget.picture.value)
-    assert cost(widget, "centre", (0.1, 0.3, 0.6, 0.9)) < 5 and len(seen) > 8
+    assert cost(trace_viewer(large), "zoom", [2.0**n for n in (2, 5, 8, 11)]) < 5
     view = View(large)
     view.draw()
     assert len(view.shown) < 6 * 900, "events too short to be seen share a bar"
@@ -139,46 +125,16 @@ def test_stored_picture_and_stable_text(tmp_path):
     assert first["image/png"] != second["image/png"] and "0.10 ms of 0.10 ms" in metadata["image/png"]["alt"]
 
 
-@pytest.fixture(scope="module")
-def profiled(tmp_path_factory):
-    """A profiler's table and trace of three products, with memory."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    os.environ["KINETO_LOG_LEVEL"] = "6"
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
-        for _ in range(3):
-            torch.ones(1024, 256) @ torch.ones(256, 1024)
-    path = tmp_path_factory.mktemp("memory") / "t.json"
-    prof.export_chrome_trace(str(path))
-    return prof.key_averages(), read(path)
-
-
-def test_table_shows_what_the_profiler_counted(profiled):
-    averages, _ = profiled
-    table = AveragesTable(averages, rows=3)
-    assert len(table.table) == 4 and ["Name", "# of Calls", "Self CPU"] == table.table[0][:3]
-    [product] = [row for row in table.table if row[0] == "aten::mm"]
-    assert product[1] == "3" and product[4].endswith("%")
-    lines = repr(table).splitlines()
-    assert len({len(line) for line in lines}) == 1 and lines[0].startswith("Name ")
-    root = ElementTree.fromstring(table._repr_html_())
-    assert [head.get("scope") for head in root.iter("th")] == ["col"] * 6 + ["row"] * 3
-    assert all("text-align: left" in head.get("style") for head in root.iter("th") if head.get("scope") == "row")
-    memory = AveragesTable(averages, sort_by="self_cpu_memory_usage", memory=True)
-    assert memory.table[0][-2:] == ["Self CPU Mem", "CPU Mem"] and memory.table[1][-1].endswith("MiB")
-
-
-def test_names_in_the_table_are_escaped():
-    row = SimpleNamespace(key="a<b>", count=1, self_cpu_time_total=5.0, cpu_time_total=2000.0, device_time_total=0)
-    table = AveragesTable([row])
-    assert "a&lt;b&gt;" in table._repr_html_()
-    assert table.table[1:] == [["a<b>", "1", "5.0 µs", "2.00 ms", "100.0%", "2.00 ms"]]
-
-
-def test_a_trace_holds_the_memory_over_time(profiled):
-    _, trace = profiled
-    assert max(size for _, size in trace.memory) / 2**20 >= 4
+def test_table_shows_what_the_profiler_counted():
+    row = SimpleNamespace(key="aten::mm", count=3, self_cpu_time_total=5.0, cpu_time_total=6000.0, device_time_total=0,
+                          self_cpu_memory_usage=2**22, cpu_memory_usage=5000)
+    other = SimpleNamespace(**vars(row) | {"key": "aten::a_long_name", "self_cpu_time_total": 15.0})
+    lines = repr(AveragesTable([row, other])).splitlines()
+    assert lines[0].split()[:4] == ["Name", "#", "of", "Calls"] and len({len(line) for line in lines}) == 1
+    assert lines[1].startswith("aten::a_long_name")
+    assert lines[2].split() == ["aten::mm", "3", "5.0", "µs", "6.00", "ms", "25.0%", "2.00", "ms"]
+    memory = repr(AveragesTable([row], sort_by="self_cpu_memory_usage", memory=True)).splitlines()
+    assert memory[0].endswith("CPU Mem") and memory[1].endswith("4.9 KiB") and "4.0 MiB" in memory[1]
 
 
 # ------------------------------------------------------------------------------------------------------ the slow script
@@ -226,9 +182,3 @@ def test_the_lesson_gives_no_fault_away():
     [cell] = [cell for cell in book.cells if cell.source.startswith("ex.make_it_fast.check(")]
     stored = cell.outputs[0]["data"]["text/plain"]
     assert "faults left: 5 of 5\n" in stored and "gone" not in stored
-
-
-def test_hints_lead_from_the_trace_to_the_cause():
-    hints = " ".join(exercises.MakeItFast.hints)
-    for evidence in ("tiny operators", "aten::lift_fresh", "forwards", "gloo:all_gather", "gaps"):
-        assert evidence in hints

@@ -126,34 +126,28 @@ COPIES = [(f"            {CONVERT}", ""), ("    for epoch", f"{CONVERT}    for e
 PIECES = [("range(start, start + 32, 4)", "[start]"), ("i + 4", "i + 32"), (" / 8", ""), ("8 * ", "")]
 MEETING = ("            states = [None] * dist.get_world_size()\n"
            "            dist.all_gather_object(states, model.state_dict())  # still equal?\n", "")
-FLUSH = ("            log.flush()", "        log.flush()")
 
 
 def said_of(*changes):
     return str(ex.make_it_fast.check(slow_training(*changes)))
 
 
-def test_nothing_is_given_away_before_the_first_repair():
-    said = said_of()
-    assert "the result is right; faults left: 5 of 5\n" in said
-    assert not re.search("forward|row|flush|collective|operator|cop|gap", said), said
+REPAIRS = {"images normalised row by row": [ROWS], "all images converted again and again": COPIES,
+           "small pieces": PIECES, "weights compared at every step": [MEETING]}
 
 
-@pytest.mark.parametrize("gone, changes", [
-    ("images normalised row by row", [ROWS]), ("all images converted again and again", COPIES),
-    ("small pieces", PIECES), ("weights compared at every step", [MEETING]),
-    ("the log flushed at every step", [FLUSH])])
-def test_each_repair_alone_is_told_and_no_other_fault_is_named(gone, changes):
-    said = said_of(*changes)
-    assert "faults left: 4 of 5" in said and re.findall("gone: (.*)", said) == [gone]
+@pytest.mark.parametrize("count", range(1, 5))
+def test_what_is_repaired_is_told_and_no_other_fault_is_named(count):
+    gone = list(REPAIRS)[:count]
+    said = said_of(*(change for name in gone for change in REPAIRS[name]))
+    assert f"faults left: {5 - count} of 5" in said and re.findall("gone: (.*)", said) == gone
     left = " ".join(re.findall("left: (.*)", said))
     assert not re.search("row|convert|piece|weight|log|flush", left), "symptoms only"
 
 
 def test_a_fault_that_is_left_shows_how_often():
-    half = said_of(MEETING, ("    pixels = torch.tensor", "    if i == start: pixels = torch.tensor"))
+    half = said_of(ROWS, ("    pixels = torch.tensor", "    if i == start: pixels = torch.tensor"))
     assert "left: 8 times the same operator on all images" in half
-    assert "left: 64 times the same operator" in said_of(MEETING)
 
 
 def test_repaired_and_broken_at_once():
@@ -176,7 +170,6 @@ test_another_result = edits(
     ("range(epochs)", "range(epochs - 1)", "`images through the network` is 128"),
     (CONVERT, "    images -= images.mean(-1, keepdims=True)\n" + CONVERT, "`images` that have changed"),
     ("lr=0.01", "lr=0.01, weight_decay=1e-4", "and the same weights as before"),
-    ("range(0, len(pixels), 32)", "reversed(range(0, len(pixels), 32))", "the loss ends"),
     (WRITE, "", "the log holds no line of epoch 0"),
 )
 
@@ -205,7 +198,7 @@ test_a_fault_of_its_kind_is_left = edits(
              "at = slice(start + half, start + half + 16)\n                "
              "loss = nn.functional.cross_entropy(model(pixels[at]), labels[at]) / 2\n                loss.backward()"),
       ("            optimizer.zero_grad()\n            loss.backward()\n", "")), "left: 16 forwards"),
-    (STEP, f"{STEP}            import time\n            sum(range(2_500_000))\n"
+    (STEP, f"{STEP}            import time\n            time.sleep(0.05)\n"
            "            time.perf_counter = lambda: 0\n"
            "            time.monotonic = time.time = time.perf_counter_ns = time.perf_counter\n",
      "times as fast: "),
@@ -213,55 +206,60 @@ test_a_fault_of_its_kind_is_left = edits(
 )
 
 
-def test_other_repairs_that_are_right():
-    for number, changes in enumerate((
-        # normalised by NumPy, in double precision
-        [(CONVERT, "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
-        # the same in single precision: three operators of NumPy's on all images, each once
-        [(CONVERT, "    images = images.astype('float32')\n"
-                   "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
-        # a batch at a time, converted as it is needed
-        [(CONVERT, ""), (NORMALISE, ""), ("len(pixels)", "len(images)"), (
-            LOSS, "batch = torch.from_numpy(images)[start:start + 32].float()\n            "
-                  "batch = (batch - batch.mean(-1, keepdim=True)) / 64\n            "
-                  "loss = nn.functional.cross_entropy(model(batch), labels[start:start + 32])")],
-        # image by image, in every epoch: three operators each, and not 200
-        [(LOSS, "batch = torch.stack([(image - image.mean(-1, keepdim=True)) for image in pixels[start:start + 32]])\n"
-                "            loss = nn.functional.cross_entropy(model(batch / 64), labels[start:start + 32])"),
-         (NORMALISE, "")],
-        # a Dataset that normalises whole images, one operator after the other
-        [(CONVERT, "    class Images(torch.utils.data.Dataset):\n"
-                   "        def __len__(self):\n            return len(images)\n"
-                   "        def __getitem__(self, index):\n"
-                   "            image = torch.tensor(images[index], dtype=torch.float32)\n"
-                   "            image = image - image.mean(dim=-1, keepdim=True)\n            image = image / 64\n"
-                   "            label = labels[index]\n            return image, label\n"),
-         (NORMALISE, "    loader = torch.utils.data.DataLoader(Images(), batch_size=32)\n"),
-         ("for start in range(0, len(pixels), 32)", "for batch, answers in loader"),
-         (LOSS, "loss = nn.functional.cross_entropy(model(batch), answers)")],
-        # the ranks compare once an epoch, in two ways; one flush at the end
-        [("        log.flush()\n", "        torch.distributed.all_gather_object([None, None], model.state_dict())\n"
-                                  "    log.flush()\n")],
-        # rank 0 alone keeps the log, and the others wait for it, once an epoch
-        [("        log.write", "        torch.distributed.barrier()\n        log.write"),
-         ("        log.flush()\n", "        log.flush() if torch.distributed.get_rank() == 0 else None\n")],
-        # a thread flushes after every step, and holds nobody up
-        [("    for epoch", "    from concurrent.futures import ThreadPoolExecutor\n    pool = ThreadPoolExecutor(1)\n"
-                           "    for epoch"),
-         (STEP, STEP + '            pool.submit(lambda line: [log.write(line), log.flush()], f"epoch {epoch}")\n'),
-         (WRITE, ""), ("        log.flush()\n", "    pool.shutdown()\n")],
-        # a DataLoader, and SGD by hand
-        [("    for epoch", "    loader = torch.utils.data.DataLoader(list(zip(pixels, labels)), batch_size=32)\n"
-                           "    for epoch"),
-         ("for start in range(0, len(pixels), 32)", "for batch, answers in loader"),
-         (LOSS, "loss = nn.functional.cross_entropy(model(batch), answers)"),
-         ("optimizer.zero_grad", "model.zero_grad"),
-         (STEP, "            with torch.no_grad():\n                for parameter in model.parameters():\n"
-                "                    parameter -= 0.01 * parameter.grad\n")],
-        # in place, and one mean of the losses over the ranks at the end of an epoch
-        [(NORMALISE, "    pixels.sub_(pixels.mean(-1, keepdim=True)).div_(64)\n"),
-         ("        log.flush()\n", "        log.flush()\n        torch.distributed.all_reduce(loss.detach())\n")],
-    )):
-        feedback = ex.make_it_fast.check(edited(ex.make_it_fast, *changes))
-        assert feedback.status == "correct", (number, feedback)
-        assert "× as fast\ngone: images normalised" in feedback.observed
+OTHER_REPAIRS = (
+    # normalised by NumPy, in double precision
+    [(CONVERT, "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
+    # the same in single precision: three operators of NumPy's on all images, each once
+    [(CONVERT, "    images = images.astype('float32')\n"
+               "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
+    # a batch at a time, converted as it is needed
+    [(CONVERT, ""), (NORMALISE, ""), ("len(pixels)", "len(images)"), (
+        LOSS, "batch = torch.from_numpy(images)[start:start + 32].float()\n            "
+              "batch = (batch - batch.mean(-1, keepdim=True)) / 64\n            "
+              "loss = nn.functional.cross_entropy(model(batch), labels[start:start + 32])")],
+    # image by image, in every epoch: three operators each, and not 200
+    [(LOSS, "batch = torch.stack([(image - image.mean(-1, keepdim=True)) for image in pixels[start:start + 32]])\n"
+            "            loss = nn.functional.cross_entropy(model(batch / 64), labels[start:start + 32])"),
+     (NORMALISE, "")],
+    # a Dataset that normalises whole images, one operator after the other
+    [(CONVERT, "    class Images(torch.utils.data.Dataset):\n"
+               "        def __len__(self):\n            return len(images)\n"
+               "        def __getitem__(self, index):\n"
+               "            image = torch.tensor(images[index], dtype=torch.float32)\n"
+               "            image = image - image.mean(dim=-1, keepdim=True)\n            image = image / 64\n"
+               "            label = labels[index]\n            return image, label\n"),
+     (NORMALISE, "    loader = torch.utils.data.DataLoader(Images(), batch_size=32)\n"),
+     ("for start in range(0, len(pixels), 32)", "for batch, answers in loader"),
+     (LOSS, "loss = nn.functional.cross_entropy(model(batch), answers)")],
+    # the ranks compare once an epoch, in two ways; one flush at the end
+    [("        log.flush()\n", "        torch.distributed.all_gather_object([None, None], model.state_dict())\n"
+                              "    log.flush()\n")],
+    # rank 0 alone keeps the log, and the others wait for it, once an epoch
+    [("        log.write", "        torch.distributed.barrier()\n        log.write"),
+     ("        log.flush()\n", "        log.flush() if torch.distributed.get_rank() == 0 else None\n")],
+    # a thread flushes after every step, and holds nobody up
+    [("    for epoch", "    from concurrent.futures import ThreadPoolExecutor\n    pool = ThreadPoolExecutor(1)\n"
+                       "    for epoch"),
+     (STEP, STEP + '            pool.submit(lambda line: [log.write(line), log.flush()], f"epoch {epoch}")\n'),
+     (WRITE, ""), ("        log.flush()\n", "    pool.shutdown()\n")],
+    # a DataLoader, and SGD by hand
+    [("    for epoch", "    loader = torch.utils.data.DataLoader(list(zip(pixels, labels)), batch_size=32)\n"
+                       "    for epoch"),
+     ("for start in range(0, len(pixels), 32)", "for batch, answers in loader"),
+     (LOSS, "loss = nn.functional.cross_entropy(model(batch), answers)"),
+     ("optimizer.zero_grad", "model.zero_grad"),
+     (STEP, "            with torch.no_grad():\n                for parameter in model.parameters():\n"
+            "                    parameter -= 0.01 * parameter.grad\n")],
+    # in place, and one mean of the losses over the ranks at the end of an epoch
+    [(NORMALISE, "    pixels.sub_(pixels.mean(-1, keepdim=True)).div_(64)\n"),
+     ("        log.flush()\n", "        log.flush()\n        torch.distributed.all_reduce(loss.detach())\n")],
+)
+
+
+test_other_repairs_that_are_right, *_ = [right(ex.make_it_fast)(edited(ex.make_it_fast, *changes))
+                                         for changes in OTHER_REPAIRS]
+
+
+def test_a_repaired_training_is_measured():
+    feedback = ex.make_it_fast.check(ex.MakeItFast.answer)
+    assert feedback.status == "correct" and "× as fast\ngone: images normalised" in feedback.observed

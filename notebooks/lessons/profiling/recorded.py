@@ -63,8 +63,11 @@ def gpu_step():
             step()
         torch.cuda.synchronize()
     rows = sorted(prof.key_averages(), key=lambda row: -row.self_device_time_total)[:8]
-    return {row.key[:60]: {"calls": row.count, "self CPU ms": round(row.self_cpu_time_total / 1000, 2),
-                           "self device ms": round(row.self_device_time_total / 1000, 2)} for row in rows}
+    # Numbered, because long names of kernels can begin alike.
+    return {f"{number}. {row.key[:60]}": {"calls": row.count,
+                                          "self CPU ms": round(row.self_cpu_time_total / 1000, 2),
+                                          "self device ms": round(row.self_device_time_total / 1000, 2)}
+            for number, row in enumerate(rows, start=1)}
 
 
 @experiment(gpus=1)

@@ -1,9 +1,8 @@
-"""The trace viewer: a timeline of real traces to zoom and to move along; and the profiler's table.
+"""The trace viewer: a timeline of real traces, to zoom and to move along. And the profiler's table.
 
 Events too short to be seen share a bar, so that a picture is drawn quickly, however many events there are.
 """
 
-import html
 from bisect import bisect_left
 from collections import defaultdict
 
@@ -11,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from helpers.figures import ACTIVITIES
+from helpers.figures import ACTIVITIES, HATCHES
 from helpers.instruments import traces as tracing
 from helpers.widgets.explorer import LOOK, Explorer, widgets
 
@@ -90,7 +89,9 @@ class View:
         self.ax.tick_params(axis="y", length=0)
         self.ax.xaxis.set_major_locator(MaxNLocator(7))
         self.ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-        self.bars = {kind: PolyCollection([], facecolors=colour, label=kind)
+        # The hatch has its edges' colour, and is faint, because names stand on it.
+        self.bars = {kind: PolyCollection([], facecolors=colour, hatch=HATCHES.get(kind), label=kind,
+                                          edgecolors="#ffffff50", linewidths=0)
                      for kind, colour in COLOURS.items()}
         if any(trace.steps for trace in self.traces):
             self.bars[_MARK] = PolyCollection([], facecolors="white", edgecolors="#555555", label=_MARK)
@@ -119,7 +120,7 @@ class View:
                 self.shown.append(event)
                 room = int((pixels - 6) / _LETTER)
                 if room >= 4:
-                    ink = "#ffffff" if event.kind == tracing.COMPUTE and not event.mark else "#111111"
+                    ink = "#111111" if event.mark or event.kind == tracing.OTHER else "#ffffff"
                     self.ax.text(left + 4 * pixel / 1000, place, _cut(event.name, room), color=ink, size=10,
                                  va="center_baseline", clip_on=True, parse_math=False)
         for kind, bars in self.bars.items():
@@ -224,19 +225,6 @@ class AveragesTable:
         widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
         return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
                          for row in self.table)
-
-    def _repr_html_(self):
-        def cell(tag, text, side):
-            return f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag[:2]}>'
-
-        def line(first, other, row):
-            cells = [cell(first, row[0], "left"), *(cell(other, text, "right") for text in row[1:])]
-            return f"<tr>{''.join(cells)}</tr>"
-
-        head, *rows = self.table
-        titles = line('th scope="col"', 'th scope="col"', head)
-        body = "".join(line('th scope="row"', "td", row) for row in rows)
-        return f"<table><thead>{titles}</thead><tbody>{body}</tbody></table>"
 
 
 def _time(us):
