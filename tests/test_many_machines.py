@@ -67,7 +67,7 @@ def test_a_killed_node_takes_all_it_ran_with_it_and_can_come_back(lab):
 
 
 def test_one_torchrun_on_each_node(lab):
-    """Without torch in the ranks, whose imports cost much: lesson 11 trains so, which nbval runs."""
+    """Without torch in the ranks, whose imports cost much: lesson 12 trains so, which nbval runs."""
     job = lab.torchrun(LESSONS / "start_here" / "hello.py")
     assert job.exitcodes == {0: 0, 1: 0}, job.outputs
     for node, text in job.outputs.items():  # ranks are numbered by the nodes' addresses

@@ -80,7 +80,7 @@ class Lesson:
 @pytest.mark.long
 @pytest.mark.parametrize("path", LESSONS)
 def test_in_no_lesson_anything_listens_beyond_loopback(path, tmp_path):
-    """The computers of lesson 11 listen in networks of their own, which no interface joins to this machine's."""
+    """The computers of lesson 12 listen in networks of their own, which no interface joins to this machine's."""
     lesson, seen, known, over = Lesson(path, tmp_path), set(), {}, threading.Event()
     interfaces = set(psutil.net_if_addrs())
 

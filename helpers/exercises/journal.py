@@ -61,7 +61,7 @@ def keep_first(question, option, holds):
 
 
 def files():
-    """What there is of the progress: the file, one that was damaged, and the best times of lesson 13 beside them."""
+    """What there is of the progress: the file, one that was damaged, and the best times of lesson 14 beside them."""
     file = path()
     return [name for name in (file, f"{file}.damaged", f"{file.removesuffix('.json')}.ladders.json")
             if os.path.exists(name)]

@@ -1,7 +1,7 @@
 """What training costs, before anyone rents a cluster: a model of the bytes that a rank holds, and of a step's seconds.
 
 Tests compare the bytes with what `helpers.instruments.memory` counts in real ranks. The seconds are checked against
-published rows in lesson 12 and in tests, which say by how much they miss.
+published rows in lesson 13 and in tests, which say by how much they miss.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Lesson 12: answers that are right in another style, and wrong ones that no row of the tables can be."""
+"""Lesson 13: answers that are right in another style, and wrong ones that no row of the tables can be."""
 
 import math
 
