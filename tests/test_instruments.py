@@ -83,3 +83,29 @@ def test_calls_are_counted_and_still_made():
     assert len(torch_calls["stack"]) == 1 and torch_calls["cat"] == []
     with pytest.raises(AttributeError), counted_calls(Box, "take"):
         pass
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_what_is_wrong_with_a_gradient_is_named(world_size):
+    def work():
+        import torch.distributed as dist
+
+        from helpers.instruments.gradients import compare_gradients
+        from helpers.instruments.waits import form_group
+
+        form_group()
+        rank = dist.get_rank()
+        parts = torch.randn(world_size, 3, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        mine, whole = parts[rank], parts.sum(0)
+        gradients = {"right": whole, "summed": whole * world_size, "averaged": whole / world_size,
+                     "scaled": whole * 0.3, "left": mine, "batch": mine * world_size, "clipped": whole * (rank + 2),
+                     "other": whole + mine, "cut": whole.chunk(world_size)[rank]}
+        return compare_gradients(gradients, dict.fromkeys(gradients, whole), shards={"cut": 0})
+
+    first, *others = launch(work, nprocs=world_size, show=False).results
+    assert all(rows == first for rows in others)
+    meaning = {row.name: row.looks_like for row in first}
+    assert meaning["right"] == meaning["cut"] == "right"
+    assert "too large" in meaning["summed"] and "too small" in meaning["averaged"] and meaning["scaled"] == "scaled"
+    assert "added up" in meaning["left"] and "not averaged" in meaning["batch"]
+    assert "another length" in meaning["clipped"] and meaning["other"] == "another gradient"
