@@ -28,18 +28,18 @@ def tree(tmp_path):
 @pytest.mark.long
 def test_a_new_lesson_passes_its_tests(tree):
     code, made = tree("tools/new_lesson.py", "a_new_one")
-    notebook, worker, exercises, questions, *tests = [line for line in made.splitlines() if " " not in line]
+    notebook, worker, exercises, questions, talk, *tests = [line for line in made.splitlines() if " " not in line]
     assert code == 0 and len(tests) == 2, made
     strict = "--nbval --nbval-current-env --nbval-sanitize-with=tests/sanitize.cfg"
     row = f"[{notebook.removeprefix('notebooks/')[:2]}]"
     code, said = tree("-m", "pytest", "-q", "-n0", "-o", f"addopts={strict}", "-k", f"a_new_one or {row}",
                       notebook, *tests, "tests/exercises/test_all.py", "tests/exercises/test_tables.py",
-                      "tests/exercises/test_predictions.py",
-                      "tests/test_notebooks.py", "tests/test_readme.py")
+                      "tests/exercises/test_predictions.py", "tests/test_notebooks.py", "tests/test_readme.py",
+                      "tests/test_talks.py")
     assert code == 0, said
     code, said = tree("-m", "ruff", "check", "-q", ".")
     assert code == 0, said
     code, said = tree("tools/new_lesson.py", "a_new_one")
-    assert code == 2 and f"{worker}, {exercises}, {questions}" in said and "there already" in said
+    assert code == 2 and f"{worker}, {exercises}, {questions}, {talk}" in said and "there already" in said
     code, said = tree("tools/new_lesson.py", "fresh_2")
     assert code == 2 and "small letters" in said

@@ -141,5 +141,5 @@ def test_normalising_takes_out_what_an_editor_puts_in(tmp_path):
     book = nbformat.read(tmp_path / "book.ipynb", as_version=4)
     (cell,) = book.cells
     assert set(book.metadata) == {"kernelspec", "language_info"}
-    assert cell.metadata == {"tags": ["kept"], "slideshow": {"slide_type": "slide"}} and cell.execution_count == 7
+    assert cell.metadata == {"tags": ["kept"]} and cell.execution_count == 7
     assert [output.text for output in cell.outputs] == ["1\n2\n"]

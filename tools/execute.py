@@ -33,7 +33,6 @@ NOTEBOOKS = ROOT / "notebooks"
 sys.path.insert(0, str(ROOT))  # also where `python tools/execute.py` has put tools/ alone
 
 from tools import everywhere  # noqa: E402
-from tools.slides import mark  # noqa: E402
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -99,7 +98,6 @@ def store(book, path):
             if any("Would be measured on a machine with" in shown(output) for output in cell.outputs):
                 # Until there is a record, the cell is folded away.
                 cell.metadata |= {"jupyter": {"source_hidden": True, "outputs_hidden": True}, "collapsed": True}
-    mark(book.cells)
     book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
                      "language_info": {"name": "python"}}
     nbformat.validate(book)
