@@ -1,7 +1,9 @@
 """Sphinx's settings for the reading edition. tools/build_site.py collects its pages and runs Sphinx."""
 
+import json
 import re
 from itertools import groupby
+from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes
@@ -11,7 +13,11 @@ author = "the course's authors"
 copyright = "the course's authors; code MIT, text and figures CC BY 4.0"
 language = "en"
 
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx_design", "sphinx_copybutton", "sphinxext.opengraph"]
+myst_enable_extensions = ["colon_fence"]
+copybutton_selector = "div.cell_input pre, div.highlight-default pre, div.highlight-sh pre"
+ogp_site_url = ""  # the course has no public address: the pages have descriptions, and no cards
+ogp_social_cards = {"enable": False}
 exclude_patterns = []
 nb_execution_mode = "off"  # what is stored is what is shown
 nb_merge_streams = True
@@ -71,5 +77,34 @@ def with_ancestors(node):
         node = node.parent
 
 
+def write_texts(app, error):
+    """The pages' texts in one script: from a disk, browsers refuse to fetch pages, from which search makes excerpts."""
+    if error:
+        return
+    pages = {}
+    for name in app.env.found_docs:
+        doctree = app.env.get_doctree(name)
+        for node in list(doctree.findall(nodes.Element)):  # of an output in several types, the plain text
+            if isinstance(node, nodes.raw) or node.get("mime_type", "text/plain") != "text/plain":
+                node.parent.remove(node)
+        pages[app.builder.get_target_uri(name)] = doctree.astext()
+    script = Path(app.outdir, "_static", "texts.js")
+    script.write_text(f"const TEXTS = {json.dumps(pages, ensure_ascii=False)};\n{FETCH}", encoding="utf-8")
+
+
+FETCH = """window.fetch = async url => {
+  const box = document.createElement("div");
+  box.textContent = TEXTS[decodeURIComponent(Object.keys(TEXTS).find(page => String(url).endsWith(page)) ?? "")] ?? "";
+  return {ok: true, text: async () => `<div role="main">${box.innerHTML}</div>`};
+};"""
+
+
+def only_on_the_search_page(app, pagename, templatename, context, doctree):
+    if pagename == "search":
+        app.add_js_file("texts.js")
+
+
 def setup(app):
     app.connect("doctree-read", link_lessons)
+    app.connect("build-finished", write_texts)
+    app.connect("html-page-context", only_on_the_search_page)

@@ -81,9 +81,18 @@ def test_a_lesson_has_its_pictures_and_questions_and_links(site, path):
 
 @pytest.mark.long
 def test_mentions_of_lessons_lead_there(site):
-    tree = BeautifulSoup((site / "notebooks" / f"{LESSONS[0].stem}.html").read_bytes(), "html.parser")
-    assert {link["href"] for link in tree.find_all("a", string="lesson 01")} == {f"{LESSONS[1].stem}.html"}
+    tree = BeautifulSoup((site / "notebooks" / f"{LESSONS[5].stem}.html").read_bytes(), "html.parser")
+    assert {link["href"] for link in tree.find_all("a", string="Lesson 09")} == {f"{LESSONS[9].stem}.html"}
     assert not tree.select("pre a.reference"), "code stays as it is"
+
+
+@pytest.mark.long
+def test_the_first_page_has_a_card_for_each_lesson(site):
+    tree = BeautifulSoup((site / "index.html").read_bytes(), "html.parser").find("article")
+    cards = tree.select(".sd-card")
+    assert [card.find("a")["href"] for card in cards] == [f"notebooks/{path.stem}.html" for path in LESSONS]
+    assert all(card.find("img") and "minutes" in card.get_text() for card in cards)
+    assert not tree.find("table", string="question"), "cards are there in its place"
 
 
 SIDEWAYS = """() => [...document.querySelectorAll('body, body *')].filter(tag => tag.scrollWidth > tag.clientWidth + 1
@@ -107,7 +116,8 @@ def test_search_finds_a_word_from_a_disk(site, page):
     page.goto((site / "search.html").as_uri() + "?q=straggler")
     page.wait_for_selector("#search-results li a", timeout=30_000)
     found = page.locator("#search-results li a").evaluate_all("links => links.map(link => link.href)")
-    assert any("08_profiling" in link for link in found) and not any("11_many" in link for link in found)
+    assert "the rank that all others wait for" in page.locator("#search-results").inner_text(), "an excerpt"
+    assert any("08_profiling" in link for link in found) and not any("12_many" in link for link in found)
 
 
 @pytest.mark.long

@@ -9,6 +9,8 @@ is an error. Links within the site are checked; those that lead out of it are li
 """
 
 import argparse
+import base64
+import io
 import re
 import shutil
 import sys
@@ -17,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 from bs4 import BeautifulSoup
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = "**Words**:"
@@ -29,6 +32,40 @@ TOC = """
 {pages}
 ```
 """
+
+
+ROW = re.compile(r"^\| \[(\d\d)\]\((.+?)\) \| (.+?) \| (\d+) \| (\d+) \| .+? \| .+? \| (.+?) \|\n", re.MULTILINE)
+CARD = """:::{{grid-item-card}} {number} · {question}
+:link: /{page}
+:link-type: doc
+:img-top: {picture}
+:img-alt: ""
+
+{minutes} minutes, and {exercises} of exercises
+
+{you_will}
+:::
+"""
+RUN = """:::{{dropdown}} Run this lesson yourself
+Set the course up as [its first page](../index.md) says, then:
+
+```sh
+.venv/bin/jupyter lab notebooks/{name}
+```
+:::"""
+#: What the lessons use everywhere, and their recaps do not explain.
+ABBREVIATIONS = {
+    "AMP": "automatic mixed precision: torch chooses for each operation whether it computes in 16 or in 32 bits",
+    "CUDA": "NVIDIA's platform for programs on its GPUs; torch's device `cuda` is such a GPU",
+    "DDP": "DistributedDataParallel: a copy of the model in each process; the gradients are averaged in every step",
+    "DP": "DataParallel: one process with a thread for each GPU; torch advises DDP in its place",
+    "FSDP": "Fully Sharded Data Parallel: data parallel training in which each rank keeps a piece of weights, "
+            "gradients and optimizer states (ZeRO-3); torch's function is `fully_shard`",
+    "HSDP": "hybrid sharding: FSDP within a group of ranks, copies between the groups",
+    "gloo": "the library with which torch's processes talk over CPUs",
+    "NCCL": "NVIDIA's library for collectives between GPUs, which torch uses for the device `cuda`",
+    "torchrun": "torch's command that starts the ranks of a script on a machine, and watches them",
+}
 
 
 def words(book):
@@ -53,14 +90,14 @@ def texts(book):
 
 def glossary(lessons):
     """A page of all terms; each with what the lessons say of it. `lessons` is {path on the site: notebook}."""
-    entries = {}
+    entries = {term.lower(): (term, {meaning: []}) for term, meaning in ABBREVIATIONS.items()}
     for path, book in lessons.items():
         for term, explanation in words(book).items():
             said = entries.setdefault(term.lower(), (term, {}))[1]
             said.setdefault(explanation, []).append(f"[{path.name[:2]}]({path.as_posix()})")
     page = ["# Glossary", "The words that the lessons explain, each with the lesson that does.", "```{glossary}"]
     for _, (term, said) in sorted(entries.items()):
-        explained = (f"{explanation} ({', '.join(where)})" for explanation, where in said.items())
+        explained = (f"{text} ({', '.join(where)})" if where else text for text, where in said.items())
         page.append(f"{term}\n  " + "; ".join(explained))
     return "\n\n".join([*page, "```", ""])
 
@@ -89,6 +126,35 @@ def for_reading(book):
     return book
 
 
+def first_page(readme, books, pages):
+    """The README, in which a card for each lesson stands after the first paragraph, in place of the table."""
+    cards = []
+    for number, path, question, minutes, exercises, you_will in ROW.findall(readme):
+        picture = f"cards/{number}.png"
+        write(pages / picture, first_picture(books[Path(path)]))
+        cards.append(CARD.format(number=number, page=path.removesuffix(".ipynb"), question=question, minutes=minutes,
+                                 exercises=exercises, you_will=you_will[0].upper() + you_will[1:], picture=picture))
+    grid = "\n".join(["::::{grid} 1 2 2 2", ":gutter: 3", "", *cards, "::::", ""])
+    before, start, after = readme.partition("\n## Start\n")
+    intro, mark, picture = before.partition("\n![")
+    table = re.search(r"(?s)## The lessons\n\n\|.*?\n\n", after)[0]
+    after = after.replace(table, "## What the minutes mean\n\n")
+    return f"{intro}\n\n## The lessons\n\n{grid}{mark}{picture}{start}{after}"
+
+
+def first_picture(book):
+    """A lesson's first picture, for its card: 720 × 405 pixels, PNG."""
+    pngs = (output.data["image/png"] for cell in book.cells for output in cell.get("outputs", ())
+            if "image/png" in output.get("data", {}))
+    image = Image.open(io.BytesIO(base64.b64decode(next(pngs)))).convert("RGB")
+    image = image.crop((0, 0, image.width, min(image.height, image.width * 9 // 16)))
+    image.thumbnail((720, 405))
+    paper, file = Image.new("RGB", (720, 405), "white"), io.BytesIO()
+    paper.paste(image, ((720 - image.width) // 2, (405 - image.height) // 2))
+    paper.quantize(64).save(file, "png", optimize=True)
+    return file.getvalue()
+
+
 def for_the_site(text, pages, folder):
     """Markdown of `folder`, where links to files that are not on the site are text; the README is its first page."""
     def keep(link):
@@ -111,13 +177,16 @@ def collect(pages):
     read = {path.relative_to(ROOT): nbformat.read(path, as_version=4) for path in lessons + books}
     write(pages / "glossary.md", glossary({path: book for path, book in read.items() if ROOT / path in lessons}))
     for path, book in read.items():
+        if ROOT / path in lessons:
+            book.cells.insert(1, nbformat.v4.new_markdown_cell(RUN.format(name=path.name)))
         write(pages / path, nbformat.writes(for_reading(book)))
     for path in [ROOT / "README.md", *guides]:
         text = path.read_text(encoding="utf-8")
         text = for_the_site(text, [ROOT / "README.md", *lessons, *books, *guides, *pictures], path.parent)
         if path.name == "README.md":
             around = [*books, *guides, ROOT / "glossary.md"]
-            path, text = path.with_name("index.md"), text + toc("Lessons", lessons) + toc("Around them", around)
+            text = first_page(text, read, pages) + toc("Lessons", lessons) + toc("Around them", around)
+            path = path.with_name("index.md")
         write(pages / path.relative_to(ROOT), text)
     for path in pictures:
         write(pages / path.relative_to(ROOT), path.read_bytes())
