@@ -20,7 +20,7 @@ from pathlib import Path
 OK, NOTE, WRONG = "ok", "note", "WRONG"
 GIB = 2**30
 #: The oldest versions that the lessons work with.
-NEEDED = {"torch": (2, 11), "torchvision": (0, 26), "cloudpickle": (3,), "matplotlib": (3, 8), "psutil": (5, 9)}
+NEEDED = {"torch": (2, 11), "torchvision": (0, 26), "cloudpickle": (3,), "matplotlib": (3, 8), "psutil": (5,)}
 FRONT_END = {"jupyterlab": (4,), "ipywidgets": (8,)}
 REPORT = "report it, with all of these lines, as CONTRIBUTING.md says"
 ROOM_GIB = 0.5  # what a lesson may write, with its checkpoints and traces
@@ -126,7 +126,7 @@ def an_exercise():
 MACHINE = (python, packages, front_end, cores, memory, shared_memory, folders, loopback, gpus)
 #: What to do where a check itself fails.
 MEND = {loopback: "switch loopback on (ip link set lo up), or ask who runs this machine",
-        two_ranks: "unset GLOO_SOCKET_IFNAME, switch off a VPN or a firewall, or set COURSE_START_METHOD=spawn"}
+        two_ranks: "unset GLOO_SOCKET_IFNAME, switch off a VPN or firewall, or set COURSE_START_METHOD=spawn"}
 
 
 def preflight():

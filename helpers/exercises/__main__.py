@@ -1,15 +1,28 @@
-"""python -m helpers.exercises: what the learner has solved and predicted; with --clear, forget it."""
+"""python -m helpers.exercises: what the learner has solved and predicted; --clear forgets it.
+
+`export` and `summary` are for a class (classroom.py).
+"""
 
 import argparse
 import os
 
-from helpers.exercises import journal, progress
+from helpers.exercises import classroom, journal, progress
 
 parser = argparse.ArgumentParser(prog="python -m helpers.exercises", description="Your progress in the course.")
 parser.add_argument("--clear", action="store_true", help="remove the files that hold it, and say which")
-clear = parser.parse_args().clear
-print(progress())
-for file in journal.files():
-    if clear:
-        os.remove(file)
-    print(f"{'removed' if clear else '--clear would remove'} {file}")
+commands = parser.add_subparsers(dest="command")
+export = commands.add_parser("export", help="write it into a file, for who teaches you: no code is in it")
+export.add_argument("file")
+export.add_argument("--name", default="nobody", help="the name that the file shall bear")
+commands.add_parser("summary", help="for who teaches: read a folder of such files").add_argument("folder")
+chosen = parser.parse_args()
+if chosen.command == "export":
+    classroom.export(chosen.file, chosen.name)
+elif chosen.command == "summary":
+    classroom.summary(chosen.folder)
+else:
+    print(progress())
+    for file in journal.files():
+        if chosen.clear:
+            os.remove(file)
+        print(f"{'removed' if chosen.clear else '--clear would remove'} {file}")

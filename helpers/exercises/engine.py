@@ -18,10 +18,10 @@ import textwrap
 import types
 from dataclasses import dataclass, replace
 
-from helpers.exercises.journal import STATUSES, record
+from helpers.exercises import journal
 from helpers.reporting import RUN_FOLDER
 
-NOT_ATTEMPTED, NOT_YET, CORRECT = STATUSES
+NOT_ATTEMPTED, NOT_YET, CORRECT = journal.STATUSES
 
 #: Seconds that other ranks are given, once one has failed, to fail as well: the feedback then names the lowest.
 GRACE = 2
@@ -110,6 +110,7 @@ class Exercise:
     def __init__(self):
         self.name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
         self.lesson = type(self).__module__.split(".")[-2]
+        self.key = f"{self.lesson}.{self.name}"  # in the learner's progress
         self._hints_given = 0
 
     @classmethod
@@ -136,7 +137,7 @@ class Exercise:
         if feedback is None:  # and not `or`: only "correct" is true
             feedback = self._tried(answer)
         feedback = replace(feedback, title=self.title)
-        record(f"{self.lesson}.{self.name}", feedback.status)
+        journal.record(self.key, feedback.status, _cause(feedback))
         return feedback
 
     def hint(self):
@@ -144,10 +145,12 @@ class Exercise:
         self._hints_given += 1
         if self._hints_given > len(self.hints):
             return Note("There are no more hints. `.solution()` shows one way to do it.")
+        journal.helped(self.key, hints=self._hints_given)
         return Note(f"**Hint {self._hints_given} of {len(self.hints)}:** {self.hints[self._hints_given - 1]}")
 
     def solution(self):
         """One right answer, and why it is one."""
+        journal.helped(self.key, solution=True)
         source = textwrap.dedent(inspect.getsource(self.answer)).replace("def answer(", f"def {self.name}(", 1)
         return Note(f"```python\n{source.rstrip()}\n```\n\n{self.explanation}")
 
@@ -155,7 +158,9 @@ class Exercise:
         stub = f"def {self.name}{inspect.signature(self.answer)}:\n    raise NotImplementedError"
         return f"**{self.title}**\n\n{self.task}\n\n```python\n{stub}\n```"
 
-    _repr_markdown_ = __repr__
+    def _repr_markdown_(self):
+        journal.begin(self.key)
+        return repr(self)
 
     def _refused(self, answer):
         """Feedback on something that cannot be run in a rank; None if it can be tried."""
@@ -265,6 +270,15 @@ def _readable(text, limit=1500):
     text = re.sub(r"(?<![^\s'\"`])[^\s'\"`]*/helpers-ranks-[\w-]+/", "…/", text)  # and so does a run's folder
     text = re.sub(r"\ba (?=(array|int|islice|object|OrderedDict)\b)", "an ", text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
+
+
+def _cause(feedback):
+    """One name for all who made the same mistake: where to look, without numbers. Of code of the learner's, nothing."""
+    text = feedback.where_to_look
+    if not text or re.search(r"\bline \d", text):  # of their own code
+        text = re.sub("`[^`]*`", "`…`", feedback.observed)
+        text = re.sub(r"(?<= raised )(\w+).*|, in \w+(?=\))", r"\1", text)
+    return re.sub(r"\d+([.,]\d+)*", "#", text.partition("\n")[0])[:120]
 
 
 def _syntax_error_in_cell(name):

@@ -1,10 +1,14 @@
 """What the learner has solved and predicted: a file, $COURSE_PROGRESS, or ~/.parallel-pytorch-course.json.
 
-It holds, for each "lesson.exercise", the best status so far and the day it was reached; for each "predict:question",
-the first answer, its status ("correct" or "not yet") and when it was given. An older course reads both, and keeps them.
+It holds, for each "predict:question", the first answer, its status ("correct" or "not yet") and when it was given. For
+each "lesson.exercise" it holds the best status so far, the day of the last check, and how the learner came there: when
+the task was first shown ("began"), how many checks it took ("tries") until one was correct ("solved"), how often each
+cause was given for "not yet" ("causes"), the hints that were given, and whether the solution was ("solution").
+An older course reads such a file, and a newer one reads an older one's.
 """
 
 import contextlib
+import copy
 import datetime
 import json
 import os
@@ -13,6 +17,7 @@ import tempfile
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
 _PREDICTION = "predict:"
+_KINDS = {"date": str, "first": str, "began": str, "solved": str, "tries": int, "hints": int, "causes": dict}
 _warned = False
 
 
@@ -26,32 +31,63 @@ def best_status():
     return best
 
 
+def exercises():
+    """{"lesson.exercise": what is kept of it}."""
+    return {key: entry for key, entry in (_read(path()) or {}).items() if not key.startswith(_PREDICTION)}
+
+
 def first_answers():
     """{question: {"first": the option, "status": "correct" or "not yet", "date": when}}."""
     return {key.removeprefix(_PREDICTION): entry for key, entry in (_read(path()) or {}).items()
             if key.startswith(_PREDICTION) and "first" in entry}
 
 
-def record(exercise, status):
-    """Keep `status` for "lesson.exercise" if it is the best so far. Never raises: a check matters more than this."""
+def record(exercise, status, cause=""):
+    """Count a check of "lesson.exercise" and the cause of a "not yet". Never raises: a check matters more than this."""
     if status == STATUSES[0]:
         return
+    with _unsolved(exercise) as entry:
+        entry.update(tries=entry.get("tries", 0) + 1, status=status, date=datetime.date.today().isoformat())
+        if status == STATUSES[2]:
+            entry["solved"] = _now()
+        else:
+            causes = entry.setdefault("causes", {})
+            causes[cause] = causes.get(cause, 0) + 1
+
+
+def begin(exercise):
+    """The task of "lesson.exercise" is shown."""
+    with _unsolved(exercise) as entry:
+        entry.setdefault("began", _now())
+
+
+def helped(exercise, hints=0, solution=False):
+    """So many hints for "lesson.exercise" have been given, or its solution."""
+    with _unsolved(exercise) as entry:
+        entry["hints"] = max(hints, entry.get("hints", 0))
+        entry["solution"] = solution or entry.get("solution", False)
+
+
+@contextlib.contextmanager
+def _unsolved(exercise):
+    """What is kept of an exercise, to be changed; once it is solved, changes are forgotten: it is played with."""
     file = path()
     # Read again each time: another notebook may have written since. (Two writes within the same millisecond can lose
-    # one; the next check brings it back.)
-    best = _read(file)
-    if best is None or STATUSES.index(status) <= STATUSES.index(best.get(exercise, {}).get("status", STATUSES[0])):
-        return
-    best[exercise] = {"status": status, "date": datetime.date.today().isoformat()}
-    _save(file, best)
+    # one.)
+    kept = _read(file)
+    before = (kept or {}).get(exercise, {"status": STATUSES[0]})
+    entry = copy.deepcopy(before)
+    yield entry
+    if kept is not None and before["status"] != STATUSES[2] and entry != before:
+        kept[exercise] = entry
+        _save(file, kept)
 
 
 def keep_first(question, option, holds):
     """Keep `option` as the answer to `question` if there is none yet; return the entry that counts. Never raises."""
     file = path()
     kept = _read(file)
-    now = datetime.datetime.now().isoformat(timespec="seconds")
-    entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": now, "first": option}
+    entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": _now(), "first": option}
     if kept is None:
         return entry
     if "first" not in kept.get(_PREDICTION + question, {}):
@@ -78,8 +114,7 @@ def _read(path):
         with open(path, encoding="utf-8") as file:
             text = file.read()
         best = json.loads(text or "{}")
-        if all(entry["status"] in STATUSES and isinstance(entry.get("date", ""), str)
-               and isinstance(entry.get("first", ""), str) for entry in best.values()):
+        if all(map(is_sound, best.values())):
             return best
     except FileNotFoundError:
         return {}
@@ -94,6 +129,17 @@ def _read(path):
         return {}
     except OSError as error:
         _warn(error)
+
+
+def is_sound(entry):
+    """Whether it has the form of what is kept; what is no such object at all raises."""
+    kinds = all(isinstance(entry.get(name, kind()), kind) for name, kind in _KINDS.items())
+    return kinds and entry["status"] in STATUSES and all(isinstance(times, int)
+                                                         for times in entry.get("causes", {}).values())
+
+
+def _now():
+    return datetime.datetime.now().isoformat(timespec="seconds")
 
 
 def _save(file, kept):

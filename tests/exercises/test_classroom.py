@@ -1,0 +1,120 @@
+"""A class: what a learner's journal keeps of the way to a solution, its export, and the summary of thirty of them."""
+
+import json
+import random
+
+import pytest
+
+from helpers.exercises import classroom, journal
+from helpers.exercises.engine import Exercise, not_yet
+from tests.conftest import ROOT
+from tests.exercises.test_predictions import elsewhere
+
+COURSE = ["start_here.my_share", "start_here.mean_of_ranks", "processes.send_weights"]
+REMAINDER = "`//` throws the remainder away. Who does the last items?"
+
+
+class Number(Exercise):
+    title, hints = "A number", ("three", "two")
+
+    def answer():
+        return 1
+
+    def observe(answer, case):
+        return answer()
+
+    def judge(self, seen, case):
+        if seen != [1]:
+            return not_yet(f"`{seen}` is not 1", "1", "" if seen == [2] else "is it 1, or 12?")
+
+
+def two():
+    return 2
+
+
+def three():
+    return 3
+
+
+def undefined():
+    return a_name_of_mine  # noqa: F821
+
+
+def test_the_way_to_a_solution_is_kept_and_what_comes_after_is_not():
+    exercise = Number()
+    exercise._repr_markdown_()
+    exercise.hint()
+    for answer in (..., two, three, three, undefined, exercise.answer, three):
+        exercise.check(answer)
+    exercise.hint()
+    exercise.solution()
+    (kept,) = journal.exercises().values()
+    assert kept.pop("began") <= kept.pop("solved") and kept.pop("date")
+    assert kept == {"status": "correct", "tries": 5, "hints": 1, "solution": False, "causes": {
+        "`…` is not #": 1, "is it #, or #?": 2, "rank # of # raised NameError": 1}}
+
+
+def test_the_solution_before_one_is_found_counts():
+    exercise = Number()
+    exercise.solution()
+    exercise.check(exercise.answer)
+    (kept,) = journal.exercises().values()
+    assert kept["solution"] and kept["tries"] == 1 and "began" not in kept
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    """Exports of thirty simulated learners: learner 0 solves all at once, the later ones more slowly or not."""
+    chance = random.Random(0)
+    folder = tmp_path / "room"
+    folder.mkdir()
+    for number in range(30):
+        monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / f"{number}.json"))
+        for place, name in enumerate(COURSE[:3 - number // 10]):
+            minute = f"2026-11-26T1{place}"
+            monkeypatch.setattr(journal, "_now", lambda minute=minute: f"{minute}:00:00")
+            journal.begin(name)
+            for _ in range(min(number, 3)):
+                journal.record(name, "not yet", REMAINDER if chance.random() < 0.9 else "another")
+            monkeypatch.setattr(journal, "_now", lambda minute=minute: f"{minute}:12:00")
+            if number < 25:
+                journal.record(name, "correct")
+        journal.keep_first("hello_lines", "four" if number % 3 else "one", number % 3 > 0)
+        classroom.export(folder / f"{number}.json", f"Learner {number}")
+    return folder
+
+
+def test_thirty_learners(room, capsys):
+    (room / "notes.json").write_text("{}")
+    (room / "cut.json").write_text((room / "0.json").read_text()[:90])
+    damaged = json.loads((room / "1.json").read_text())
+    damaged["exercises"][COURSE[0]]["solved"] = "yesterday"
+    (room / "when.json").write_text(json.dumps(damaged))
+    capsys.readouterr()
+    classroom.summary(room)
+    said = capsys.readouterr().out
+    for words in (*(f"Left out: {name}.json is no" for name in ("cut", "notes", "when")), "30 learners\n",
+                  "Learner 0                            3      3     0 of 1  01_processes\n",
+                  "Learner 29                           0      3     1 of 1  00_start_here\n",
+                  "   20 ✔ four\n   10   one\n", "Anyone can edit such a file"):
+        assert words in said, said
+    rows = [line.split()[:6] for line in said.splitlines() if line.startswith(tuple(COURSE))]
+    assert rows == [[name, *counts.split(), "4", "12", "0"]
+                    for name, counts in zip(COURSE, ("30 25", "20 20", "10 10"), strict=True)]
+    assert f"{REMAINDER} (29 of 30)" in said and (room / "class.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_export_holds_nothing_but_what_it_says(tmp_path):
+    journal.record(COURSE[0], "correct")
+    said = elsewhere(["-m", "helpers.exercises", "export", str(tmp_path / "anna.json"), "--name", "Anna"])
+    assert "1 exercises and 0 predictions of Anna" in said
+    text = (tmp_path / "anna.json").read_text()
+    assert sorted(json.loads(text)) == ["exercises", "format", "name", "predictions"] and str(ROOT) not in text
+
+
+def test_an_older_course_and_a_newer_one_read_each_others_progress():
+    journal.write(journal.path(), '{"a.b": {"status": "correct", "date": "2026-01-31"}, "a.c": {"status": "not yet"}}')
+    journal.record("a.b", "not yet", "x")
+    journal.record("a.c", "correct")
+    kept = journal.exercises()
+    assert kept["a.b"] == {"status": "correct", "date": "2026-01-31"} and kept["a.c"]["tries"] == 1
