@@ -4,15 +4,18 @@
     python tools/publish.py                                 the version in pyproject.toml has changed
 
 From then on each lesson's first cell fetches the course from there where it is not installed, at the tag of its
-version; so the tag has to be there. Lessons without a first cell get theirs. Nothing is executed.
+version; so the tag has to be there. Lessons without a first cell get theirs. Nothing is executed. At the end it writes
+the checksums by which `helpers.update` finds out, in a downloaded course, what a learner has changed.
 """
 
 import argparse
+import json
 import re
 
 import nbformat
 from execute import NOTEBOOKS, ROOT, store
 
+from helpers import update
 from tools.everywhere import place, project
 
 PYPROJECT = ROOT / "pyproject.toml"
@@ -39,6 +42,7 @@ def main():
         book = nbformat.read(path, as_version=4)
         place(book, path.name)
         store(book, path)
+    (ROOT / update.LIST).write_text(json.dumps(update.checksums(ROOT), indent=0), encoding="utf-8")
     address, version = project("Repository"), project("version")
     print(f"The lessons fetch version {version} from {address}. Commit this, then: git tag v{version} && git push "
           f"--follow-tags origin HEAD v{version}" if address else "The course has no public address yet.")

@@ -1,0 +1,125 @@
+"""Bring newer lessons into this copy of the course, and keep what the learner has run, solved and written.
+
+    .venv/bin/python -m helpers.update               in a git clone
+    .venv/bin/python -m helpers.update DOWNLOAD      in a course that was downloaded: a newer one, as .zip or folder
+
+What only you have changed stays. What only the course has changed comes. Where both have changed a file, yours moves
+to the folder mine/, and the new one takes its place. Your progress is kept outside the course, and is not touched.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: {path: checksum} of the course as it was downloaded; tools/publish.py writes it, and so does each update.
+LIST = "tools/files.json"
+NOT_THE_COURSE = {".git", ".venv", "__pycache__", ".ipynb_checkpoints", "mine"}
+
+
+def by_git():
+    """Move to the newest commit of the branch that this clone follows; return what it changes, and what stays."""
+    _git("fetch", "--quiet")
+    if _git("rev-list", "@{upstream}..HEAD"):
+        raise SystemExit("You have commits of your own. Merge them yourself: git merge @{upstream}")
+    theirs = _names("diff", "--name-only", "--no-renames", "HEAD", "@{upstream}")
+    _git("reset", "--quiet")  # what is staged stays in its file
+    tracked, others = _names("ls-files"), _names("ls-files", "--others", "--exclude-standard")
+    mine = _names("diff", "--name-only", "--no-renames", "HEAD") | others
+    for path in sorted(mine & theirs):
+        if (ROOT / path).exists():
+            _keep(path)
+        if path in tracked:
+            _git("checkout", "--quiet", "HEAD", "--", path)
+    _git("merge", "--quiet", "--ff-only", "@{upstream}")
+    return theirs, mine - theirs
+
+
+def by_download(new):
+    """Take over what is in the folder `new`; return what it changes, and what stays."""
+    before = json.loads((ROOT / LIST).read_text(encoding="utf-8")) if (ROOT / LIST).exists() else {}
+    after, theirs, stays = checksums(new), set(), set()
+    for path in sorted({*before, *after}):
+        here = _checksum(ROOT / path)
+        if here == after.get(path):
+            continue
+        if before.get(path) == after.get(path):
+            stays.add(path)
+            continue
+        theirs.add(path)
+        if here not in (None, before.get(path)):
+            _keep(path)
+        if path in after:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(new / path, ROOT / path)
+        else:
+            (ROOT / path).unlink(missing_ok=True)
+    (ROOT / LIST).write_text(json.dumps(after, indent=0), encoding="utf-8")
+    return theirs, stays
+
+
+def checksums(folder):
+    """{path: checksum} of all files of the course in a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    names = ((path, path.relative_to(folder)) for path in files)
+    return {name.as_posix(): _checksum(path) for path, name in names
+            if not NOT_THE_COURSE.intersection(name.parts) and name.as_posix() != LIST}
+
+
+def _checksum(path):
+    """None for a file that is not there. Line ends do not count: on Windows, git writes other ones."""
+    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest() if path.is_file() else None
+
+
+def _keep(path):
+    """Move the learner's file into mine/, under a name that is free there."""
+    old, number = ROOT / path, 1
+    new = ROOT / "mine" / old.name
+    while new.exists():
+        number += 1
+        new = new.with_name(f"{old.stem} {number}{old.suffix}")
+    new.parent.mkdir(exist_ok=True)
+    old.replace(new)
+    print(f"{path}: the course has changed it, too. Yours is now {new.relative_to(ROOT)}")
+
+
+def _git(*words):
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"git {words[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _names(*words):
+    return set(filter(None, _git(*words, "-z").split("\0")))
+
+
+def main(download=None):
+    if download is None and not (ROOT / ".git").exists():
+        raise SystemExit("This course is no git clone. Download a newer one, and name its .zip or folder.")
+    if download is None:
+        theirs, stays = by_git()
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            if os.path.isfile(download):
+                zipfile.ZipFile(download).extractall(folder)
+            unpacked = Path(folder if os.path.isfile(download) else download)
+            found = next(unpacked.rglob("helpers/update.py"), None)
+            if found is None:
+                raise SystemExit(f"{download} holds no course.")
+            theirs, stays = by_download(found.parents[1])
+    print(f"{len(theirs)} files of the course are new. Yours that stay: {', '.join(sorted(stays)) or 'none'}.")
+    if theirs:
+        print("Close and open lessons that are open, and restart their kernels.")
+    if "requirements.txt" in theirs:
+        print("The packages have changed: .venv/bin/pip install -r requirements.txt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,131 @@
+"""helpers.update, by git and by download: newer lessons come, and nothing that a learner has written is lost."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import nbformat
+import pytest
+
+from helpers import update
+from helpers.exercises import journal
+from tests.conftest import LESSONS, ROOT
+
+FILES = ["helpers/__init__.py", "helpers/missing_names.py", "helpers/update.py", ".gitignore", "requirements.txt",
+         *(f"notebooks/{path.name}" for path in LESSONS[:3]), "notebooks/lessons/start_here/train_digits.py",
+         "notebooks/lessons/start_here/hello.py", "notebooks/lessons/start_here/pictures.py"]
+RUN, ALSO_RUN, UNTOUCHED = FILES[5:8]
+WORKER, REMOVED, DELETED = FILES[8:]
+
+
+def git(folder, *words):
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=folder, check=True)
+
+
+def changed(file, cell, source):
+    """Another source for the first code cell that contains `cell`, as its author or a learner writes it."""
+    book = nbformat.read(file, as_version=4)
+    next(one for one in book.cells if cell in one.source).source = source
+    nbformat.write(book, file)
+
+
+def updated(folder, *words, status=0):
+    done = subprocess.run([sys.executable, "-m", "helpers.update", *map(str, words)], cwd=folder, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+@pytest.fixture
+def author(tmp_path):
+    """The course's repository: some of its files, and a commit."""
+    folder = tmp_path / "author"
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    git(tmp_path, "init", "-q", "-b", "main", "author")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "base")
+    return folder
+
+
+def downloaded(author, file):
+    """A .zip of the course, as GitHub makes them."""
+    git(author, "archive", "--prefix=course-1.2/", "-o", file, "HEAD")
+    return file
+
+
+@pytest.mark.parametrize("way", ["git", "zip", "folder"])
+def test_nothing_of_the_learners_is_lost_and_everything_new_is_there(author, tmp_path, way):
+    mine, first, newer = tmp_path / "mine here", tmp_path / "first.zip", tmp_path / "newer.zip"
+    if way == "git":
+        git(tmp_path, "clone", "-q", author, mine)
+    else:
+        zipfile.ZipFile(downloaded(author, first)).extractall(tmp_path)
+        (tmp_path / "course-1.2").rename(mine)
+        (mine / "tools").mkdir()
+        (mine / update.LIST).write_text(json.dumps(update.checksums(mine)))  # as tools/publish.py does
+
+    journal.record("start_here.mean_of_ranks", "correct")
+    solved = "def mean_of_ranks(value):\n    return 42.0"
+    changed(mine / RUN, "def mean_of_ranks", solved)
+    changed(mine / ALSO_RUN, "Process", "# my own try")
+    (mine / WORKER).write_text("print('mine')")
+    (mine / DELETED).unlink()
+    (mine / "notebooks/notes.md").write_text("my notes")
+    (mine / "notebooks/todo.md").write_text("mine alone")
+    if way == "git":
+        git(mine, "add", "-A")  # an editor that stages does no harm
+
+    changed(author / RUN, "You want to train", "You want to train on very many GPUs.")
+    changed(author / UNTOUCHED, "local_model", "# corrected")
+    (author / WORKER).write_text("print('the course')")
+    (author / REMOVED).unlink()
+    (author / "requirements.txt").write_text("torch==3")
+    (author / "notebooks/notes.md").write_text("the course's notes")
+    git(author, "add", "-A")
+    git(author, "commit", "-qm", "newer")
+    words = [] if way == "git" else [downloaded(author, newer)]
+    if way == "folder":
+        zipfile.ZipFile(newer).extractall(tmp_path / "newer")
+        words = [tmp_path / "newer"]
+
+    said = updated(mine, *words)
+    assert "6 files of the course are new. Yours that stay: " in said and "install -r requirements.txt" in said
+    for name in (RUN, UNTOUCHED, WORKER, "notebooks/notes.md", "requirements.txt"):
+        assert (mine / name).read_bytes() == (author / name).read_bytes(), name
+    assert not (mine / REMOVED).exists() and not (mine / DELETED).exists() and DELETED in said
+    assert solved in [cell.source for cell in nbformat.read(mine / "mine" / LESSONS[0].name, as_version=4).cells]
+    assert "# my own try" in (mine / ALSO_RUN).read_text() and ALSO_RUN in said
+    assert (mine / "mine/train_digits.py").read_text() == "print('mine')"
+    assert (mine / "mine/notes.md").read_text() == "my notes"
+    assert (mine / "notebooks/todo.md").read_text() == "mine alone"
+    kept = sorted(path.name for path in (mine / "mine").iterdir())
+    assert kept == [LESSONS[0].name, "notes.md", "train_digits.py"]
+    assert journal.best_status() == {"mean_of_ranks": "correct"}
+    assert updated(mine, *words).startswith("0 files of the course are new.")
+
+
+def test_a_second_copy_gets_a_name_of_its_own_and_own_commits_are_left_to_their_author(author, tmp_path):
+    mine = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", author, mine)
+    for turn in (1, 2):
+        (mine / WORKER).write_text(f"mine, {turn}")
+        (author / WORKER).write_text(f"the course's, {turn}")
+        git(author, "commit", "-qam", "newer")
+        updated(mine)
+    assert [path.read_text() for path in sorted((mine / "mine").iterdir())] == ["mine, 2", "mine, 1"]
+    (mine / WORKER).write_text("a commit of mine")
+    git(mine, "commit", "-qam", "mine")
+    assert "You have commits of your own" in updated(mine, status=1)
+    assert (mine / WORKER).read_text() == "a commit of mine"
+
+
+def test_what_cannot_be_an_update_is_refused(author, tmp_path):
+    assert "git rev-list: fatal: no upstream configured" in updated(author, status=1)
+    shutil.rmtree(author / ".git")
+    assert "is no git clone. Download a newer one" in updated(author, status=1)
+    (tmp_path / "empty").mkdir()
+    assert "empty holds no course." in updated(author, tmp_path / "empty", status=1)
