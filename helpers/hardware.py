@@ -1,7 +1,7 @@
 """What this machine has, and which parts of a lesson run for real on it.
 
     from helpers.hardware import hardware
-    hardware                  # a table, in a notebook
+    hardware                  # a table
     hardware.tier(gpus=2)     # "real here", "scaled down here" or "recorded", and why
 
 `python -m helpers.hardware` prints the same table for a bug report: it holds no user name, host name or path.
@@ -9,7 +9,8 @@ Everything is looked up when first asked for. Importing this module imports no t
 the calling process (one that has started CUDA cannot fork workers that use it).
 """
 
-import html
+from __future__ import annotations  # helpers.preflight says, also in Python 3.9, that it is too old
+
 import multiprocessing
 import os
 import platform
@@ -215,13 +216,6 @@ class Hardware:
         rows = self.rows()
         width = max(len(what) for what, _ in rows)
         return "\n".join(f"{what:<{width}}  {answer}" for what, answer in rows)
-
-    def _repr_html_(self):
-        row = '<tr><th scope="row" style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>'
-        body = "".join(row.format(html.escape(what), html.escape(answer)) for what, answer in self.rows())
-        head = "".join(f'<th scope="col" style="text-align:left">{name}</th>' for name in ("What", "Here"))
-        caption = "<caption>What this machine has</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def free_port():

@@ -3,7 +3,7 @@
     .venv/bin/python -m helpers.preflight     its exit status is how many lines are wrong
     preflight()                               in a notebook, whose kernel may be another Python
 
-It takes some seconds and changes nothing. Checks import what they need, so that it runs where little does.
+It takes some seconds and changes nothing. It needs no torch to say that there is none.
 """
 
 import importlib.metadata
@@ -17,8 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from helpers.exercises import journal
+from helpers.hardware import GIB, hardware
+from helpers.notebooks import NOTEBOOKS
+
 OK, NOTE, WRONG = "ok", "note", "WRONG"
-GIB = 2**30
 #: The oldest versions that the lessons work with.
 NEEDED = {"torch": (2, 11), "torchvision": (0, 26), "cloudpickle": (3,), "matplotlib": (3, 8), "psutil": (5,)}
 FRONT_END = {"jupyterlab": (4,), "ipywidgets": (8,)}
@@ -46,8 +49,6 @@ def front_end():
 
 
 def cores():
-    from helpers.hardware import hardware
-
     usable = min(hardware.cpu_limit or hardware.cores, hardware.cores)
     limited = f", of which this container may use {usable:g}" if usable < hardware.cores else ""
     todo = "every lesson runs, but ranks take turns, so two of them are never faster than one"
@@ -55,8 +56,6 @@ def cores():
 
 
 def memory():
-    from helpers.hardware import hardware
-
     free, limit = hardware.memory_available_gib, hardware.memory_limit_gib
     limited = "" if limit is None else f", and this container may use {limit:.1f} GiB"
     room = min(free, limit or free)
@@ -74,9 +73,6 @@ def shared_memory():
 
 
 def folders():
-    from helpers.exercises import journal
-    from helpers.notebooks import NOTEBOOKS
-
     wrong, room = [], []
     for name, folder in (("your progress", os.path.dirname(journal.path())), ("the notebooks", NOTEBOOKS),
                          ("temporary files", tempfile.gettempdir())):
@@ -98,8 +94,6 @@ def loopback():
 
 
 def gpus():
-    from helpers.hardware import hardware
-
     if not hardware.gpus:
         return OK, "no GPU: every lesson runs without one", ""
     todo = f"this torch cannot use the {hardware.gpus[0].name} of this machine: choose another at pytorch.org"
@@ -131,9 +125,10 @@ MEND = {loopback: "switch loopback on (ip link set lo up), or ask who runs this 
 
 def preflight():
     """Print a line for each check; return None if all is well, and otherwise how many of them are wrong."""
-    began, wrong = time.monotonic(), [check for check in MACHINE if _line(check) == WRONG]
-    for check in (two_ranks, an_exercise):
-        if not {python, packages, two_ranks}.intersection(wrong) and _line(check) == WRONG:
+    began, wrong = time.monotonic(), []
+    for check in (*MACHINE, two_ranks, an_exercise):
+        hopeless = check in (two_ranks, an_exercise) and {python, packages, two_ranks}.intersection(wrong)
+        if not hopeless and _line(check) == WRONG:
             wrong.append(check)
     verdict = f"{len(wrong)} to mend first" if wrong else "Ready"
     print(f"{verdict} ({time.monotonic() - began:.1f} s).")
@@ -158,7 +153,7 @@ def _versions(needed):
         try:
             has = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            has = "is missing"
+            has = "missing"
         old = tuple(map(int, re.findall(r"\d+", has)[:2])) < least
         lacking |= old
         said.append(f"{name} {has}" + f" (needed: {'.'.join(map(str, least))} or newer)" * old)

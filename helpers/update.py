@@ -1,20 +1,17 @@
 """Bring newer lessons into this copy of the course, and keep what the learner has run, solved and written.
 
     .venv/bin/python -m helpers.update               in a git clone
-    .venv/bin/python -m helpers.update DOWNLOAD      in a course that was downloaded: a newer one, as .zip or folder
+    .venv/bin/python -m helpers.update FOLDER        in a downloaded course: the folder of a newer one
 
-What only you have changed stays. What only the course has changed comes. Where both have changed a file, yours moves
-to the folder mine/, and the new one takes its place. Your progress is kept outside the course, and is not touched.
+What only you have changed stays. What only the course has changed comes. Where both have changed a file, yours
+moves to the folder mine/, and the new one takes its place. Your progress lies elsewhere and stays.
 """
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +21,7 @@ NOT_THE_COURSE = {".git", ".venv", "__pycache__", ".ipynb_checkpoints", "mine"}
 
 
 def by_git():
-    """Move to the newest commit of the branch that this clone follows; return what it changes, and what stays."""
+    """Move to the newest commit of the branch that this clone follows; return what changes and what stays."""
     _git("fetch", "--quiet")
     if _git("rev-list", "@{upstream}..HEAD"):
         raise SystemExit("You have commits of your own. Merge them yourself: git merge @{upstream}")
@@ -66,9 +63,8 @@ def by_download(new):
 
 def checksums(folder):
     """{path: checksum} of all files of the course in a folder."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    names = ((path, path.relative_to(folder)) for path in files)
-    return {name.as_posix(): _checksum(path) for path, name in names
+    names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    return {name.as_posix(): _checksum(folder / name) for name in names
             if not NOT_THE_COURSE.intersection(name.parts) and name.as_posix() != LIST}
 
 
@@ -102,18 +98,10 @@ def _names(*words):
 
 def main(download=None):
     if download is None and not (ROOT / ".git").exists():
-        raise SystemExit("This course is no git clone. Download a newer one, and name its .zip or folder.")
-    if download is None:
-        theirs, stays = by_git()
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            if os.path.isfile(download):
-                zipfile.ZipFile(download).extractall(folder)
-            unpacked = Path(folder if os.path.isfile(download) else download)
-            found = next(unpacked.rglob("helpers/update.py"), None)
-            if found is None:
-                raise SystemExit(f"{download} holds no course.")
-            theirs, stays = by_download(found.parents[1])
+        raise SystemExit("This course is no git clone. Download a newer one, unpack it, and name its folder.")
+    if download is not None and not Path(download, "helpers", "update.py").exists():
+        raise SystemExit(f"{download} is not the folder of a course, which holds its README.md.")
+    theirs, stays = by_git() if download is None else by_download(Path(download))
     print(f"{len(theirs)} files of the course are new. Yours that stay: {', '.join(sorted(stays)) or 'none'}.")
     if theirs:
         print("Close and open lessons that are open, and restart their kernels.")

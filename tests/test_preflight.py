@@ -34,7 +34,7 @@ def line(check, capsys):
 
 @pytest.fixture
 def machine(monkeypatch):
-    monkeypatch.setattr("helpers.hardware.hardware", fresh := Hardware())
+    monkeypatch.setattr(preflight, "hardware", fresh := Hardware())
     return fresh
 
 
@@ -73,8 +73,8 @@ def test_ranks_that_cannot_meet_are_told_with_what_to_try():
 
 def test_missing_packages_are_named():
     status, said = run("-S", PYTHONPATH="")
-    assert "WRONG  torch is missing (needed: 2.11 or newer), torchvision is missing" in said
-    assert " note  jupyterlab is missing" in said and "→ questions and pictures may stand still" in said
+    assert "WRONG  torch missing (needed: 2.11 or newer), torchvision missing" in said
+    assert " note  jupyterlab missing" in said and "→ questions and pictures may stand still" in said
     assert "WRONG  memory: ModuleNotFoundError" in said and "\n       → install what is missing above; " in said
     assert status == 2
 
