@@ -1,4 +1,4 @@
-"""The nets that several lessons use."""
+"""The nets that several lessons use, and an optimizer for those in 16 bits."""
 
 import torch
 from torch import nn
@@ -83,3 +83,20 @@ class Llama(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
+
+
+class Masters(torch.optim.AdamW):
+    """AdamW for 16-bit parameters: it steps float32 copies, the masters, and rounds these into the parameters."""
+
+    def __init__(self, parameters, **how):
+        self.low = list(parameters)
+        super().__init__([one.detach().float() for one in self.low], **how)
+
+    def step(self):
+        masters = self.param_groups[0]["params"]
+        for low, master in zip(self.low, masters, strict=True):
+            master.grad = low.grad.float()
+        super().step()
+        for low, master in zip(self.low, masters, strict=True):
+            low.data.copy_(master)
+            low.grad = master.grad = None

@@ -21,6 +21,8 @@ class Collective(NamedTuple):
     """As `torch.distributed` calls it: "all_reduce", "all_gather", "broadcast" …"""
     bytes: int
     """Of what this rank put in."""
+    group: str = "default_pg"
+    """Its group, as torch describes it: "mesh_" and the name of the axis, where the group is one of a mesh."""
 
 
 @dataclass
@@ -116,7 +118,8 @@ def counted_traffic():
             name = entry["profiling_name"].rpartition(":")[2]
             sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
             traffic.collectives.append(Collective(
-                _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes)))
+                _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes),
+                entry["process_group"][1]))
     traffic.collectives += [Collective("barrier", 0) for _ in monitored["monitored_barrier"]]  # not recorded
     traffic.unwaited = sum(work is not None and id(work) not in waited for work in works)
 
