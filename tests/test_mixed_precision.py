@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from helpers import launch
 from helpers.data import Digits
 from helpers.figures import alt, title
+from helpers.models import Masters
 from lessons.mixed_precision import float_explorer
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.exercises import NETWORKS, FirstOverflow, LargestBatch
@@ -126,6 +127,21 @@ def test_float_explorer_answers_by_slider_and_draws_once():
     widget.picture.observe(drawn.append, names="value")
     widget.controls["power"].value = 3
     assert len(drawn) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ masters
+
+
+def test_masters_take_the_steps_of_float32_and_the_weights_are_rounded():
+    weights = nn.Parameter(torch.randn(50).bfloat16())
+    plain = nn.Parameter(weights.detach().float())
+    ours, theirs = Masters([weights], lr=1e-4), torch.optim.AdamW([plain], lr=1e-4)
+    for _ in range(20):
+        weights.grad = torch.randn(50).bfloat16()
+        plain.grad = weights.grad.float()
+        ours.step()
+        theirs.step()
+        assert weights.grad is None and torch.equal(weights, plain.bfloat16())
 
 
 # ----------------------------------------------------------------------------------------------------- loss scale

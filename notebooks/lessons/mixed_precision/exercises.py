@@ -230,8 +230,8 @@ class LargestBatch(Table):
         "`torch.OutOfMemoryError`. Find by trying the largest batch from 1 to `most` that fits, and return "
         "it. Return 0 if not even one sample fits. If a batch fits, all smaller ones fit. Others use this "
         "machine, too: never try more than **twice** what fits, and try at most **30** sizes. Before each "
-        "try, the memory of earlier tries has to be free. A step that failed keeps its memory as long as you "
-        "handle its exception. All other errors are bugs: do not catch them.")
+        "try, the memory of earlier tries has to be free. A step that failed keeps its memory until you leave "
+        "the `except` block. All other errors are bugs: do not catch them.")
     hints = (
         "First double: 1, 2, 4, 8 …, until it does not fit, or `most` is reached. Then you know one size "
         "that fits and a larger one that does not. Try the size in the middle, again and again.",

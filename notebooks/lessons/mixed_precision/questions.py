@@ -27,10 +27,11 @@ QUESTIONS = {
                                     "small.",
         }),
     "bf16_weights_move": (
-        "The weights are stored in bf16. Each update is about 0.0001. What do most weights do?", {
-            "not move at all": "The next bf16 number is more than twice as far away as the update for most "
-                               "weights. Each update is therefore rounded away. In fp32 the same updates add "
-                               "up.",
+        "Weights are stored in bf16, without masters. Most are larger than 0.03. Each update is about 0.0001. "
+        "What do most weights do?", {
+            "not move at all": "From 0.03125 on, the step from one bf16 number to the next is 0.00024 or "
+                               "more. An update of less than half a step is rounded away. In fp32, and in "
+                               "masters, the same updates add up.",
             "move a little less": "A weight is rounded to one of two neighbours. An update therefore moves "
                                   "it by a whole step, or not at all.",
             "become NaN": "NaN comes from numbers that are too large. The weights and updates are small.",
