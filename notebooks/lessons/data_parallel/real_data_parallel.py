@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """Returns its output, and how many samples it got: gathered, that is a list."""
+    """Returns its output, and how many samples it got. Gathered, these numbers are a list."""
 
     def __init__(self):
         super().__init__()
