@@ -41,6 +41,7 @@ def test_collectives_are_counted_whoever_asks_for_them():
         assert [one.bytes for one in traffic.collectives if one.name == "all_reduce"] == [40, 14, 120, 4]
         assert traffic.count("barrier") == 1 and traffic.count("all_gather", "all_gather_into_tensor") == 2
         assert traffic.count() == 6 and traffic.bytes("all_reduce") == 178
+        assert {one.group for one in traffic.collectives} == {"default_pg"}
         assert traffic.sent == [16, 8] and traffic.received == 2 and traffic.unwaited == 1
 
 

@@ -163,8 +163,8 @@ class MemoryPerRank(Table, Alone):
              "A piece has `ceil(parameters / ranks)` parameters: `-(-parameters // ranks)` in whole numbers.")
     explanation = ("The later the stage, the more kinds are cut. Each number has 4 bytes, and AdamW keeps "
                    "two numbers for each parameter.")
-    why = ("this is the first thing to compute before you rent GPUs. The states of 175 billion parameters "
-           "are 2,800 GB, which no GPU has; each of 64 GPUs holds 44 GB. Activations come on top, and are "
+    why = ("this is the first thing to compute before you rent GPUs. In float32 the states of 175 billion "
+           "parameters are 2,800 GB, which no GPU has; each of 64 GPUs holds 44 GB. Activations come on top, and are "
            "not shared out.")
     cases = {f"{parameters:,} parameters, {ranks} ranks, stage {stage}": (parameters, ranks, stage)
              for parameters, ranks in ((1000, 4), (1001, 4), (7, 8)) for stage in range(4)}

@@ -3,8 +3,8 @@
 QUESTIONS = {
     "bytes_a_parameter": (
         "Parameters, gradients and AdamW's state together: how many bytes for each parameter, in float32?", {
-            "16": "Parameter, gradient and AdamW's two running means are four numbers of 4 bytes. That holds "
-                  "for any model.",
+            "16": "Parameter, gradient and AdamW's two running means are four numbers of 4 bytes. In float32 "
+                  "that holds for any model.",
             "8": "That counts parameter and gradient. AdamW's two running means need 8 bytes more.",
             "12": "AdamW keeps two running means, not one: of the gradient, and of its square.",
         }),
