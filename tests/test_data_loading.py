@@ -199,12 +199,26 @@ def test_stream_is_read_once_by_each_worker(workers):
     assert sorted(rows[0]["items"]) == sorted(list(range(10)) * max(1, workers))
 
 
+@pytest.mark.usefixtures("nothing_left")
+def test_a_stream_of_shards_goes_on_after_any_batch():
+    def goes_on():
+        from lessons.data_loading.shard_stream import batches
+
+        whole = batches()
+        return whole, batches(epoch=1) != whole, [done for done in (1, 6, 23, 24) if batches(done) != whole[done:]]
+
+    (one, other_order, wrong), (other, *_) = launch(goes_on, 2, show=False).results
+    assert len({sample for batch in one + other for sample in batch}) == 8 * 24 and len(one) == len(other) == 24
+    assert other_order and not wrong
+
+
 def test_reading_a_list_grows_a_worker_and_reading_an_array_does_not():
     rows, _ = rows_of("memory_of_lists.py")
     grown = {row["kind"]: row["mib"] for row in rows}
     assert grown["list of str"] > 10 > 3 > grown["numpy array of bytes"]
 
 
+@pytest.mark.long  # lesson 03 runs it
 @pytest.mark.usefixtures("nothing_left")
 def test_a_full_shm_is_named():
     _, logs = rows_of("full_shm.py")

@@ -25,7 +25,8 @@ QUESTIONS = {
         "trained weights the same?", {
             "no":
                 "Two batches come later with the stalls. Every step starts from the weights that the step "
-                "before it left, so another order of the batches ends with other weights.",
+                "before it left, so another order of the batches ends with other weights. Keep the order "
+                "while you compare runs.",
             "yes, because the seed is the same":
                 "The seed decides the first weights. The order of the steps is decided by which batch "
                 "arrives first.",
@@ -41,8 +42,8 @@ QUESTIONS = {
             "long": "The workers do not come for free: they have to start, and every batch has to travel.",
         }),
     "which_repeats": (
-        "Two workers, two epochs, one draw from each source in each of them. Which source repeats its "
-        "numbers?", {
+        "In each of two epochs, each of two workers draws one number from each source. Which source repeats "
+        "its numbers?", {
             "the dataset's own generator":
                 "It is copied with the dataset. Each worker of each epoch gets the same copy, and draws the "
                 "same first number.",
@@ -61,5 +62,16 @@ QUESTIONS = {
             "both make four": "Rank 1 has only the six items 1, 3, … 11, which make three batches of two.",
             "both make "
             "three": "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",
+        }),
+    "packed_without_mask": (
+        "Positions are right, but the only mask is the causal one. Which documents come out differently "
+        "than alone?", {
+            "the second and the third":
+                "Their tokens also see the documents before them. The first document has nothing before it, "
+                "so a look at the first document of a row finds no bug. With the mask and positions that "
+                "count on, the same two are wrong: their tokens stand at places that they do not have alone.",
+            "all three": "A token sees only earlier tokens. Before the first document there are none.",
+            "none, because attention is causal":
+                "Causal forbids a look ahead. The documents before a token stay visible.",
         }),
 }

@@ -1,0 +1,60 @@
+"""A stream of eight shards, read by two workers in each rank, which can go on in the middle of an epoch.
+
+    launch("shard_stream.py", nprocs=2)
+"""
+
+import os
+import random
+import sys
+from itertools import chain, islice
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from helpers import report
+
+SHARDS, SAMPLES, BATCH, WORKERS = 8, 24, 4, 2
+
+
+def samples_of(shard):
+    """Stands for a file that is read from its beginning to its end."""
+    return range(100 * shard, 100 * shard + SAMPLES)
+
+
+def shuffled(samples, chance, size=10):
+    buffer = list(islice(samples, size))
+    for sample in samples:
+        place = chance.randrange(size)
+        yield buffer[place]
+        buffer[place] = sample
+    chance.shuffle(buffer)
+    yield from buffer
+
+
+class Shards(IterableDataset):
+    """`trained` says how many batches of this epoch the rank has trained on, `turn` from which worker on to count."""
+
+    def __init__(self, epoch, trained, turn):
+        self.epoch, self.trained, self.turn = epoch, trained, turn
+        self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    def __iter__(self):
+        worker = (get_worker_info().id + self.turn) % WORKERS
+        reader, readers = self.rank * WORKERS + worker, self.world_size * WORKERS
+        order = random.Random(self.epoch).sample(range(SHARDS), SHARDS)  # the same in all ranks
+        mine = iter(chain.from_iterable(map(samples_of, order[reader::readers])))
+        done = len(range(worker, self.trained, WORKERS))  # batches of this worker
+        samples = shuffled(mine, random.Random(1000 * self.epoch + reader))
+        yield from islice(samples, done * BATCH, None)  # decode only what comes out here
+
+
+def batches(trained=0, turn=None, epoch=0):
+    dataset = Shards(epoch, trained, trained if turn is None else turn)
+    method = "fork" if sys.platform == "linux" else None
+    loader = DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, multiprocessing_context=method)
+    return [batch.tolist() for batch in loader]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    report(whole=batches(), rest=batches(trained=5), wrong_turn=batches(trained=5, turn=0))
