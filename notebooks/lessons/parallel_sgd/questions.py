@@ -11,11 +11,11 @@ QUESTIONS = {
                                "time.",
         }),
     "where_time_goes_respawned": (
-        "Four spawned workers each make one pass over 359 tiny images. Where does most of the epoch's time go?", {
+        "Two spawned workers each make one pass over about 718 tiny images. Where does most of the epoch's time go?", {
             "starting the workers":
                 "Each worker is a new Python that has to import torch first, and this happens in every "
                 "epoch. With many more images the passes would take longer, and the start would matter less.",
-            "training": "Each worker makes only 45 steps, with a very small network.",
+            "training": "Each worker makes only 90 steps, with a very small network.",
             "waiting at the barrier": "The shards are equal to within one image, so nobody waits for long.",
         }),
     "local_and_global": (
@@ -32,7 +32,8 @@ QUESTIONS = {
         "with one pass?", {
             "nothing: it is the same model":
                 "Each of the four times begins with a copy of the same global weights, and takes the same "
-                "batches in the same order. So the results of three times are thrown away.",
+                "batches in the same order. So the results of three times are thrown away. With sharing, "
+                "`pull_down` has nothing to reset, and all passes count: twelve instead of three.",
             "it is trained four times as much":
                 "This would be right if each time began where the last one ended. But `pull_down` resets the "
                 "local models.",
@@ -72,5 +73,15 @@ QUESTIONS = {
                              "worker.",
             "as good as with mixed shards": "This is right for k = 1. Over a whole epoch the models drift "
                                             "apart.",
+        }),
+    "outer_step_of_one": (
+        "An outer learning rate of 1 and no outer momentum: what does `outer_step` do?", {
+            "it gives every rank the mean of all weights":
+                "`last` minus the mean of `last - mine` is the mean of `mine`. So without an outer momentum, "
+                "DiLoCo is local SGD.",
+            "it doubles each rank's own change":
+                "The outer optimizer starts from `last`, where the ranks agreed, and not from where they are "
+                "now.",
+            "nothing: every rank keeps its weights": "At the end of `outer_step`, all ranks copy `agreed`.",
         }),
 }
