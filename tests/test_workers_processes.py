@@ -30,6 +30,7 @@ def test_start_methods_tells_what_each_child_costs():
     assert preloaded["first_ms"] > 2 * preloaded["ms"], "it pays once"
 
 
+@pytest.mark.long  # lesson 01 runs it
 def test_one_process_per_device_trains():
     log = log_of("one_process_per_device.py")
     before, *processes, average = [int(number) for number in re.findall(r"(\d+)% right", log)]

@@ -23,7 +23,7 @@ from helpers.reporting import RUN_FOLDER, report  # noqa: E402
 IMPORTED_IN = os.getpid()  # the process in which the top of this script ran
 SETTING = "as in the script"
 LOCK = threading.Lock()
-CHILDREN = {"fork": 3, "spawn": 1, "forkserver": 2}  # how many children each method starts
+CHILDREN = {"fork": 3, "spawn": 1, "forkserver": 1}  # how many children each method starts
 
 
 def change_things():
@@ -80,7 +80,8 @@ def main():
     with tempfile.NamedTemporaryFile(dir=os.environ.get(RUN_FOLDER)) as file:
         for method in ["forkserver"] if preload else [*CHILDREN]:
             context = multiprocessing.get_context(method)
-            answers = [ask_one_child(context, file.name, file.fileno()) for _ in range(CHILDREN[method])]
+            answers = [ask_one_child(context, file.name, file.fileno())
+                       for _ in range(2 if preload else CHILDREN[method])]
             answer, (first, *later) = answers[-1][0], [milliseconds for _, milliseconds in answers]
             rows.append({"method": method, **answer, "first_ms": first, "ms": statistics.median(later or [first])})
     for name in ("method", "setting", "lock", "threads", "file", "torch"):
