@@ -66,9 +66,11 @@ def test_a_killed_node_takes_all_it_ran_with_it_and_can_come_back(lab):
     assert lab.start(1, ["true"]).wait(20) == 0
 
 
-def test_one_torchrun_on_each_node(lab):
-    """Without torch in the ranks, whose imports cost much: lesson 12 trains so, which nbval runs."""
-    job = lab.torchrun(LESSONS / "start_here" / "hello.py")
+def test_one_torchrun_on_each_node(monkeypatch):
+    """Without namespaces, and without torch in the ranks, whose imports cost much: lesson 12 trains with both."""
+    monkeypatch.setenv("COURSE_NODES", "loopback")
+    with Nodes(2) as lab:
+        job = lab.torchrun(LESSONS / "start_here" / "hello.py")
     assert job.exitcodes == {0: 0, 1: 0}, job.outputs
     for node, text in job.outputs.items():  # ranks are numbered by the nodes' addresses
         assert f"I am rank {node} of 2" in text, job.outputs
@@ -129,8 +131,8 @@ def test_nodes_reach_each_other_and_nobody_else():
             assert [row[:2] for row in lab.listening(node)] == [("0.0.0.0", 7000)]
             assert not lab.listening(1)
             assert said(lab, 1, sys.executable, "-c", reaches, lab.addresses[node]) == "it is me\n"
-            outside = subprocess.run([sys.executable, "-c", reaches, lab.addresses[node]], capture_output=True,
-                                     timeout=20)
+            outside = subprocess.run([sys.executable, "-c", reaches.replace("2)", "0.5)"), lab.addresses[node]],
+                                     capture_output=True, timeout=20)
             assert b"it is me" not in outside.stdout
 
 

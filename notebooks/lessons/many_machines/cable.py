@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 MICRO_BATCHES = 4
 
 
-def milliseconds(step, repeats=5):
+def milliseconds(step, repeats=3):
     """The median of the slowest rank's times."""
     step()  # DDP makes its buckets anew after the first
     times = torch.empty(repeats)

@@ -52,13 +52,15 @@ def next_number(state):
 
 class AnyWorld(Table, InGroup):
     title = "The same training in a world of any size"
-    task = ("A batch has `slots` slots, 0, 1, …; more than there are ranks. For each step of `steps`: share "
-            "out the slots among the ranks that there are now, each slot to one rank. For each of its slots "
-            "a rank sets torch's random state to `random[slot]`, calls `loss_of(step, slot)` once, and keeps "
-            "the random state that it leaves for the slot's next time. The gradient of the step is that of "
-            "the **mean** of all slots' losses. Then `optimizer.step()`. Return a dict with the random state "
-            "of **every** slot, the same in all ranks. No rank may work for more slots than its share, "
-            "rounded up.")
+    task = ("Train `net` in a world of any size. The batch of a step has the slots 0, 1, … `slots - 1`. There are "
+            "more slots than ranks. In each step of `steps`:\n\n"
+            "1. Each slot belongs to one rank, and no rank has more slots than its share, rounded up.\n"
+            "2. For each of its slots, a rank sets torch's random state to `random[slot]` and calls "
+            "`loss_of(step, slot)` once. It keeps the random state that this leaves: the slot's next step begins "
+            "with it.\n"
+            "3. The gradient is that of the **mean** of all slots' losses, in every rank. Then every rank calls "
+            "`optimizer.step()`.\n\n"
+            "At the end, return a dict with the random state of **every** slot, the same in all ranks.")
     hints = ("`range(rank, slots, world_size)` shares out evenly. How many ranks there are must not change "
              "the weight of a slot: divide by `slots`, and sum over the ranks.",
              "`torch.get_rng_state()`, `torch.set_rng_state(state)`, around a slot's loss and its backward.",
@@ -176,14 +178,18 @@ DUMPS = {
 
 class WhoWaits(Table, Alone):
     title = "Who waits for whom, since when?"
-    task = ("`dumps[rank]` is a dict: `\"now\"`, that rank's clock in nanoseconds when it wrote it down, and "
-            "`\"entries\"`, the collectives that it came to and its recorder still holds, in no certain "
-            "order. An entry has a `\"record_id\"` (which counts up), `\"process_group\"` (a list: the "
-            "group's name comes first), `\"collective_seq_id\"` (its number in that group), "
-            "`\"profiling_name\"`, `\"retired\"` and `\"time_created_ns\"`. `groups[name]` lists a group's "
-            "ranks. Return a dict with an item for each rank that waits: `rank: (profiling_name, seconds, "
-            "missing)`: the **first** collective that is not over for it (`profiling_name`, as it is), for "
-            "how many seconds by now, and the sorted list of its group's ranks that have not come to it.")
+    task = ("`dumps[rank]` is what a rank wrote down, a dict. `\"now\"` is the moment, in nanoseconds, by that rank's "
+            "clock. `\"entries\"` is a list, in no certain order, of collectives to which the rank came. (The oldest "
+            "ones may be gone.) An entry is a dict, too:\n\n"
+            "- `\"record_id\"` counts up in this rank, and `\"time_created_ns\"` says when the rank came;\n"
+            "- `\"process_group\"` is a list that begins with the group's name, and `\"collective_seq_id\"` is the "
+            "collective's number in that group;\n"
+            "- `\"retired\"` says whether the collective is over for this rank, and `\"profiling_name\"` is its "
+            "name.\n\n"
+            "A rank **waits** in its first collective that is not over. `groups[name]` lists the ranks of a group. "
+            "Return a dict with an item for each rank that waits, `rank: (profiling_name, seconds, missing)`: the "
+            "name as it is, how long the rank has waited, and the sorted list of those ranks of the group that "
+            "have not come to this collective.")
     hints = ("Not `retired` is not over. The smallest `record_id` among those is where the rank stands.",
              "A rank has come to number 7 of a group if it has that number in that group, or a later one: an "
              "old entry may have fallen out.", "The clocks of machines differ: take times of one dump only.")
