@@ -20,6 +20,7 @@ from functools import partial
 from helpers import notebooks
 from helpers.exercises import journal
 from helpers.exercises.engine import as_html
+from helpers.widgets import view
 
 # As high as the option needs, and the focus is seen on a light page and on a dark one.
 _STYLE = """<style>
@@ -113,7 +114,7 @@ class Quiz:
             buttons = self.buttons()
         except ImportError:  # no ipywidgets
             return {}
-        return {**buttons._repr_mimebundle_(**kwargs), "text/plain": repr(self)}
+        return {**view(buttons), "text/plain": repr(self)}
 
     def buttons(self):
         """A button for each option. The first click is kept and closes the question."""

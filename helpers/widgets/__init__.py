@@ -1,1 +1,9 @@
 """Pictures that move: the explorers' base, those of several lessons, and what shows a run while it lasts."""
+
+
+def view(widget):
+    """What a notebook needs to show a widget of ipywidgets 7 or 8; nothing where ipywidgets is missing."""
+    if not hasattr(widget, "model_id"):
+        return {}
+    return {"application/vnd.jupyter.widget-view+json":
+            {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}

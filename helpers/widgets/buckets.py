@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from helpers.figures import ACTIVITIES, HATCHES
 from helpers.instruments import traces as tracing
-from helpers.widgets.explorer import LOOK, Explorer, choice, widgets, wipe
+from helpers.widgets.explorer import LOOK, Explorer, choice, clock, curtain, widgets, wipe
 
 #: The bucket sizes that the explorer offers, in MB; the last one holds everything.
 SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
@@ -80,7 +80,7 @@ def draw(ax, bucket_mb, **model):
     all_reduces = [(number, begin, end) for number, (_, _, begin, end) in enumerate(step.buckets)]
     for row, bars, kind in ((0, step.backward, "compute"), (1, all_reduces, "communication")):
         narrowest = min(end - begin for _, begin, end in bars)
-        edge = 0.6 if narrowest > 0.005 * step.total else 0  # white edges would cover narrower bars
+        edge = 0.6 if narrowest > 0.015 * step.total else 0  # white edges would cover narrower bars
         ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7),
                        facecolors=ACTIVITIES[kind], hatch=HATCHES[kind], edgecolors="white", linewidth=edge)
         for number, begin, end in bars:
@@ -131,6 +131,12 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
                                              description="latency, ms", **LOOK),
         "mb_per_s": widgets.FloatLogSlider(mb_per_s, min=1, max=5, readout_format=".0f",
                                            description="MB per second", **LOOK),
+        "time": clock(),
+    }
+    presets = {
+        "slow network": ({"mb_per_s": 100.0, "time": 0}, "Press Play. Which row is busy at the end?"),
+        "high latency": ({"latency_ms": 20.0}, "Move the bucket size. Why is a small one bad now?"),
+        "one bucket": ({"bucket_mb": SIZES[-1], "time": 0}, "Press Play. When can the only all-reduce begin?"),
     }
     model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
     figure = Figure(figsize=(9, 5.2), layout="none")
@@ -148,13 +154,15 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
     points = ", ◆ measured" if measured_ms else ""
     curve.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
 
-    def redraw(bucket_mb, **network):
+    def redraw(bucket_mb, time=100, **network):
         wipe(timeline, curve)
         draw(timeline, bucket_mb, **network, **model)
+        curtain(timeline, time)
         draw_sizes(curve, bucket_mb, measured_ms, **network, **model)
         return figure
 
-    return Explorer(controls, redraw, bucket_explorer.__doc__)
+    return Explorer(controls, redraw, bucket_explorer.__doc__,
+                    "Red below blue is hidden. How much red stands out behind the last blue block?", presets, "time")
 
 
 def draw_overlap(ax, traces, title="When each rank computed, communicated and waited", step=None):

@@ -1,8 +1,9 @@
-"""What all explorers share: controls above a figure that is drawn anew when one of them changes."""
+"""What all explorers share: presets, play and controls beside a picture that is drawn anew when one of them changes."""
 
 import warnings
 
 from helpers.figures import as_html, stored
+from helpers.widgets import view
 
 try:
     import ipywidgets as widgets
@@ -12,13 +13,36 @@ except ImportError:
     warnings.warn("ipywidgets is not installed here: explorers show a picture each, and nothing can be "
                   "moved.", stacklevel=2)
 
-#: How a control looks: what it sets stands at its left.
-LOOK = {"style": {"description_width": "190px"}, "layout": {"width": "640px"}}
+#: How a control looks: in the column beside the picture, its name at its left.
+LOOK = {"style": {"description_width": "98px"}, "layout": {"width": "auto"}}
+#: The picture is as large as the screen allows, with room for a question above it. Where the notebook is too narrow for
+#: both, the column stands above the picture.
+SHEET = """<style>
+.explorer {flex-flow: row wrap; gap: 4px 14px}
+.explorer > .side {flex: 0 0 300px; overflow: visible}
+.explorer > .picture {flex: 1 1 440px; min-width: 0; margin: 0}
+.explorer .widget-html-content {line-height: 1.35}
+.explorer > .picture .widget-html-content {line-height: 0}
+.explorer > .picture img {max-height: max(300px, calc(100vh - 290px))}
+.explorer .keys {flex-flow: row wrap; overflow: visible}
+.explorer .keys :is(.jupyter-button, .widget-label) {width: auto; flex-grow: 0; padding: 0 8px}
+.explorer .keys .widget-play {width: 76px}
+.explorer .widget-label {white-space: normal; line-height: 1.15; text-align: left; align-self: center; height: auto}
+.explorer .widget-readout {min-width: 50px; flex-shrink: 0; overflow: visible}
+.explorer .widget-toggle-buttons {flex-flow: column; height: auto}
+.explorer .widget-toggle-button {width: auto; padding: 0 8px}
+.explorer button:focus-visible {outline: 3px solid #1976d2; outline-offset: 1px}
+</style>"""
 
 
 def slider(description, value, least, most, step=1):
     """A slider through whole numbers."""
     return widgets.IntSlider(value, least, most, step, description=description, **LOOK)
+
+
+def clock():
+    """A slider through the time that a picture shows; see `curtain`."""
+    return slider("time shown, %", 100, 0, 100, 4)
 
 
 def choice(description, value, options):
@@ -28,12 +52,12 @@ def choice(description, value, options):
 
 def buttons(description, options):
     """A button for each option; the first one is pressed."""
-    return widgets.ToggleButtons(options=list(options), description=description)
+    return widgets.ToggleButtons(options=list(options), description=description, **LOOK)
 
 
 def checkbox(description):
     """A box that is not ticked."""
-    return widgets.Checkbox(False, description=description, indent=False)
+    return widgets.Checkbox(False, description=description, indent=False, layout={"width": "auto"})
 
 
 def wipe(*axes):
@@ -45,36 +69,97 @@ def wipe(*axes):
             patch.remove()
 
 
-class Explorer(widgets.VBox):
-    """Controls above a figure. Where no kernel runs, as on GitHub, the output shows the first picture."""
+def curtain(ax, percent):
+    """Cover what a timeline shows after `percent` of its width, so that it seems to run while they grow."""
+    if percent == 100:
+        return
+    begin, end = ax.get_xlim()
+    now = begin + percent / 100 * (end - begin)
+    ax.axvspan(now, end, facecolor="white", alpha=0.93, linewidth=0, zorder=8)
+    ax.axvline(now, color="#111111", linewidth=2, zorder=9)
+    ax.figure.set_label(f"{ax.figure.get_label()} Only the first {percent} % of the time are drawn.")
 
-    def __init__(self, controls, draw, description):
+
+class Explorer(widgets.Box):
+    """Controls beside a figure. Where no kernel runs, as on GitHub, the output shows the first picture."""
+
+    _ipython_display_ = None  # ipywidgets 7 has one, which would store no picture
+
+    def __init__(self, controls, draw, description, look="", presets=None, play=None):
         """
         Args:
             controls: {name: ipywidgets control}; when one changes, the figure is drawn from all values.
             draw: Called as `draw(name=value, …)`, returns a `Figure`; to be quick, the same one each time.
             description: What the explorer's docstring says; a text-only reader gets its first paragraph.
+            look: What to look for, in a sentence.
+            presets: {name on a button: ({name: value}, what to look for)}; other controls begin anew.
+            play: The name of a slider of whole numbers through which the picture moves.
         """
-        self.controls, self.draw = controls, draw
+        self.controls, self.draw, self.look, self.playing = controls, draw, look, controls.get(play)
         self.description = " ".join(description.partition("\n\n")[0].split())
-        self.picture = widgets.HTML()
+        self.first = {name: control.value for name, control in controls.items()}
+        self.words, self.picture, self._held = widgets.HTML(), widgets.HTML(), False
+        self.presets = {name: self._button(name, lambda preset=preset: self.put(*preset))
+                        for name, preset in (presets or {}).items()}
+        self._say(look)
         self._redraw()
         for control in controls.values():
             control.observe(self._redraw, names="value")
-        super().__init__([*controls.values(), self.picture])
+        tried = widgets.HBox([widgets.Label("Try:"), *self.presets.values()])
+        moved = widgets.HBox([*(self._player() if play else ()), self._button("Reset", self.put)])
+        side = widgets.VBox([widgets.HTML(SHEET), tried, self.words, moved, *controls.values()])
+        super().__init__([side, self.picture])
+        for part, name in ((tried, "keys"), (moved, "keys"), (side, "side"), (self.picture, "picture"),
+                           (self, "explorer")):
+            part.add_class(name)
+
+    def _button(self, words, press):
+        button = widgets.Button(description=words)
+        button.on_click(lambda _: press())
+        return button
+
+    def _player(self):
+        """Buttons that move the slider. The browser counts, so that a slow kernel leaves pictures out."""
+        bounds = {name: getattr(self.playing, name) for name in ("value", "min", "max", "step")}
+        play = widgets.Play(**bounds, interval=500)
+        play.show_repeat = False
+        widgets.link((self.playing, "max"), (play, "max"))
+        widgets.jslink((play, "value"), (self.playing, "value"))
+        return play, self._button("Step", self.step)
+
+    def step(self):
+        """Move on by one step; after the last one comes the first."""
+        now = self.playing
+        now.value = now.value + now.step if now.value < now.max else now.min
+
+    def put(self, values=(), look=None):
+        """Set all controls to what they began with, but for `values`; draw once."""
+        self._held = True
+        for name, value in {**self.first, **dict(values)}.items():
+            self.controls[name].value = value
+        self._held = False
+        self._say(self.look if look is None else look)
+        self._redraw()
+
+    def _say(self, words):
+        self.words.value = f'<div role="status">{words}</div>'
 
     def figure(self):
         """The figure for the controls' values of this moment."""
         return self.draw(**{name: control.value for name, control in self.controls.items()})
 
-    def _redraw(self, _change=None):
+    def _redraw(self, change=None):
+        if self._held:
+            return
+        if change and change["owner"] is not self.playing:
+            self._say(self.look)  # what a preset is about has changed
         self.picture.value = as_html(self.figure())
 
     def _repr_mimebundle_(self, **kwargs):
-        return with_static(super()._repr_mimebundle_(**kwargs), self.description, self.figure())
+        return with_static(self, self.description, self.figure())
 
 
-def with_static(bundle, description, figure):
+def with_static(widget, description, figure):
     """The mime bundle and metadata of a widget, with a text and a picture for whoever cannot show widgets."""
     picture, shown = stored(figure)
-    return {**(bundle or {}), "text/plain": description, "image/png": picture}, {"image/png": shown}
+    return {**view(widget), "text/plain": description, "image/png": picture}, {"image/png": shown}

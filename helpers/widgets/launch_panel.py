@@ -73,6 +73,8 @@ def draw_curves(ax, reports):
 class LaunchPanel(widgets.VBox):
     """Controls for a script and its ranks, a box of live output for each rank, the curve of their losses."""
 
+    _ipython_display_ = None  # as for `Explorer`
+
     def __init__(self, *scripts, args=(), nprocs=2, shown=None):
         """
         Args:
@@ -93,23 +95,27 @@ class LaunchPanel(widgets.VBox):
         self.drawing = threading.Lock()  # one thread at a time can draw a figure
         self.figure = Figure(figsize=(9, 3), layout="none")
         self.axes = self.figure.add_axes((0.08, 0.2, 0.9, 0.68))
+        presets = [widgets.Button(description=words) for words in ("Run on 1", f"Run on {MOST_RANKS}")]
+        for button, ranks in zip(presets, (1, MOST_RANKS), strict=True):
+            button.on_click(lambda _, ranks=ranks: self.run(ranks))
         self.run_button.on_click(lambda _: self.run())
         self.stop_button.on_click(lambda _: self.stop())
         self._clear(nprocs)
         if shown is not None:
             self.reports = shown.reports
             self.finish(shown.logs)
-        self._draw("Choose a script and press Run.")
-        controls = [self.script, self.args, self.nprocs, self.run_button, self.stop_button]
+        self._draw("Choose a script and press Run. Compare what the ranks print, and how fast their losses fall.")
+        controls = [self.script, self.args, self.nprocs, self.run_button, self.stop_button, *presets]
         super().__init__([widgets.HBox(controls, layout={"flex_flow": "row wrap"}), self.output, self.curve])
 
-    def run(self):
-        """Start the chosen script in the background, unless one is running.
+    def run(self, ranks=None):
+        """Start the chosen script in the background, on `ranks` or as many as chosen, unless one is running.
 
         No button is disabled meanwhile: it would lose the keyboard's focus.
         """
         if self.thread is not None and self.thread.is_alive():
             return
+        self.nprocs.value = ranks or self.nprocs.value
         self.stop_event.clear()
         self._clear(self.nprocs.value)
         chosen = self.script.value, self.nprocs.value, self.args.value
@@ -165,8 +171,7 @@ class LaunchPanel(widgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs):
         with self.drawing:
-            return with_static(super()._repr_mimebundle_(**kwargs),
-                               f"Launch panel for {', '.join(self.script.options)}", self.figure)
+            return with_static(self, f"Launch panel for {', '.join(self.script.options)}", self.figure)
 
 
 launch_panel = LaunchPanel  # called as explorers are

@@ -11,10 +11,7 @@ class Control:
     def observe(self, handler, names=None):
         pass
 
-    unobserve = on_click = observe
-
-    def _repr_mimebundle_(self, **kwargs):
-        return {}
+    unobserve = on_click = add_class = observe
 
 
 def __getattr__(name):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from helpers.figures import ACTIVITIES, HATCHES
-from helpers.widgets.explorer import Explorer, slider, wipe
+from helpers.widgets.explorer import Explorer, clock, curtain, slider, wipe
 
 #: Each of these batches takes longer to load than the others, where there are stalls.
 EVERY = 7
@@ -154,20 +154,30 @@ def pipeline_explorer(num_workers=3, prefetch_factor=2):
         "load_ms": slider("load a batch, ms", 20, 1, 100),
         "stall": slider(f"every {EVERY}th takes × as long", 8, 1, 10),
         "compute_ms": slider("compute, ms", 14, 1, 100),
+        "time": clock(),
+    }
+    presets = {
+        "no workers": ({"num_workers": 0, "time": 0}, "Press Play. Do loading and computing overlap?"),
+        "one straggler": ({"prefetch_factor": 1, "time": 0},
+                          "Press Play. What do the other workers do while one loads a slow batch?"),
+        "more in advance": ({"prefetch_factor": 8}, "Look at the row of ready batches. What do they bridge?"),
+        "slow loading": ({"load_ms": 60, "stall": 1}, "The device waits. Does it help to raise prefetch_factor?"),
     }
     figure = Figure(figsize=(9, 4), layout="none")
     ax = figure.add_axes((0.17, 0.16, 0.81, 0.76))
     note = figure.text(0.01, 0.02, "", fontsize="small")
 
-    def redraw(num_workers, prefetch_factor, load_ms, stall, compute_ms):
+    def redraw(num_workers, prefetch_factor, load_ms, stall, compute_ms, time=100):
         loads = stalling(load_ms, 24, stall)
         timeline, most = (simulate(num_workers, factor, loads, compute_ms, start_ms=10)
                           for factor in (prefetch_factor, controls["prefetch_factor"].max))
         wipe(ax)
         draw(ax, timeline, f"{num_workers or 'no'} worker{'' if num_workers == 1 else 's'}, simulated")
+        curtain(ax, time)
         enough = timeline.total <= most.total
         note.set_text("A larger prefetch_factor changes nothing here." if enough else "")
         figure.set_label(f"{figure.get_label()} {note.get_text()}".rstrip())
         return figure
 
-    return Explorer(controls, redraw, pipeline_explorer.__doc__)
+    return Explorer(controls, redraw, pipeline_explorer.__doc__,
+                    "Find the grey parts of the last row: the device waits there. For whom?", presets, "time")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from helpers.figures import ACTIVITIES, HATCHES, HELD
-from helpers.widgets.explorer import Explorer, buttons, choice, slider, wipe
+from helpers.widgets.explorer import Explorer, buttons, choice, clock, curtain, slider, wipe
 
 #: What a device holds. Outputs are activations, too: a light shade of their colour.
 KINDS = {kind: HELD[kind] for kind in ("weights", "gradients", "optimizer", "activations")}
@@ -189,12 +189,19 @@ def data_parallel_explorer():
         "output": numbers("outputs per sample", 1000, 1, 10, 1000, 50_000, 10**6, 10**7),
         "uses": numbers("uses of a weight per sample", 100, 1, 10, 100, 1000),
         "link": buttons("link", LINKS),
+        "time": clock(),
+    }
+    presets = {
+        "a small batch": ({"batch": 8}, "Compare blue and red below. What takes most of the step?"),
+        "many outputs": ({"output": 1_000_000}, "What does device 0 hold that the others do not?"),
+        "fast links": ({"link": list(LINKS)[-1], "uses": 1000, "time": 0},
+                       "Press Play. What is left of the red parts, and who still waits?"),
     }
     figure = Figure(figsize=(9.6, 5.6), layout="none")
     above, below = figure.add_axes((0.1, 0.65, 0.675, 0.25)), figure.add_axes((0.1, 0.19, 0.675, 0.25))
     figure.text(0.01, 0.015, ASSUMED, fontsize=11)
 
-    def redraw(n_devices, batch, parameters, output, uses, link):
+    def redraw(n_devices, batch, parameters, output, uses, link, time=100):
         weights, size = 4 * parameters, 4 * output
         held = memory(batch, n_devices, weights, INPUT + uses * PER_USE, size)
         events = timeline(batch, n_devices, weights, size, uses, *LINKS[link])
@@ -212,6 +219,8 @@ def data_parallel_explorer():
         above.set_title(f"{said}\n{holds}", y=1)  # a given y: nobody measures what else is there
         below.set_title(f"One step, computed: {speed}\nOver {link}; {waits}", y=1)
         figure.set_label(f"{said}. {holds}. By a model {speed}; {waits}.")
+        curtain(below, time)
         return figure
 
-    return Explorer(controls, redraw, data_parallel_explorer.__doc__)
+    return Explorer(controls, redraw, data_parallel_explorer.__doc__,
+                    "Which device is full first? Which one works while the others wait?", presets, "time")

@@ -136,6 +136,12 @@ def ring_explorer():
     """Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's chunks
     with their partial sums, what is sent in the step, and how much each rank has sent."""
     ranks, step = slider("ranks", 4, 2, 6), slider("step", 2, 0, 6)
+    presets = {
+        "2 ranks": ({"ranks": 2, "step": 0}, "Press Play. What does each step move, and in which direction?"),
+        "half-way": ({"step": 3}, "Look for the ticks: how many chunks of the whole sum does each rank hold now?"),
+        "6 ranks": ({"ranks": 6, "step": 0},
+                    "Press Play. There are more steps now. How much has each rank sent in the end?"),
+    }
     ranks.observe(lambda change: setattr(step, "max", 2 * (change["new"] - 1)), names="value")
     figure = Figure(figsize=(9, 5.4), layout="none")
     ring, amounts = figure.add_axes((0.08, 0.31, 0.91, 0.53)), figure.add_axes((0.24, 0.02, 0.75, 0.18))
@@ -149,4 +155,5 @@ def ring_explorer():
         draw_amounts(amounts, ranks, step)
         return figure
 
-    return Explorer({"ranks": ranks, "step": step}, redraw, ring_explorer.__doc__)
+    return Explorer({"ranks": ranks, "step": step}, redraw, ring_explorer.__doc__,
+                    "A red frame marks a chunk that has just arrived. Which ranks are in its sum?", presets, "step")

@@ -77,8 +77,13 @@ def _said(encoded, number, form):
 def float_explorer(number="0.1"):
     """Float explorer: type a number or choose a power of two; the picture shows which bits fp32, tf32, bf16,
     fp16 and two fp8 formats keep, what it becomes, and how wrong that is."""
-    text = widgets.Text(number, description="number", **LOOK)
-    power = slider("or 2 to the power of", 0, -30, 20)
+    text = widgets.Text(number, description="or any number", **LOOK)
+    power = slider("2 to the power of", 0, -30, 20)
+    presets = {
+        "2049": ({"number": "2049"}, "Which formats have too few fraction bits for it?"),
+        "65520": ({"number": "65520"}, "Compare fp16 with bf16. Which one has no room for it, and why?"),
+        "1e-8": ({"number": "1e-8"}, "Which formats keep it? Count their exponent bits."),
+    }
     figure = Figure(figsize=(10, 3.6), layout="none")
     ax = figure.add_axes((0.01, 0.1, 0.98, 0.79))
 
@@ -87,7 +92,8 @@ def float_explorer(number="0.1"):
         draw(ax, number)
         return figure
 
-    explorer = Explorer({"number": text, "power": power}, redraw, float_explorer.__doc__)
+    explorer = Explorer({"power": power, "number": text}, redraw, float_explorer.__doc__,
+                        "Exponent bits say how large a number may be; fraction bits, how exact it is.", presets)
     power.unobserve(explorer._redraw, names="value")  # the number's change draws it
     power.observe(lambda change: setattr(text, "value", f"2**{change['new']}"), names="value")
     return explorer

@@ -148,4 +148,12 @@ def start_method_explorer(measured=None):
                          f"receives: {crosses}. Until a later child answers: {costs}.")
         return figure
 
-    return Explorer(controls, redraw, start_method_explorer.__doc__)
+    presets = {
+        "fork after CUDA": ({"cuda_used": True}, "What does the child hold of the GPU?"),
+        "fork with threads": ({"threads_used": True}, "Who would open the locks that the child has copied?"),
+        "spawn from a cell": ({"method": "spawn"}, "The child gets a name. In which file can it look that up?"),
+        "launch": ({"method": "launch", "threads_used": True, "cuda_used": True},
+                   "What is sent, and what is imported?"),
+    }
+    return Explorer(controls, redraw, start_method_explorer.__doc__,
+                    "Find the line that decides how it ends: what does the child lack?", presets)

@@ -195,7 +195,10 @@ def trace_viewer(traces, zoom=1.0, centre=0.5):
         "centre": widgets.FloatSlider(centre, min=0, max=1, step=0.002, readout_format=".2f",
                                       description="move", **LOOK),
     }
-    return Explorer(controls, View(traces).draw, trace_viewer.__doc__)
+    presets = {"all of it": ({"zoom": 1.0}, "Where is every row grey or empty? Zoom in there."),
+               "the middle, closer": ({"zoom": 8.0, "centre": 0.5}, "Move along: what repeats, and what does not?")}
+    return Explorer(controls, View(traces).draw, trace_viewer.__doc__,
+                    "Zoom in until bars have names. Below a bar stands what happens inside it.", presets)
 
 
 class AveragesTable:

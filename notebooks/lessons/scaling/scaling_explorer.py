@@ -71,8 +71,8 @@ def scaling_explorer():
     model's errors stand below."""
     controls = {
         "model": buttons("Model", MODELS),
-        "bandwidth": choice("Bandwidth, published = 1", 1, list(BANDWIDTHS.items())),
-        "overlap": slider("Overlap, % of computing", 0, 0, 65, 5),
+        "bandwidth": choice("Bandwidth (1 × as published)", 1, list(BANDWIDTHS.items())),
+        "overlap": slider("Overlap, %", 0, 0, 65, 5),
         "batch": choice("Texts in a step", BATCH, [BATCH * 2**power for power in range(5)]),
     }
     names = [str(gpus) for gpus in GPUS]
@@ -108,4 +108,10 @@ def scaling_explorer():
                          f"communication, {batch} texts in a step. Tokens/s of each GPU: {each}. {said}.")
         return figure
 
-    return Explorer(controls, redraw, scaling_explorer.__doc__)
+    presets = {
+        "slow network": ({"bandwidth": 0.25}, "From how many GPUs on does most of a step go into communication?"),
+        "with overlap": ({"overlap": 65}, "Where does the red part vanish, and where does it only shrink?"),
+        "a larger batch": ({"batch": 16 * BATCH}, "Nothing is sent faster. Why does each GPU do more?"),
+    }
+    return Explorer(controls, redraw, scaling_explorer.__doc__,
+                    "How fast does the curve fall, and what grows at the right meanwhile?", presets)

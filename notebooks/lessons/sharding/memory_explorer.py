@@ -21,6 +21,17 @@ MODELS = {
     "GPT-3's shape, 175 billion": (12288, 96, 96, 50257, 2048),
 }
 
+#: By moment of a step: the shares of the gradients, of the gathered parameters and of the activations that are held.
+#: Activations come and go evenly here, as the gradients come.
+MOMENTS = {
+    "what each holds at most": (1, 1, 1),
+    "what each holds between two steps": (0, 0, 0),
+    "half-way through forward": (0, 1, 0.5),
+    "where backward begins": (0, 1, 1),
+    "half-way through backward": (0.5, 1, 0.5),
+    "when backward has ended": (1, 0, 0),
+}
+
 
 def held(model, ranks, batch, checkpointing):
     """Bytes by stage and kind of one of MODELS; `batch` is one rank's."""
@@ -48,30 +59,40 @@ def memory_explorer():
         "ranks": choice("Ranks", 8, [2**power for power in range(11)]),
         "batch": slider("Batch of a rank", 4, 1, 32),
         "checkpointing": checkbox("Activation checkpointing"),
+        "moment": slider("Moment of a step", 0, 0, len(MOMENTS) - 1),
     }
-    figure = Figure(figsize=(9, 2.9), layout="none")
-    ax = figure.add_axes((0.16, 0.19, 0.62, 0.68))
+    presets = {
+        "through a step": ({"moment": 1}, "Press Play. When is most held, and which colour is it?"),
+        "one rank": ({"ranks": 1}, "With one rank, what does each stage of ZeRO save?"),
+        "many ranks": ({"ranks": 256}, "Which colours shrink with more ranks, and which one does not?"),
+        "checkpointing": ({"checkpointing": True}, "Which colour shrinks? What is paid for it?"),
+    }
+    figure = Figure(figsize=(9, 3.4), layout="none")
+    ax = figure.add_axes((0.16, 0.29, 0.82, 0.61))
 
-    def redraw(**values):
+    def redraw(moment, **values):
         found, lefts = held(**values), [0.0] * len(STAGES)
+        when, shares = list(MOMENTS.items())[moment]
+        shares = dict(zip(("gradients", "gathered", "activations"), shares, strict=True))
         wipe(ax)
         ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
         for kind in KINDS:
-            widths = [found[stage][kind] / GIB for stage in STAGES]
+            widths = [shares.get(kind, 1) * found[stage][kind] / GIB for stage in STAGES]
             bars = ax.barh(STAGES, widths, left=lefts, color=COLOURS[kind], label=kind)
             lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
         sizes = [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts]
         ax.bar_label(bars, sizes, padding=4)
         traffic = sent(values["model"], values["ranks"])
         ax.set_yticks(range(len(STAGES)), [f"{stage}\nsends {traffic[stage] / GIB:,.1f} GiB" for stage in STAGES])
-        ax.set(xlim=(0, 1.4 * max(*lefts, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
+        most = max(sum(kinds.values()) / GIB for kinds in found.values())  # one scale for all moments
+        ax.set(xlim=(0, 1.25 * max(most, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
         setting = f"{values['model']} on {values['ranks']} ranks"
-        ax.set_title(f"{setting}: what each holds at most")
-        ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        ax.set_title(f"{setting}: {when}")
+        ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.26), ncols=6, columnspacing=1, handlelength=1.2)
         said = ", ".join(f"{stage} {total:,.1f} (sends {traffic[stage] / GIB:,.1f})"
                          for stage, total in zip(STAGES, lefts, strict=True))
-        figure.set_label(f"What each rank holds at most and sends in a step, in GiB, of {setting}: {said}; a "
-                         f"GPU has {GPU_GIB}.")
+        figure.set_label(f"{setting}, in GiB, {when}, and what it sends in a step: {said}; a GPU has {GPU_GIB}.")
         return figure
 
-    return Explorer(controls, redraw, memory_explorer.__doc__)
+    return Explorer(controls, redraw, memory_explorer.__doc__,
+                    "The dashed line is one GPU. Which bars end before it?", presets, "moment")
