@@ -68,7 +68,8 @@ def stored(figure):
     """The figure for a notebook: PNG with twice the pixels that it takes on the page, in 64 colours to be small."""
     width, height = figure.get_size_inches() * 100
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=200)
+    with plt.rc_context({"figure.constrained_layout.use": False}):  # `savefig` gives it to figures without a layout
+        figure.savefig(file, format="png", dpi=200)
     small = io.BytesIO()
     Image.open(file).convert("RGB").quantize(64).save(small, format="png", optimize=True)
     return small.getvalue(), {"alt": alt(figure), "width": int(width), "height": int(height)}

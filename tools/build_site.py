@@ -115,6 +115,8 @@ def for_reading(book):
             continue
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "remove-input"]
+        if moves := re.search(r"^(\w+_explorer)\((.*)\)$", cell.source, re.MULTILINE):
+            cell.outputs = in_steps(*moves.groups(), cell.outputs)
         if cell.source.startswith("bet("):
             del cell.outputs[0]  # "You have not bet yet.": nobody bets on the site
         for output in cell.outputs:
@@ -124,6 +126,15 @@ def for_reading(book):
                 html = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)  # of a listing; the site has its own
                 output.data["text/html"] = re.sub(r'href="(\w+)\.ipynb(#[^"]*)?"', r'href="\1.html"', html)
     return book
+
+
+def in_steps(name, arguments, outputs):
+    """The outputs of an explorer that moves on the site, too. One that a lesson has set itself stays, and moves below."""
+    picture = ROOT / "docs" / "moving" / f"{name}.svg"
+    if not picture.exists():
+        return outputs
+    figure = f'<figure class="steps">{picture.read_text(encoding="utf-8")}</figure>'
+    return [*(outputs if arguments else ()), nbformat.v4.new_output("display_data", {"text/html": figure})]
 
 
 def first_page(readme, books, pages):

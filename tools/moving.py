@@ -1,0 +1,83 @@
+"""Draw explorers for where no kernel runs: one SVG each, with a group for every step.
+
+    python tools/moving.py
+
+writes docs/moving/*.svg, through which docs/static/steps.js goes on the site, and docs/ring_loop.svg for the README,
+which moves by itself, but not for a reader who wants no motion.
+"""
+
+import html
+import io
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "notebooks")]
+
+from helpers.figures import alt  # noqa: E402
+from helpers.widgets.buckets import bucket_explorer  # noqa: E402
+from lessons.data_loading.pipeline_explorer import pipeline_explorer  # noqa: E402
+from lessons.distributed_data_parallel.ring_explorer import ring_explorer  # noqa: E402
+from lessons.sharding.memory_explorer import memory_explorer  # noqa: E402
+
+EXPLORERS = ring_explorer, bucket_explorer, pipeline_explorer, memory_explorer
+SVG = "http://www.w3.org/2000/svg"
+FONT = "text {font-family: 'DejaVu Sans', Verdana, sans-serif}"
+WORDY = rf' xmlns="{SVG}"| transform="rotate\(-0 [^"]*"|font-family: [^;]*; '  # what the SVG as a whole says, or nothing
+LOOK = {"svg.fonttype": "none", "svg.hashsalt": "course", "figure.constrained_layout.use": False}
+ElementTree.register_namespace("", SVG)
+ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+
+
+def parts(figure):
+    """What a figure consists of, as pieces of SVG in the order in which they are drawn; and its width and height."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    root = ElementTree.fromstring(file.getvalue())
+    found = []
+    for one in [*root.find(f"{{{SVG}}}g"), *root.findall(f"{{{SVG}}}defs")]:
+        found += list(one) if one.get("id", "").startswith("axes") else [one]
+    for group in (group for one in found for group in one.iter(f"{{{SVG}}}g")):
+        group.attrib.pop("id", None)  # they count, and so differ between steps
+    said = (" ".join(ElementTree.tostring(one, encoding="unicode").split()) for one in found)
+    return [re.sub(r"(\.\d\d)\d+", r"\1", re.sub(WORDY, "", one)) for one in said], root.get("viewBox")
+
+
+def moving(explorer, loop=False):
+    """The explorer as an SVG in steps; what they share is drawn once. The step it opens with is seen, or all in turn."""
+    slider, steps = explorer.playing, []
+    opening = (slider.value - slider.min) // slider.step
+    for slider.value in range(slider.min, slider.max + 1, slider.step):
+        drawn, box = parts(explorer.figure())
+        steps.append((drawn, alt(explorer.figure())))
+    shared = [one for one in steps[0][0] if all(one in drawn for drawn, _ in steps)]
+    look, groups = FONT, []
+    for number, (drawn, words) in enumerate(steps):
+        hidden = ' style="display: none"' if not loop and number != opening else ""
+        own = "".join(one for one in drawn if one not in shared)
+        groups.append(f'<g class="step"{hidden}><desc>{html.escape(words)}</desc>{own}</g>')
+    if loop:
+        part = 100 / len(steps)
+        look += (f"@keyframes turn {{0%, {part:.2f}% {{visibility: visible}} {part + 0.01:.2f}%, 100% {{visibility: hidden}}}}"
+                 f".step {{visibility: hidden; animation: turn {1.6 * len(steps):.1f}s step-end infinite}}")
+        look += "".join(f".step:nth-of-type({at} of .step) {{animation-delay: {1.6 * at - 1.6:.1f}s}}"
+                        for at in range(1, 1 + len(steps)))
+        look += (f"@media (prefers-reduced-motion: reduce) {{.step {{animation: none}}"
+                 f".step:nth-of-type({opening + 1} of .step) {{visibility: visible}}}}")
+    return (f'<svg xmlns="{SVG}" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img" '
+            f'aria-label="{html.escape(explorer.description)}"><style>{look}</style>{"".join(shared)}{"".join(groups)}</svg>\n')
+
+
+def main():
+    with plt.style.context(["helpers.course", LOOK]):
+        for make in EXPLORERS:
+            (ROOT / "docs" / "moving" / f"{make.__name__}.svg").write_text(moving(make()), encoding="utf-8")
+        (ROOT / "docs" / "ring_loop.svg").write_text(moving(ring_explorer(), loop=True), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
