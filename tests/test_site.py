@@ -1,5 +1,6 @@
 """The reading edition: built by its one command with no warning, whole, usable on a telephone and without a network."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,12 @@ def test_a_lesson_has_its_pictures_and_questions_and_links(site, path):
     tree = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_bytes(), "html.parser").find("article")
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
     alts = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.get("data", {})]
-    assert [picture["alt"] for picture in tree.select(".cell_output img")] == alts and alts
+    moving = [cell for cell in cells for name in re.findall(r"^(\w+_explorer)\(", cell.source, re.MULTILINE)
+              if (ROOT / "docs" / "moving" / f"{name}.svg").exists()]
+    assert len(tree.select("figure.steps svg")) == len(moving)
+    replaced = [cell.outputs[0].metadata["image/png"]["alt"] for cell in moving if "_explorer()" in cell.source]
+    assert [picture["alt"] for picture in tree.select(".cell_output img")] == [
+        alt for alt in alts if alt not in replaced] and alts
     code = "\n".join(tag.get_text() for tag in tree.select(".cell_input"))
     hidden = [cell for cell in cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
     assert "launch" in code and not any(cell.source in code for cell in hidden)
@@ -129,3 +135,14 @@ def test_light_and_dark(site, page):
         shades.append([page.locator(what).first.evaluate("tag => getComputedStyle(tag).backgroundColor")
                        for what in ("body", ".cell_input .highlight", ".cell_output .highlight")])
     assert all(light != dark for light, dark in zip(*shades, strict=True)), shades
+
+
+@pytest.mark.long
+def test_a_moving_picture_moves_by_key_and_when_asked(site, page):
+    """For a reader who wants no motion, as `chromium` asks: Play makes one step."""
+    page.goto((site / "notebooks" / "05_distributed_data_parallel.html").as_uri())
+    figure = page.locator("figure.steps").first
+    seen = figure.locator(".step:visible desc")
+    for button, step in ("Next", 3), ("Back", 2), ("Play", 3):
+        figure.get_by_role("button", name=button).press("Enter")
+        assert f"step {step} of 6" in seen.text_content() == figure.get_by_role("status").inner_text()

@@ -129,7 +129,7 @@ def for_reading(book):
 
 
 def in_steps(name, arguments, outputs):
-    """The outputs of an explorer that moves on the site, too. One that a lesson has set itself stays, and moves below."""
+    """The outputs of an explorer, which moves on the site, too; below its own picture if it has arguments."""
     picture = ROOT / "docs" / "moving" / f"{name}.svg"
     if not picture.exists():
         return outputs

@@ -26,8 +26,15 @@ from lessons.sharding.memory_explorer import memory_explorer  # noqa: E402
 
 EXPLORERS = ring_explorer, bucket_explorer, pipeline_explorer, memory_explorer
 SVG = "http://www.w3.org/2000/svg"
-FONT = "text {font-family: 'DejaVu Sans', Verdana, sans-serif}"
-WORDY = rf' xmlns="{SVG}"| transform="rotate\(-0 [^"]*"|font-family: [^;]*; '  # what the SVG as a whole says, or nothing
+FONT = "text {font-family: 'DejaVu Sans', Verdana, sans-serif; white-space: pre}"
+WORDY = rf' xmlns="{SVG}"| transform="rotate\(-0 [^"]*"|font-family: [^;]*; '  # that, or nothing
+#: Of the loop: how long a step is seen; and how they take turns, but for a reader who wants no motion.
+SECONDS = 1.6
+LOOP = """
+@keyframes turn {{0%, {share:.2f}% {{visibility: visible}} {share:.2f}1%, 100% {{visibility: hidden}}}}
+.step {{visibility: hidden; animation: turn {seconds:.1f}s step-end infinite}}
+@media (prefers-reduced-motion: reduce) {{.step {{animation: none}} .opens {{visibility: visible}}}}
+"""
 LOOK = {"svg.fonttype": "none", "svg.hashsalt": "course", "figure.constrained_layout.use": False}
 ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
@@ -48,28 +55,21 @@ def parts(figure):
 
 
 def moving(explorer, loop=False):
-    """The explorer as an SVG in steps; what they share is drawn once. The step it opens with is seen, or all in turn."""
+    """The explorer as an SVG in steps. The step it opens with is seen, or all in turn; what all share is drawn once."""
     slider, steps = explorer.playing, []
     opening = (slider.value - slider.min) // slider.step
-    for slider.value in range(slider.min, slider.max + 1, slider.step):
+    for value in range(slider.min, slider.max + 1, slider.step):
+        slider.value = value
         drawn, box = parts(explorer.figure())
         steps.append((drawn, alt(explorer.figure())))
-    shared = [one for one in steps[0][0] if all(one in drawn for drawn, _ in steps)]
-    look, groups = FONT, []
+    shared, groups = [one for one in steps[0][0] if all(one in drawn for drawn, _ in steps)], []
     for number, (drawn, words) in enumerate(steps):
-        hidden = ' style="display: none"' if not loop and number != opening else ""
-        own = "".join(one for one in drawn if one not in shared)
-        groups.append(f'<g class="step"{hidden}><desc>{html.escape(words)}</desc>{own}</g>')
-    if loop:
-        part = 100 / len(steps)
-        look += (f"@keyframes turn {{0%, {part:.2f}% {{visibility: visible}} {part + 0.01:.2f}%, 100% {{visibility: hidden}}}}"
-                 f".step {{visibility: hidden; animation: turn {1.6 * len(steps):.1f}s step-end infinite}}")
-        look += "".join(f".step:nth-of-type({at} of .step) {{animation-delay: {1.6 * at - 1.6:.1f}s}}"
-                        for at in range(1, 1 + len(steps)))
-        look += (f"@media (prefers-reduced-motion: reduce) {{.step {{animation: none}}"
-                 f".step:nth-of-type({opening + 1} of .step) {{visibility: visible}}}}")
+        opens, own = number == opening, "".join(one for one in drawn if one not in shared)
+        style = f"animation-delay: {SECONDS * number:.1f}s" if loop else "" if opens else "display: none"
+        groups.append(f'<g class="step{" opens" * opens}" style="{style}"><desc>{html.escape(words)}</desc>{own}</g>')
+    look = FONT + LOOP.format(share=100 / len(steps), seconds=SECONDS * len(steps)) * loop
     return (f'<svg xmlns="{SVG}" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img" '
-            f'aria-label="{html.escape(explorer.description)}"><style>{look}</style>{"".join(shared)}{"".join(groups)}</svg>\n')
+            f'aria-label="{html.escape(explorer.description)}"><style>{look}</style>{"".join(shared + groups)}</svg>\n')
 
 
 def main():
