@@ -11,6 +11,7 @@ drawing function has said with `figure.set_label("…")`, or else what the axes 
 import base64
 import html
 import io
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy
@@ -27,22 +28,8 @@ HATCHES = {"compute": "", "communication": "///", "waiting": "..."}
 HELD = {"weights": "#6294e2", "gradients": "#f85312", "optimizer": "#6f9f6b", "activations": "#874d8a",
         "gathered": "#94919f"}
 
-#: What `use_course_style(projector=True)` asks of JupyterLab, for that notebook alone: text of 22 pixels; no prompts;
-#: larger controls, side by side; pictures as large as the screen allows, from 900 pixels up.
-PROJECTOR = """<div class="projector"></div><style>
-.jp-Notebook:has(.projector) {
-    --jp-content-font-size1: 22px;
-    .jp-InputPrompt, .jp-OutputPrompt, .jp-Placeholder {display: none}
-    .widget-vbox {flex-flow: row wrap}
-    .widget-vbox > .widget-html {width: 100%}
-    .widget-vbox > :not(:has(img)) {zoom: 1.4}
-    .widget-vbox > .widget-inline-hbox:not(.widget-html) {width: 48% !important}
-    .widget-toggle-buttons {display: flex; align-items: center; gap: 8px}
-    .widget-label {min-width: max-content}
-    .widget-readout {overflow: visible}
-    .widget-html img {width: min(100%, max(900px, (100vh - 245px) * var(--shape)))}
-}
-</style>"""
+#: What `use_course_style(projector=True)` gives a notebook in JupyterLab: large type, and a page to present from.
+PROJECTOR = Path(__file__).with_name("projector.html")
 
 
 def use_course_style(projector=False):
@@ -61,7 +48,8 @@ def use_course_style(projector=False):
         formatters["image/png"].for_type(Figure, stored)
         formatters["text/plain"].for_type(Figure, lambda figure, printer, _cycle: printer.text(title(figure)))
         if projector:
-            shell.display_pub.publish({"text/html": PROJECTOR, "text/plain": "Large type for a projector"})
+            page = PROJECTOR.read_text(encoding="utf-8")
+            shell.display_pub.publish({"text/html": page, "text/plain": "Large type for a projector"})
 
 
 def stored(figure):
@@ -87,9 +75,8 @@ def png(figure):
 
 def as_html(figure):
     """The figure as an `<img>` with its text alternative, for widgets."""
-    data, (width, height) = base64.b64encode(png(figure)).decode(), figure.get_size_inches()
-    return (f'<img style="max-width: 100%; --shape: {width / height:.3f}" alt="{html.escape(alt(figure))}" '
-            f'src="data:image/png;base64,{data}">')
+    data = base64.b64encode(png(figure)).decode()
+    return f'<img style="max-width: 100%" alt="{html.escape(alt(figure))}" src="data:image/png;base64,{data}">'
 
 
 def title(figure):

@@ -123,7 +123,8 @@ def for_reading(book):
             if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
                 cell.metadata["mystnb"] = {"image": {"alt": alt}}
             if html := output.get("data", {}).get("text/html"):
-                html = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)  # of a listing; the site has its own
+                # Of a listing, of a page to present from; the site has its own.
+                html = re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)
                 output.data["text/html"] = re.sub(r'href="(\w+)\.ipynb(#[^"]*)?"', r'href="\1.html"', html)
     return book
 

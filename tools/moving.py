@@ -50,7 +50,7 @@ def parts(figure):
         found += list(one) if one.get("id", "").startswith("axes") else [one]
     for group in (group for one in found for group in one.iter(f"{{{SVG}}}g")):
         group.attrib.pop("id", None)  # they count, and so differ between steps
-    said = (" ".join(ElementTree.tostring(one, encoding="unicode").split()) for one in found)
+    said = (re.sub(r"\s*\n\s*", " ", ElementTree.tostring(one, encoding="unicode")) for one in found)
     return [re.sub(r"(\.\d\d)\d+", r"\1", re.sub(WORDY, "", one)) for one in said], root.get("viewBox")
 
 

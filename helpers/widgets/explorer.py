@@ -14,7 +14,7 @@ except ImportError:
                   "moved.", stacklevel=2)
 
 #: How a control looks: in the column beside the picture, its name at its left.
-LOOK = {"style": {"description_width": "98px"}, "layout": {"width": "auto"}}
+LOOK = {"style": {"description_width": "110px"}, "layout": {"width": "auto"}}
 #: The picture is as large as the screen allows, with room for a question above it. Where the notebook is too narrow for
 #: both, the column stands above the picture.
 SHEET = """<style>
@@ -27,6 +27,7 @@ SHEET = """<style>
 .explorer .keys {flex-flow: row wrap; overflow: visible}
 .explorer .keys :is(.jupyter-button, .widget-label) {width: auto; flex-grow: 0; padding: 0 8px}
 .explorer .keys .widget-play {width: 76px}
+.explorer .widget-inline-hbox:has(> .widget-label) {height: auto; min-height: 28px}
 .explorer .widget-label {white-space: normal; line-height: 1.15; text-align: left; align-self: center; height: auto}
 .explorer .widget-readout {min-width: 50px; flex-shrink: 0; overflow: visible}
 .explorer .widget-toggle-buttons {flex-flow: column; height: auto}

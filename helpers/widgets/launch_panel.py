@@ -107,6 +107,7 @@ class LaunchPanel(widgets.VBox):
         self._draw("Choose a script and press Run. Compare what the ranks print, and how fast their losses fall.")
         controls = [self.script, self.args, self.nprocs, self.run_button, self.stop_button, *presets]
         super().__init__([widgets.HBox(controls, layout={"flex_flow": "row wrap"}), self.output, self.curve])
+        self.add_class("panel")
 
     def run(self, ranks=None):
         """Start the chosen script in the background, on `ranks` or as many as chosen, unless one is running.

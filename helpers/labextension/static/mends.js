@@ -1,10 +1,11 @@
 // What some learners need and JupyterLab 4.6 leaves out. It shows a picture without the text alternative that is stored
-// with it (jupyter/enhancement-proposals#120); the sliders of ipywidgets 8.1 do not say what they are for; an arrow key in
-// one of their menus goes to the next cell; a notebook that was saved and is opened again shows an error in the place of
+// with it (jupyter/enhancement-proposals#120); the sliders and players of ipywidgets 8.1 do not say what they are for; an
+// arrow key in one of their menus goes to the next cell; a notebook that was saved and is opened again shows an error in the place of
 // each widget, whose kernel is gone, and not the picture or text that is stored beside it; and comments in code are too
 // dark on the dark theme. This is all of the extension: it is loaded as it stands, and nothing builds it.
 {
   const NAMELESS = ".widget-slider [role=slider]:not([aria-label])";
+  const PLAYER = {"fa-play": "Play or pause", "fa-stop": "Stop, and go back to the beginning", "fa-retweet": "Repeat"};
   const KEYS_LOST = ".widget-dropdown select:not([data-lm-suppress-shortcuts])";
   const WIDGET = "application/vnd.jupyter.widget-view+json";
   const LOST = "Error displaying widget: model not found";
@@ -31,6 +32,9 @@
     for (const slider of document.querySelectorAll(NAMELESS)) {
       const words = slider.closest(".widget-slider").querySelector(".widget-label")?.textContent;
       if (words) slider.setAttribute("aria-label", words);
+    }
+    for (const icon of document.querySelectorAll(".widget-play button:not([aria-label]) > i")) {
+      icon.parentNode.setAttribute("aria-label", PLAYER[icon.className.split(" ")[1]] ?? "Pause");
     }
     for (const menu of document.querySelectorAll(KEYS_LOST)) {
       menu.setAttribute("data-lm-suppress-shortcuts", "true");
