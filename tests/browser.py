@@ -188,7 +188,8 @@ EXPLORERS = {
                      "data_parallel_explorer()"),
     "collectives": ("from lessons.distributed_data_parallel.collectives_explorer import collectives_explorer\n"
                     "ones = [[1.0], [2.0]]\n"
-                    "collectives_explorer({'barrier': (ones, ones), 'all_reduce': (ones, [[3.0], [3.0]])}, 'barrier')"),
+                    "collectives_explorer({'broadcast': (ones, [[1.0]] * 2), 'all_gather': (ones, [[1.0, 2.0]] * 2)}, "
+                    "'broadcast')"),
     "ring": "from lessons.distributed_data_parallel.ring_explorer import ring_explorer\nring_explorer()",
     "buckets": "from helpers.widgets.buckets import bucket_explorer\nbucket_explorer()",
     "float": "from lessons.mixed_precision.float_explorer import float_explorer\nfloat_explorer('0.1')",

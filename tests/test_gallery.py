@@ -12,13 +12,11 @@ from PIL import Image
 from tests.browser import (
     CHROMIUM,
     SHOWS,
-    choose_theme,
     chromium,
     jupyterlab,
     key_presses,
     made_here,
     open_and_start,
-    scroll_to,
 )
 from tests.conftest import ROOT, eventually
 from tests.test_notebooks import (  # noqa: F401 - what holds of a lesson's file holds of this one
@@ -67,38 +65,44 @@ def test_type_is_large_and_stored_pictures_are_sharp(book):
 
 @pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")
-def test_it_is_legible_from_the_back_row_and_answers_the_keyboard(book, tmp_path):
-    """At 1280 × 720, light and dark: sizes in pixels, nothing clipped; a key changes each picture that has a slider."""
+def test_it_is_presented_by_keys_a_question_and_then_its_explorer_in_large_type(book, tmp_path):
+    """At 1280 × 720: each explorer fits the screen together with its question, and answers a key."""
     numbers = [number for number, cell in enumerate(book.cells) if SHOWS.search(cell.source)]
     with jupyterlab(tmp_path) as lab, chromium() as page:
         page.set_viewport_size({"width": 1280, "height": 720})
         open_and_start(page, lab, "gallery.ipynb")
-        last = scroll_to(page, f".jp-CodeCell[data-windowed-list-index='{numbers[-1]}']")
-        last.locator(".widget-html img").first.wait_for(timeout=300_000)  # all have run
-        for theme in "Light", "Dark":
-            choose_theme(page, theme)
-            for number in numbers:
-                cell = scroll_to(page, f".jp-CodeCell[data-windowed-list-index='{number}']")
-                looks_large(cell, theme)
-                answers_a_key(cell)
+        page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
+        cell = page.locator(f".jp-CodeCell[data-windowed-list-index='{numbers[-1]}']")
+        cell.locator(".picture img").wait_for(timeout=300_000)  # all have run
+        page.locator(".jp-Notebook").focus()
+        page.keyboard.press("PageDown")
+        page.keyboard.press("f")
+        for number in numbers:
+            page.keyboard.press("PageDown")
+            assert seen(page) == [number - 1]
+            page.keyboard.press("PageDown")
+            assert seen(page) == [number - 1, number]
+            looks_large(page, page.locator(f".jp-CodeCell[data-windowed-list-index='{number}']"))
+        page.keyboard.press("PageUp")
+        assert seen(page) == [numbers[-1] - 1]
+        page.keyboard.press("Escape")
+        page.locator(".on-stage").wait_for(state="detached")
         assert not page.errors
 
 
-def looks_large(cell, theme):
-    picture = cell.locator(".widget-html img").first
-    picture.wait_for(timeout=60_000)
-    assert 890 <= picture.bounding_box()["width"] <= 1200 and not cell.locator(".jp-Placeholder:visible").count()
-    for label in cell.locator(".widget-label:visible, .widget-toggle-button:visible").all():
-        size, clipped = label.evaluate(
-            "e => [parseFloat(getComputedStyle(e).fontSize) * e.currentCSSZoom, e.scrollWidth > e.clientWidth + 1]")
-        assert size >= 18 and not clipped, label.inner_text()
-    assert eventually(lambda: ("invert" in picture.evaluate("image => getComputedStyle(image).filter")) ==
-                      (theme == "Dark"), 30)
+def seen(page):
+    return [int(cell.get_attribute("data-windowed-list-index")) for cell in page.locator(".jp-Cell:visible").all()]
 
 
-def answers_a_key(cell):
-    picture, sliders = cell.locator(".widget-html img").first, cell.locator("[role=slider]")
-    before = picture.get_attribute("src")
-    if sliders.count():
+def looks_large(page, cell):
+    picture = cell.locator(".picture img, .panel img").first
+    box = picture.bounding_box()
+    page.wait_for_function("document.querySelector('.jp-WindowedPanel-outer').scrollTop == 0")
+    assert box["y"] + box["height"] <= 720 and (box["width"] >= 790 or cell.locator(".panel").count())
+    assert all(button.bounding_box()["y"] <= 700 for button in cell.get_by_role("slider").all())
+    for label in cell.locator(".explorer :is(.widget-label, .widget-toggle-button):visible").all():
+        assert label.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") >= 18, label.inner_text()
+    if cell.locator("[role=slider]").count():
+        before = picture.get_attribute("src")
         key_presses(cell)[0]()
         assert eventually(lambda: picture.get_attribute("src") != before, 30), picture.get_attribute("alt")

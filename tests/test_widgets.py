@@ -1,15 +1,69 @@
-"""The launch panel without a browser (test_browser.py uses it with one)."""
+"""The explorers' base and the launch panel without a browser (test_browser.py uses both with one)."""
 
+import html
+import re
+
+import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
 
 from helpers import launch
 from helpers.figures import alt
+from helpers.widgets import explorer as base
 from helpers.widgets import launch_panel as module
 from helpers.widgets.launch_panel import draw_curves, draw_ranks, launch_panel
-from tests.conftest import eventually
+from lessons.distributed_data_parallel.ring_explorer import ring_explorer
+from tests.browser import EXPLORERS
+from tests.conftest import ROOT, eventually
+from tools import moving
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.mark.parametrize("name", [name for name in EXPLORERS if name != "trace"])
+def test_every_explorer_has_presets_that_show_something_else_and_say_what_to_look_for(name):
+    *before, made = EXPLORERS[name].splitlines()
+    exec("\n".join(before), names := {})
+    explorer = eval(made, names)
+    first, said = explorer.picture.value, {explorer.words.value}
+    assert 2 <= len(explorer.presets) <= 4
+    for button in explorer.presets.values():
+        button.click()
+        said.add(explorer.words.value)
+    assert len(said) == 1 + len(explorer.presets) and first != explorer.picture.value
+    explorer.put()
+    assert explorer.picture.value == first
+
+
+def test_play_moves_the_slider_that_it_is_linked_to_and_step_begins_anew_after_the_last():
+    explorer, drawn = ring_explorer(), []
+    explorer.picture.observe(drawn.append, "value")
+    explorer.presets["2 ranks"].click()
+    assert len(drawn) == 1, "several controls, one picture"
+    said = explorer.words.value
+    steps = [explorer.step() or explorer.controls["step"].value for _ in range(3)]
+    assert steps == [1, 2, 0] and explorer.words.value == said, "it is still about the preset"
+    explorer.controls["ranks"].value = 5
+    assert explorer.words.value != said
+
+
+def test_a_curtain_hides_what_is_still_to_come():
+    ax = Figure().subplots()
+    ax.set_xlim(0, 50)
+    base.curtain(ax, 100)
+    assert not ax.patches
+    base.curtain(ax, 40)
+    assert ax.patches[0].get_x() == 20 and ax.patches[0].get_width() == 30 and "first 40 %" in alt(ax.figure)
+
+
+@pytest.mark.parametrize("make", moving.EXPLORERS)
+def test_moving_pictures_are_small_and_those_that_the_command_draws(make):
+    path, explorer = ROOT / "docs" / "moving" / f"{make.__name__}.svg", make()
+    text, slider = path.read_text(encoding="utf-8"), explorer.playing
+    steps = re.findall("<desc>(.+?)</desc>", text)
+    assert len(text) < 200_000 and len(steps) == len(set(steps)) == 1 + (slider.max - slider.min) // slider.step
+    with plt.style.context(["helpers.course", moving.LOOK]):
+        assert html.unescape(steps[(slider.value - slider.min) // slider.step]) == alt(explorer.figure())
 
 
 def drawn(reports):

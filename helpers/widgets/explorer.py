@@ -108,7 +108,8 @@ class Explorer(widgets.Box):
             control.observe(self._redraw, names="value")
         tried = widgets.HBox([widgets.Label("Try:"), *self.presets.values()])
         moved = widgets.HBox([*(self._player() if play else ()), self._button("Reset", self.put)])
-        side = widgets.VBox([widgets.HTML(SHEET, layout={"display": "none"}), tried, self.words, moved, *controls.values()])
+        sheet = widgets.HTML(SHEET, layout={"display": "none"})
+        side = widgets.VBox([sheet, tried, self.words, moved, *controls.values()])
         super().__init__([side, self.picture])
         for part, name in ((tried, "keys"), (moved, "keys"), (side, "side"), (self.picture, "picture"),
                            (self, "explorer")):
