@@ -122,11 +122,11 @@ class Explorer(widgets.Box):
 
     def _player(self):
         """Buttons that move the slider. The browser counts, so that a slow kernel leaves pictures out."""
-        bounds = {name: getattr(self.playing, name) for name in ("value", "min", "max", "step")}
-        play = widgets.Play(**bounds, interval=500)
+        now = self.playing
+        play = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step, interval=500)
         play.show_repeat = False
-        widgets.link((self.playing, "max"), (play, "max"))
-        widgets.jslink((play, "value"), (self.playing, "value"))
+        widgets.link((now, "max"), (play, "max"))
+        widgets.jslink((play, "value"), (now, "value"))
         return play, self._button("Step", self.step)
 
     def step(self):
