@@ -191,7 +191,7 @@ EXPLORERS = {
                     "collectives_explorer({'broadcast': (ones, [[1.0]] * 2), 'all_gather': (ones, [[1.0, 2.0]] * 2)}, "
                     "'broadcast')"),
     "ring": "from lessons.distributed_data_parallel.ring_explorer import ring_explorer\nring_explorer()",
-    "buckets": "from helpers.widgets.buckets import bucket_explorer\nbucket_explorer()",
+    "buckets": "from lessons.distributed_data_parallel.bucket_explorer import bucket_explorer\nbucket_explorer()",
     "float": "from lessons.mixed_precision.float_explorer import float_explorer\nfloat_explorer('0.1')",
     "loss scale": ("import torch\nfrom lessons.mixed_precision.loss_scale_explorer import loss_scale_explorer\n"
                    "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),

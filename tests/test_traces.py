@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from helpers import launch
 from helpers.instruments import traces
 from helpers.instruments.traces import TraceError, read, together, waited_for
-from helpers.widgets.buckets import draw_overlap
+from helpers.widgets.overlap import draw_overlap
 
 
 def written(path, events, rank=None, **more):

@@ -13,8 +13,9 @@ from helpers import launch
 from helpers.figures import ACTIVITIES, alt
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.traces import Event, Trace
-from helpers.widgets.buckets import bucket_explorer, draw_overlap, fill_buckets, simulate
+from helpers.widgets.overlap import draw_overlap
 from lessons.distributed_data_parallel import ring_explorer as ring
+from lessons.distributed_data_parallel.bucket_explorer import bucket_explorer, fill_buckets, simulate
 from lessons.distributed_data_parallel.ring_explorer import (
     ALL_GATHER,
     BEFORE,

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "notebooks")]
 
 from helpers.figures import alt  # noqa: E402
-from helpers.widgets.buckets import bucket_explorer  # noqa: E402
 from lessons.data_loading.pipeline_explorer import pipeline_explorer  # noqa: E402
+from lessons.distributed_data_parallel.bucket_explorer import bucket_explorer  # noqa: E402
 from lessons.distributed_data_parallel.ring_explorer import ring_explorer  # noqa: E402
 from lessons.model_parallel.schedule_explorer import schedule_explorer  # noqa: E402
 from lessons.sharding.memory_explorer import memory_explorer  # noqa: E402
