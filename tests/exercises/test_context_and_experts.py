@@ -1,0 +1,65 @@
+"""Context and experts: right answers in other styles, and values that are right and cost too much."""
+
+import torch
+import torch.distributed as dist
+
+from lessons.context_and_experts import exercises as ex
+from tests.answers import edits, right, wrong
+
+
+@right(ex.fair_cut)
+def test_finer_pieces(tokens, rank, n):
+    """Tokens in groups of 2n, each dealt out there and back."""
+    groups = range(0, len(tokens), 2 * n)
+    positions = [place for group in groups for place in (group + rank, group + 2 * n - 1 - rank)]
+    return tokens[positions], positions
+
+
+@right(ex.merge_blocks)
+def test_by_the_larger_of_both(out1, logsum1, out2, logsum2):
+    top = torch.maximum(logsum1, logsum2)
+    one, two = (logsum1 - top).exp(), (logsum2 - top).exp()
+    return (one[:, None] * out1 + two[:, None] * out2) / (one + two)[:, None], top + (one + two).log()
+
+
+@right(ex.skipping_ring)
+def test_asks_the_mask(k, v, where, pass_on, compute):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for owner in [(rank - step) % n for step in range(n)]:
+        if owner != rank:
+            k, v = pass_on(k, v)
+        if (where[rank][:, None] >= where[owner]).any():
+            compute(k, v, owner)
+
+
+@right(ex.to_their_experts)
+def test_by_boxes_of_tokens(x, expert, weight, net, exchange):
+    n = dist.get_world_size()
+    places = [torch.where(expert == e) for e in range(n)]
+    send = torch.tensor([len(token) for token, _ in places])
+    counts = [torch.empty_like(send) for _ in range(n)]
+    dist.all_gather(counts, send)
+    receive = [int(one[dist.get_rank()]) for one in counts]
+    token, slot = (torch.cat(parts) for parts in zip(*places, strict=True))
+    back = exchange(net(exchange(x[token], send.tolist(), receive)), receive, send.tolist())
+    out = x.new_zeros(x.shape)
+    return out.index_put((token,), back * weight[token, slot][:, None], accumulate=True)
+
+
+@wrong(ex.to_their_experts, "rows of this rank's expert")
+def test_every_token_to_every_expert(x, expert, weight, net, exchange):
+    n, tokens = dist.get_world_size(), len(x)
+    back = exchange(net(exchange(x.repeat(n, 1), [tokens] * n, [tokens] * n)), [tokens] * n, [tokens] * n)
+    share = torch.zeros(tokens, n, dtype=x.dtype).scatter(1, expert, weight)
+    return (back.view(n, tokens, -1) * share.T[..., None]).sum(0)
+
+
+@right(ex.rows_of_two)
+def test_cut_and_put_together(rows, receive, nets):
+    parts = rows.split(receive.flatten().tolist())
+    done = [net(torch.cat(parts[e::len(nets)])).split(receive[:, e].tolist()) for e, net in enumerate(nets)]
+    return torch.cat([done[e][sender] for sender in range(len(receive)) for e in range(len(nets))])
+
+
+test_a_net_for_each_part = edits(ex.rows_of_two, (
+    "for e, net in enumerate(nets):", "for e, net in list(enumerate(nets)) * 2:", "a net was called 2 times"))
