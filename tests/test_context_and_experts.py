@@ -81,7 +81,7 @@ def test_the_ring_computes_every_pair_once_and_zigzag_is_fair(ranks):
 
 def test_explorers_answer_their_controls():
     pairs, tokens = explorer.pairs_explorer(), explorer.tokens_explorer()
-    pairs.controls["step"].value = 8
+    pairs.controls["step"].value = 4
     assert "after 4 of 4 steps" in pairs.figure().get_label() and "[136, 392, 648, 904]" in pairs.figure().get_label()
     pairs.controls["cut"].value = "zigzag"
     assert "wait for 0%" in pairs.figure().get_label()

@@ -48,12 +48,18 @@ def pairs_explorer():
     """Pairs explorer: set the cut, the ranks and the step of the ring; the picture shows which rank computes
     which pairs of tokens, and how long the ranks wait for the slowest."""
     controls = {"cut": buttons("Cut", CUTS), "ranks": slider("Ranks", 4, 2, 8),
-                "step": slider("Steps done", 2, 1, 8)}
+                "step": slider("Steps done", 2, 1, 4)}
+    controls["ranks"].observe(lambda change: setattr(controls["step"], "max", change["new"]), names="value")
+    presets = {
+        "the whole ring": ({"step": 1}, "Press Play. In which steps does rank 0 compute anything?"),
+        "zigzag": ({"cut": "zigzag", "step": 1}, "Press Play. Who waits now?"),
+        "8 ranks": ({"ranks": 8, "step": 8}, "A contiguous cut: do more ranks wait more?"),
+    }
     figure = Figure(figsize=(9, 4), layout="none")
     square, bars = figure.add_axes((0.07, 0.13, 0.38, 0.76)), figure.add_axes((0.55, 0.13, 0.44, 0.76))
 
     def redraw(cut, ranks, step):
-        step = min(step, ranks)
+        step = min(step, ranks)  # while the number of ranks changes
         wipe(bars)
         square.clear()
         square.imshow(picture_of(cut, ranks, step), interpolation="nearest")
@@ -71,7 +77,8 @@ def pairs_explorer():
                          f"rank {done}; the ranks wait for {idle:.0%} of the time.")
         return figure
 
-    return Explorer(controls, redraw, pairs_explorer.__doc__)
+    return Explorer(controls, redraw, pairs_explorer.__doc__,
+                    "Strong colours are this step, grey is to come. Who waits for whom?", presets, "step")
 
 
 def tokens_at(ranks, liking, room):
@@ -89,6 +96,11 @@ def tokens_explorer():
     controls = {"ranks": slider("Ranks, one expert each", 4, 2, 8),
                 "liking": choice("The router likes expert 0", 1.0, [0.0, 0.5, 1.0, 2.0, 4.0]),
                 "room": choice("Capacity, times the mean", 2.0, [1.0, 1.25, 2.0, 4.0, 8.0])}
+    presets = {
+        "a fair router": ({"liking": 0.0, "room": 1.0}, "All experts are liked equally. Is anything dropped?"),
+        "a favourite": ({"liking": 4.0}, "Who has to wait for whom now, and what is lost?"),
+        "room for all": ({"liking": 4.0, "room": 4.0}, "Nothing is dropped. What must every expert keep room for?"),
+    }
     figure = Figure(figsize=(9, 3.4), layout="none")
     ax = figure.add_axes((0.07, 0.15, 0.92, 0.73))
 
@@ -108,4 +120,5 @@ def tokens_explorer():
                          f"the mean, {share:.0%} are dropped.")
         return figure
 
-    return Explorer(controls, redraw, tokens_explorer.__doc__)
+    return Explorer(controls, redraw, tokens_explorer.__doc__,
+                    "Which expert gets the most tokens, and which of them are crossed out?", presets)
