@@ -1,11 +1,16 @@
 """Model parallelism: the clock of a schedule against the formula, the dry run against what is known, the explorer."""
 
 import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from helpers import launch
 from helpers.figures import title
 from lessons.model_parallel.schedule_explorer import schedule_explorer
-from lessons.model_parallel.schedules import gpipe, one_f_one_b, simulate
+from lessons.model_parallel.schedules import gpipe, interleaved, messages, one_f_one_b, simulate
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -18,6 +23,20 @@ def test_bubble_is_the_formulas(schedule, p, m):
     assert timeline.bubble == pytest.approx((p - 1) / (m + p - 1))
     held = [m] * p if schedule is gpipe else [min(m, p - rank) for rank in range(p)]
     assert timeline.held == held
+
+
+@pytest.mark.parametrize("p, m, v", [(4, 4, 2), (4, 8, 4), (2, 6, 3)])
+def test_interleaved_is_the_formulas_and_torchs(p, m, v):
+    orders = [interleaved(rank, p, m, v) for rank in range(p)]
+    assert simulate(orders).bubble == pytest.approx((p - 1) / (v * m + p - 1))
+    assert messages(orders) == 2 * m * (p * v - 1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=p)  # torch only builds: nothing runs
+    stages = [PipelineStage(nn.Linear(1, 1), i * p, p * v, torch.device("cpu")) for i in range(v)]
+    table = ScheduleInterleaved1F1B(stages, m, loss_fn=nn.functional.mse_loss).pipeline_order
+    dist.destroy_process_group()
+    kinds = {"FORWARD": "F", "FULL_BACKWARD": "B"}
+    assert orders == [[(kinds[step.computation_type.name], step.microbatch_index, step.stage_index)
+                       for step in table[rank] if step] for rank in range(p)]
 
 
 @pytest.mark.parametrize("orders, said", [
@@ -48,10 +67,12 @@ def test_dry_run_counts_a_llama_of_70_billion():
 def test_explorer_draws_the_simulated_timeline():
     explorer = schedule_explorer()
     seen = {explorer.picture.value}
-    for name, value in (("schedule", "1F1B"), ("stages", 8), ("micro_batches", 20)):
+    for name, value in (("schedule", "1F1B"), ("ranks", 8), ("micro_batches", 20)):
         explorer.controls[name].value = value
         seen.add(explorer.picture.value)
     figure = explorer.figure()
-    assert len(seen) == 4 and "micro-batches held by rank: [8, 7, 6, 5, 4, 3, 2, 1]" in figure.get_label()
+    assert len(seen) == 4 and "held by rank: [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]" in figure.get_label()
     assert [len(rank.get_paths()) for rank in figure.axes[0].collections] == [2 * 20] * 8
-    assert title(figure) == "Figure: 1F1B: idle 26%, rank 0 holds 8 micro-batches"
+    assert title(figure) == "Figure: 1F1B, 20 micro-batches: idle 26%, rank 0 holds 8, 280 messages"
+    explorer.controls["schedule"].value = "Interleaved"
+    assert "24 micro-batches: idle 12.7%" in explorer.figure().get_label()  # 7 / (2 · 24 + 7)

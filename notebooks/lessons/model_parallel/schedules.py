@@ -6,7 +6,7 @@ from itertools import accumulate
 from helpers.figures import ACTIVITIES, HATCHES
 
 COST = {"F": 1, "B": 2}
-"""Of a forward and of a backward of one micro-batch in one stage, in units of a forward."""
+"""Of a forward and of a backward of one micro-batch in one stage, in units of a forward of this stage."""
 SHADES = {"F": ACTIVITIES["compute"], "B": "#14267e"}
 """Both compute."""
 
@@ -16,55 +16,62 @@ class Timeline:
     """When each rank does what, and what follows from it."""
 
     starts: list
-    """By rank: {("F" or "B", micro-batch): when it starts}, in the rank's order."""
+    """By rank: {("F" or "B", micro-batch[, stage]): when it starts}, in the rank's order."""
 
     @property
     def end(self):
         """When the last instruction ends."""
-        return max((start + COST[what] for rank in self.starts for (what, _), start in rank.items()), default=0)
+        return max((start + COST[what] for rank in self.starts for (what, *_), start in rank.items()), default=0)
 
     @property
     def bubble(self):
         """The share of the time, from 0 to 1, for which the ranks stand idle, on average."""
-        busy = sum(COST[what] for rank in self.starts for what, _ in rank)
+        busy = sum(COST[what] for rank in self.starts for what, *_ in rank)
         return 1 - busy / (len(self.starts) * self.end)
 
     @property
     def held(self):
-        """By rank: how many micro-batches have gone forward and not yet backward, at most."""
-        return [max(accumulate((1 if what == "F" else -1 for what, _ in rank), initial=0)) for rank in self.starts]
+        """By rank: how many micro-batches have gone forward through a stage and not yet backward, at most."""
+        return [max(accumulate((1 if what == "F" else -1 for what, *_ in rank), initial=0)) for rank in self.starts]
 
 
 def draw(ax, starts):
-    """A row for each rank of `starts`, as in a `Timeline`: forwards, darker backwards, and waiting behind them."""
+    """A row for each rank of `starts`, as in a `Timeline`: forwards, darker backwards, and waiting behind them.
+
+    Numbers are micro-batches; a mark ′ stands for the rank's second stage.
+    """
     end = Timeline(starts).end
     numbered = len(starts) * end <= 400
     for rank, steps in enumerate(starts):
         ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"], edgecolor="white", linewidth=0)
-        bars = [(start, COST[what]) for (what, _), start in steps.items()]
-        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[SHADES[what] for what, _ in steps], edgecolor="white",
+        bars = [(start, COST[what]) for (what, *_), start in steps.items()]
+        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[SHADES[what] for what, *_ in steps], edgecolor="white",
                        linewidth=0.5)
-        for (what, i), start in steps.items() if numbered else ():
-            ax.text(start + COST[what] / 2, rank, i, ha="center", va="center", color="white", fontsize=9)
+        for (what, i, *stage), start in steps.items() if numbered else ():
+            marks = "′" * (sum(stage) // len(starts))
+            ax.text(start + COST[what] / 2, rank, f"{i}{marks}", ha="center", va="center", color="white", fontsize=9)
     ax.set(xlim=(0, end), ylim=(len(starts) - 0.4, -0.6), ylabel="rank",
-           xlabel="logical time: a forward takes 1, a backward (darker) 2; dots: waiting")
+           xlabel="logical time: a stage's forward takes 1, its backward (darker) 2; dots: waiting")
     ax.set_yticks(range(0, len(starts), max(1, len(starts) // 4)))
 
 
 def simulate(orders):
-    """Run the ranks' lists of ("F" or "B", micro-batch) by a logical clock; return a `Timeline`.
+    """Run the ranks' lists of ("F" or "B", micro-batch[, stage]) by a logical clock; return a `Timeline`.
 
-    A forward needs that of the rank before, a backward that of the rank behind, and the rank's own forward.
+    Stage s lies on rank s % p. Without a stage, a step is one of the rank's only stage.
+    A forward needs that of the stage before, a backward that of the stage behind, and the stage's own forward.
 
     Raises:
         ValueError: ranks wait for each other for ever, or an instruction is there twice; says who waits for what.
     """
     left, starts, clocks = [list(order) for order in orders], [{} for _ in orders], [0 for _ in orders]
+    p, stages = len(orders), max((step[2] + 1 for order in orders for step in order if step[2:]), default=len(orders))
 
     def needs(rank):
-        what, i = left[rank][0]
-        wanted = [(rank - 1, ("F", i))] if what == "F" else [(rank, ("F", i)), (rank + 1, ("B", i))]
-        return [(other, step) for other, step in wanted if 0 <= other < len(orders)]
+        what, i, *own = left[rank][0]
+        stage = own[0] if own else rank
+        wanted = [("F", stage - 1)] if what == "F" else [("F", stage), ("B", stage + 1)]
+        return [(at % p, (kind, i, at) if own else (kind, i)) for kind, at in wanted if 0 <= at < stages]
 
     while any(left):
         missing = {rank: [(other, step) for other, step in needs(rank) if step not in starts[other]]
@@ -95,3 +102,25 @@ def one_f_one_b(rank, ranks, micro_batches):
     warm = min(micro_batches, ranks - 1 - rank)
     steady = [step for i in range(micro_batches - warm) for step in (("F", warm + i), ("B", i))]
     return [("F", i) for i in range(warm)] + steady + [("B", i) for i in range(micro_batches - warm, micro_batches)]
+
+
+def interleaved(rank, ranks, micro_batches, per_rank):
+    """1F1B with 2 or more stages on each rank; the steps name their stage.
+
+    As many micro-batches as there are ranks go through the rank's first stage, then through its second, and so on.
+    p ranks take a multiple of p micro-batches. Source: https://arxiv.org/abs/2104.04473, section 2.2.
+    """
+    steps = [(start + i, part * ranks + rank) for start in range(0, micro_batches, ranks)
+             for part in range(per_rank) for i in range(ranks)]
+    forwards = [("F", *step) for step in steps]
+    backwards = [("B", i, (per_rank - 1) * ranks + 2 * rank - stage) for i, stage in steps]
+    warm = min(len(steps), 2 * (ranks - 1 - rank) + (per_rank - 1) * ranks)
+    turns = [step for pair in zip(forwards[warm:], backwards, strict=False) for step in pair]
+    return forwards[:warm] + turns + backwards[len(steps) - warm:]
+
+
+def messages(orders):
+    """How often a stage sends to another: at each border each micro-batch's output, and its gradient back."""
+    steps = [step for order in orders for step in order]
+    stages = len({(rank, *step[2:]) for rank, order in enumerate(orders) for step in order})
+    return len(steps) - len(steps) // stages
