@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 TABLES = costs.published()
 A = TABLES["A"]
 GB = {kind: {int(gpus): 1e9 * gb for gpus, gb in A[kind].items()} for kind in ("all_reduce", "all_gather")}
-CLUSTER = costs.Cluster(989e12, 0.55, 3.5e6, GB["all_reduce"], GB["all_gather"])
-LLAMA_8B = costs.Shape(32, 4096, 14336, 128256, tied=False)
+CLUSTER = costs.Cluster(989e12, 50e9, **GB, reached=0.53, narrow=500)
+LLAMA_8B, LLAMA_405B = (costs.Shape(**TABLES[name]["shape"]) for name in "DF")
 
 
 def test_every_published_table_names_its_source():
@@ -49,20 +49,38 @@ def test_flops_are_what_torch_counts():
     assert 2 * 128 * (shape.flops(128) - 12 * 256 * 128) == matrices
 
 
+def test_llamas_have_the_parameters_of_their_names():
+    assert LLAMA_8B.parameters / 1e9 == pytest.approx(8.03, abs=0.01)
+    assert LLAMA_405B.parameters / 1e9 == pytest.approx(405.85, abs=0.01)
+
+
 @pytest.mark.parametrize("stages, m", [(1, 4), (4, 8), (8, 3)])
 def test_bubble_is_that_of_the_logical_clock(stages, m):
-    parts = costs.seconds(LLAMA_8B, costs.Layout(1, 1, stages, m, 1), CLUSTER, 4096)
+    layout = costs.Layout(1, 1, stages, m, 1)
+    parts = costs.seconds(LLAMA_8B, layout, CLUSTER, 4096, costs.Habits())
     clock = simulate([one_f_one_b(rank, stages, m) for rank in range(stages)])
     assert parts["bubble"] / sum(parts.values()) == pytest.approx(clock.bubble)
+    halved = costs.seconds(LLAMA_8B, layout, CLUSTER._replace(cable=math.inf), 4096, costs.Habits(pieces=2))
+    assert halved["bubble"] / (halved["compute"] or 1) == pytest.approx((stages - 1) / 2 / m)
+
+
+def test_busiest_stage_is_that_of_the_best_cut():
+    assert costs.longest_stage(32, 1, 2.0) == 34 and costs.longest_stage(126, 16, 0.6) == 8
+    assert costs.longest_stage(16, 2, 3.6) == 10 and costs.longest_stage(112, 16, 0.5) == 7.5
 
 
 def test_parts_of_a_step_are_there_for_a_reason():
-    alone = costs.seconds(LLAMA_8B, costs.Layout(1, 1, 1, 8, 1), CLUSTER, 4096)
-    assert alone["tensor"] == alone["bubble"] == alone["data"] == 0
-    split = costs.seconds(LLAMA_8B, costs.Layout(1, 8, 1, 8, 1), CLUSTER, 4096)
-    assert split["tensor"] > 0 and alone["compute"] / 8 < split["compute"] < alone["compute"]
-    spread = costs.seconds(LLAMA_8B, costs.Layout(8, 1, 1, 1, 1), CLUSTER, 4096)
-    assert spread["data"] == pytest.approx(2 * 7 / 8 * 4 * LLAMA_8B.parameters / 436e9)
+    def parts(*layout, **habits):
+        return costs.seconds(LLAMA_8B, costs.Layout(*layout), CLUSTER, 4096, costs.Habits(**habits))
+
+    alone = parts(1, 1, 1, 8, 1)
+    assert alone["tensor"] == alone["sends"] == alone["bubble"] == alone["data"] == 0
+    split = parts(1, 8, 1, 8, 1)
+    assert split["tensor"] > 0 and alone["compute"] / 8 == pytest.approx(split["compute"])
+    assert parts(1, 8, 1, 8, 1, tensor_hidden=0.75)["tensor"] == pytest.approx(split["tensor"] / 4)
+    assert parts(1, 1, 1, 8, 1, recompute=True)["compute"] == pytest.approx(4 / 3 * alone["compute"])
+    assert parts(8, 1, 1, 1, 1)["data"] == pytest.approx(2 * 7 / 8 * 4 * LLAMA_8B.parameters / 436e9)
+    assert parts(8, 1, 1, 1, 1, data_hidden=2 / 3)["data"] == 0
 
 
 def test_layouts_are_all_there_are():

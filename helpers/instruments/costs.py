@@ -57,23 +57,30 @@ class Shape(NamedTuple):
     vocabulary: int
     tied: bool
     """Whether the last layer shares its weights with the embedding."""
+    keys: float = 1
+    """Heads of keys over heads of queries, as many for values: 1/8 where eight queries share one of each."""
+
+    @property
+    def layer(self):
+        """Parameters of one layer, norms aside."""
+        return 2 * (1 + self.keys) * self.width**2 + 3 * self.width * self.hidden
+
+    @property
+    def head(self):
+        """Parameters of the layer that scores the vocabulary."""
+        return self.vocabulary * self.width
 
     @property
     def parameters(self):
         """All of them, norms aside."""
-        return self.layers * (4 * self.width**2 + 3 * self.width * self.hidden) + self.head * (2 - self.tied)
-
-    @property
-    def head(self):
-        """Parameters of the last layer."""
-        return self.vocabulary * self.width
+        return self.layers * self.layer + self.head * (2 - self.tied)
 
     def flops(self, length):
         """FLOPs of one token, forward and backward: 6 for each weight of a matrix, and attention over `length`.
 
         Source: https://arxiv.org/abs/2204.02311, appendix B. What checkpointing computes again does not count.
         """
-        matrices = self.parameters - self.head * (not self.tied)  # looking up an embedding multiplies nothing
+        matrices = self.layers * self.layer + self.head  # looking up an embedding multiplies nothing
         return 6 * matrices + 12 * self.layers * self.width * length
 
 
@@ -94,14 +101,31 @@ class Cluster(NamedTuple):
 
     peak: float
     """FLOP/s of one GPU, by its data sheet, without sparsity."""
-    reached: float
-    """The share of the peak that a GPU reaches when it multiplies large matrices."""
-    half: float
-    """Numbers in a rank's part of an activation with which it reaches half of that."""
+    cable: float
+    """Bytes/s of one GPU's network card, by its data sheet."""
     all_reduce: dict
     """{GPUs in a group: bytes/s}, 2 (n − 1)/n of the tensor over seconds, as we read it: its source does not say."""
     all_gather: dict
     """The same, (n − 1)/n of the tensor over seconds."""
+    reached: float
+    """The share of the peak that a GPU reaches when it multiplies large matrices. To be fitted."""
+    narrow: float
+    """The width at which all that is no product of matrices takes as long as these products. To be fitted."""
+
+
+class Habits(NamedTuple):
+    """What a library does to save time or memory."""
+
+    pieces: int = 1
+    """Pieces of the list of layers that each stage holds: more than 1 where the pipeline is interleaved."""
+    recompute: bool = False
+    """Whether backward computes each layer again."""
+    zero: bool = False
+    """Whether data-parallel ranks divide the optimizer's states: ZeRO-1."""
+    tensor_hidden: float = 0
+    """The share of tensor parallelism's messages that hides behind computing."""
+    data_hidden: float = 0
+    """The share of computing behind which the messages of data parallelism can hide."""
 
 
 def bandwidth(table, gpus):
@@ -110,29 +134,66 @@ def bandwidth(table, gpus):
     return math.exp(numpy.interp(math.log(gpus), numpy.log(sizes), numpy.log(speeds)))
 
 
-def seconds(shape, layout, cluster, length):
-    """Seconds of one step, as a dict: "compute", "tensor", "bubble" and "data"; their sum is the step.
+def layer_seconds(shape, layout, cluster, length):
+    """Seconds in which a rank computes its part of one layer for one micro-batch, forward and backward.
 
-    Weights and activations in bf16, gradients summed in float32; nothing overlaps; all stages are equal.
+    Products of matrices take time ~ width². All else moves bytes ~ width, so it costs more where layers are narrow.
     """
-    data, tensor, pipeline, micro_batches, micro_batch = layout
-    activation = micro_batch * length * shape.width  # numbers that go from one layer to the next
-    share = cluster.reached * (activation / tensor) / (activation / tensor + cluster.half)
-    flops = shape.flops(length) * micro_batch * length / (tensor * pipeline)
-    compute = flops / (cluster.peak * share)
+    flops = 6 * shape.layer + 6 * shape.width * length  # of a token; causal attention computes half of its scores
+    products = flops * layout.micro_batch * length / layout.tensor / (cluster.peak * cluster.reached)
+    return products * (1 + cluster.narrow / shape.width)
+
+
+def longest_stage(layers, stages, head):
+    """The work of the busiest stage, in layers: whole layers, dealt out as evenly as the last stage's head allows.
+
+    head: what scoring the vocabulary costs, in layers.
+    """
+    return min(max(each, layers - (stages - 1) * each + head) for each in range(1, layers + 1))
+
+
+def gather_seconds(shape, layout, cluster, length):
+    """Seconds in which tensor-parallel ranks exchange activations (bf16) for one layer and one micro-batch."""
+    activation = 2 * layout.micro_batch * length * shape.width  # bytes between two layers
     # Forward and backward of a layer each gather and reduce-scatter twice.
-    gathered = 8 * shape.layers / pipeline * (tensor - 1) / tensor * 2 * activation
-    split = gathered / bandwidth(cluster.all_gather, tensor)
-    gradients = 2 * (data - 1) / data * 4 * shape.parameters / (tensor * pipeline)
-    return {"compute": micro_batches * compute, "tensor": micro_batches * split,
-            "bubble": (pipeline - 1) * (compute + split), "data": gradients / bandwidth(cluster.all_reduce, data)}
+    return 8 * (layout.tensor - 1) / layout.tensor * activation / bandwidth(cluster.all_gather, layout.tensor)
 
 
-def mfu(shape, layout, cluster, length):
+def send_seconds(shape, layout, cluster, length, pieces):
+    """Seconds in which a stage sends activations (bf16), and backward their gradients, for one micro-batch."""
+    activation = 2 * layout.micro_batch * length * shape.width
+    return (layout.pipeline > 1) * pieces * 2 * activation / layout.tensor / cluster.cable
+
+
+def data_seconds(shape, layout, cluster, zero):
+    """Seconds in which data-parallel ranks sum gradients in float32; with ZeRO-1 they then gather weights in bf16.
+
+    The groups of all stages are busy at the same time, so each gets the bandwidth of a group of all GPUs.
+    """
+    data, tensor, pipeline, *_ = layout
+    sent = (data - 1) / data * shape.parameters / (tensor * pipeline)  # numbers
+    gpus = data * tensor * pipeline
+    return 6 * sent / bandwidth(cluster.all_gather, gpus) if zero else 8 * sent / bandwidth(cluster.all_reduce, gpus)
+
+
+def seconds(shape, layout, cluster, length, habits):
+    """Seconds of one step, as a dict: "compute", "tensor", "sends", "bubble" and "data"; their sum is the step."""
+    again = 4 / 3 if habits.recompute else 1  # forward is a third of a layer's work
+    head = shape.head / (shape.layer + shape.width * length)
+    stage = again * longest_stage(shape.layers, layout.pipeline, head)
+    one = {"compute": stage * layer_seconds(shape, layout, cluster, length),
+           "tensor": stage * gather_seconds(shape, layout, cluster, length) * (1 - habits.tensor_hidden),
+           "sends": send_seconds(shape, layout, cluster, length, habits.pieces)}
+    parts = {part: layout.micro_batches * took for part, took in one.items()}
+    shown = data_seconds(shape, layout, cluster, habits.zero) - habits.data_hidden * parts["compute"]
+    return parts | {"bubble": (layout.pipeline - 1) / habits.pieces * sum(one.values()), "data": max(0, shown)}
+
+
+def mfu(shape, layout, cluster, length, habits):
     """The share of the GPUs' peak that goes into the model's own FLOPs, by `seconds`."""
     gpus, sequences = math.prod(layout[:3]), layout.data * layout.micro_batches * layout.micro_batch
-    return shape.flops(length) * sequences * length / sum(seconds(shape, layout, cluster, length).values()) / (
-        gpus * cluster.peak)
+    step = sum(seconds(shape, layout, cluster, length, habits).values())
+    return shape.flops(length) * sequences * length / step / (gpus * cluster.peak)
 
 
 def layouts(gpus, batch, layers):

@@ -33,21 +33,18 @@ QUESTIONS = {
             "a quarter of them":
                 "That is so when you start at the critical batch size: the sum falls from 1 + 1 to 1 + 1/2.",
         }),
-    "planner_elsewhere": (
-        "The planner counts every byte that is sent and the whole bubble of 1F1B. These large runs hide "
-        "communication behind computing, and pipelines can be interleaved, which makes the bubble smaller "
-        "(lesson 10). Which MFU will the planner predict for them?", {
-            "too small an MFU":
-                "It knows no overlap and no interleaving, so its steps are too long. It also takes computing "
-                "for slow when a rank's part of an activation is small, as with TP 8 here. That law was fitted "
-                "on another library, and does not hold for these runs. (It does not know recompute either, "
-                "but recompute would make its steps longer still.)",
-            "too large an MFU":
-                "For that, it would have to leave out something that takes longer than the bubble and the "
-                "communication that it counts in full. It leaves out recompute and the sends between stages.",
-            "about the right MFU":
-                "Its two numbers were fitted on one cluster with one library, which hid less of its "
-                "communication.",
+    "one_piece": (
+        "Llama 3 405B on 8,192 GPUs has 16 stages, and each pipeline does 32 micro-batches. With 8 pieces a "
+        "stage, the planner counts a bubble of 15/8 micro-batches. How much longer does it think a step takes "
+        "with one piece a stage?", {
+            "about 1.4 times as long":
+                "The bubble is then 15 micro-batches. (32 + 15) / (32 + 15/8) is 1.39. It sends fewer "
+                "messages, which saves a little.",
+            "hardly longer":
+                "That holds where there are many more micro-batches than stages. Here the bubble grows from 2 "
+                "to 15 micro-batches, and there are only 32.",
+            "8 times as long":
+                "Only the bubble grows 8 times. The 32 micro-batches themselves take as long as before.",
         }),
     "four_times_the_gpus": (
         "Your training moves to four times as many GPUs. A save takes as long as before. How often should "
