@@ -68,7 +68,7 @@ def shared_memory():
     if not os.path.isdir("/dev/shm"):
         return OK, "no /dev/shm on this system, and none needed", ""
     free = shutil.disk_usage("/dev/shm").free / GIB
-    todo = "start the container with more (docker run --shm-size=1g), or workers of a DataLoader die"
+    todo = "start the container with more (docker run --shm-size=1g), or DataLoaders with workers fail"
     return OK if free >= SHM_GIB else WRONG, f"/dev/shm: {free * 1024:,.0f} MiB free", todo
 
 

@@ -44,11 +44,6 @@ def test_cells_are_short_and_prose_and_code_keep_each_other_company(book):
     assert statistics.median(words) >= 30
 
 
-def test_links_between_lessons_lead_somewhere_or_to_a_lesson_to_come(book):
-    for target in re.findall(r"\]\(([^)#]+\.ipynb)\)", "".join(cell.source for cell in book.cells)):
-        assert re.fullmatch(r"(0\d|1[0-3])_\w+\.ipynb", target)
-
-
 def test_pictures_show_where_a_notebook_is_only_read(book):
     """As image/png, with a text beside it: a picture inside text/html may be dropped, a widget needs a kernel."""
     for cell in code_of(book):

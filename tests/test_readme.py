@@ -9,6 +9,7 @@ import yaml
 
 from tests.conftest import LESSONS as NOTEBOOKS
 from tests.conftest import ROOT
+from tools import links
 from tools.execute import minutes, store
 
 PAGES = ("README.md", "CONTRIBUTING.md", "LICENSE-TEXT.md", "docs/installing.md", "docs/promises.md",
@@ -35,10 +36,9 @@ def words(book):
     return " ".join(" ".join(texts).split())
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name):
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (ROOT / name).parent.joinpath(target).exists(), target
+def test_links_lead_somewhere():
+    """Of all pages and lessons."""
+    assert not links.broken() and len(links.external()) > 5
 
 
 def test_lessons_have_a_row_each_in_order():
@@ -123,6 +123,19 @@ def test_citation_agrees_with_the_package():
     project = dict(re.findall(r'^(\w+) = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE))
     assert citation["version"] == project["version"] and project["license"] in citation["license"]
     assert README.startswith(f"# {citation['title']}\n") and citation["authors"] and citation["cff-version"] == "1.2.0"
+    assert set(citation) >= {"message", "type"}, "which the format demands"
+    newest = re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert newest == project["version"]
+
+
+@pytest.mark.parametrize("name", ["bug", "mistake"])
+def test_forms_of_issues_are_what_github_reads(name):
+    form = yaml.safe_load((ROOT / f".github/ISSUE_TEMPLATE/{name}.yml").read_text(encoding="utf-8"))
+    assert form["name"] and form["description"]
+    asked = [part for part in form["body"] if part["type"] != "markdown"]
+    assert {part["type"] for part in asked} == {"input", "textarea"}
+    assert all(part["attributes"]["label"] for part in asked)
+    assert len({part["id"] for part in asked}) == len(asked)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

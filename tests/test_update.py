@@ -1,4 +1,4 @@
-"""helpers.update, by git and by download: newer lessons come, and nothing that a learner has written is lost."""
+"""tools/update.py, by git and by download: newer lessons come, and nothing that a learner has written is lost."""
 
 import json
 import shutil
@@ -8,15 +8,15 @@ import sys
 import nbformat
 import pytest
 
-from helpers import update
 from helpers.exercises import journal
 from tests.conftest import LESSONS, ROOT
+from tools import update
 
-FILES = ["helpers/__init__.py", "helpers/missing_names.py", "helpers/update.py", ".gitignore", "requirements.txt",
+FILES = [".gitignore", "tools/update.py", "requirements.txt",
          *(f"notebooks/{path.name}" for path in LESSONS[:3]), "notebooks/lessons/start_here/train_digits.py",
          "notebooks/lessons/start_here/hello.py", "notebooks/lessons/start_here/pictures.py"]
-RUN, ALSO_RUN, UNTOUCHED = FILES[5:8]
-WORKER, REMOVED, DELETED = FILES[8:]
+RUN, ALSO_RUN, UNTOUCHED = FILES[3:6]
+WORKER, REMOVED, DELETED = FILES[6:]
 
 
 def git(folder, *words):
@@ -31,7 +31,7 @@ def changed(file, cell, source):
 
 
 def updated(folder, *words, status=0):
-    done = subprocess.run([sys.executable, "-m", "helpers.update", *map(str, words)], cwd=folder, text=True,
+    done = subprocess.run([sys.executable, "tools/update.py", *map(str, words)], cwd=folder, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == status, done.stdout
     return done.stdout
@@ -64,7 +64,6 @@ def test_nothing_of_the_learners_is_lost_and_everything_new_is_there(author, tmp
         git(tmp_path, "clone", "-q", author, mine)
     else:
         downloaded(author, mine)
-        (mine / "tools").mkdir()
         (mine / update.LIST).write_text(json.dumps(update.checksums(mine)))  # as tools/publish.py does
 
     journal.record("start_here.mean_of_ranks", "correct")

@@ -1,11 +1,11 @@
-"""Write the course's public address, and with it the badges, into all lessons.
+"""Write the course's public address, and with it the badges, into all lessons, pyproject.toml and CITATION.cff.
 
     python tools/publish.py https://github.com/OWNER/NAME
     python tools/publish.py                                 the version in pyproject.toml has changed
 
 From then on each lesson's first cell fetches the course from there where it is not installed, at the tag of its
 version; so the tag has to be there. Lessons without a first cell get theirs. Nothing is executed. At the end it writes
-the checksums by which `helpers.update` finds out, in a downloaded course, what a learner has changed.
+the checksums by which `tools/update.py` finds out, in a downloaded course, what a learner has changed.
 """
 
 import argparse
@@ -15,19 +15,21 @@ import re
 import nbformat
 from execute import NOTEBOOKS, ROOT, store
 
-from helpers import update
+from tools import update
 from tools.everywhere import place, project
 
-PYPROJECT = ROOT / "pyproject.toml"
+PYPROJECT, CITATION = ROOT / "pyproject.toml", ROOT / "CITATION.cff"
 
 
 def write_address(address):
-    """Have pyproject.toml name the address: in the place of the one before, or in a section of its own."""
+    """Have pyproject.toml and CITATION.cff name the address, in the place of the one before."""
     text, line = PYPROJECT.read_text(encoding="utf-8"), f'Repository = "{address}"'
     text, known = re.subn(r'^Repository = ".*"$', line, text, flags=re.MULTILINE)
     if not known:
         text = re.sub(r"^\[tool\.", f"[project.urls]\n{line}\n\n[tool.", text, count=1, flags=re.MULTILINE)
     PYPROJECT.write_text(text, encoding="utf-8")
+    cited = re.sub(r"^repository-code: .*\n", "", CITATION.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    CITATION.write_text(f"{cited}repository-code: {address}\n", encoding="utf-8")
 
 
 def main():

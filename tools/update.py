@@ -1,10 +1,11 @@
 """Bring newer lessons into this copy of the course, and keep what the learner has run, solved and written.
 
-    .venv/bin/python -m helpers.update               in a git clone
-    .venv/bin/python -m helpers.update FOLDER        in a downloaded course: the folder of a newer one
+    python3 tools/update.py             in a git clone
+    python3 tools/update.py FOLDER      in a downloaded course: the folder of a newer one
 
 What only you have changed stays. What only the course has changed comes. Where both have changed a file, yours
 moves to the folder mine/, and the new one takes its place. Your progress lies elsewhere and stays.
+It needs the standard library alone, so that it also mends a course that does not run.
 """
 
 import hashlib
@@ -99,7 +100,7 @@ def _names(*words):
 def main(download=None):
     if download is None and not (ROOT / ".git").exists():
         raise SystemExit("This course is no git clone. Download a newer one, unpack it, and name its folder.")
-    if download is not None and not Path(download, "helpers", "update.py").exists():
+    if download is not None and not Path(download, "tools", "update.py").exists():
         raise SystemExit(f"{download} is not the folder of a course, which holds its README.md.")
     theirs, stays = by_git() if download is None else by_download(Path(download))
     print(f"{len(theirs)} files of the course are new. Yours that stay: {', '.join(sorted(stays)) or 'none'}.")
