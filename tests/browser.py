@@ -197,6 +197,8 @@ EXPLORERS = {
                    "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),
     "memory": "from lessons.sharding.memory_explorer import memory_explorer\nmemory_explorer()",
     "schedule": "from lessons.model_parallel.schedule_explorer import schedule_explorer\nschedule_explorer()",
+    "pairs": "from lessons.context_and_experts.explorer import pairs_explorer\npairs_explorer()",
+    "tokens": "from lessons.context_and_experts.explorer import tokens_explorer\ntokens_explorer()",
     "scaling": "from lessons.scaling.scaling_explorer import scaling_explorer\nscaling_explorer()",
     "trace": ("import torch\nfrom torch.profiler import profile\nfrom helpers.instruments.traces import read\n"
               "from lessons.profiling.trace_viewer import trace_viewer\nwith profile() as prof:\n"

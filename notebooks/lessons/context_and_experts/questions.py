@@ -52,6 +52,6 @@ QUESTIONS = {
                                                             "a block and with it the passing on. The others "
                                                             "wait for it.",
             "the one with the most work": "It waits like its neighbours, for a block that does not come.",
-            "nobody: the cable is slow": "All of them wait for ever: for one that has left the ring.",
+            "nobody: the network is slow": "All of them wait for ever: for one that has left the ring.",
         }),
 }
