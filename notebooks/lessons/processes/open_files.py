@@ -20,7 +20,7 @@ def keep_all(batches, copy):
         print(f"  all {len(kept)} are kept,", end=" ")
     except RuntimeError as error:
         print(f"  {str(error).partition('.')[0]};", end=" ")
-    print(f"files that a kept batch holds open: {(psutil.Process().num_fds() - before) / len(kept):.0f}")
+    print(f"files that a kept batch holds open: {round((psutil.Process().num_fds() - before) / len(kept))}")
 
 
 def main():
