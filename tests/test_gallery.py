@@ -21,7 +21,6 @@ from tests.browser import (
 from tests.conftest import ROOT, eventually
 from tests.test_notebooks import (  # noqa: F401 - what holds of a lesson's file holds of this one
     test_every_cell_was_executed_in_order_and_only_marked_ones_raised,
-    test_links_between_lessons_lead_somewhere_or_to_a_lesson_to_come,
     test_outputs_and_metadata_name_no_machine,
     test_pictures_show_where_a_notebook_is_only_read,
 )
