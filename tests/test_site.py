@@ -70,10 +70,11 @@ def test_a_lesson_has_its_pictures_and_questions_and_links(site, path):
     tree = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_bytes(), "html.parser").find("article")
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
     alts = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.get("data", {})]
-    moving = [cell for cell in cells for name in re.findall(r"^(\w+_explorer)\(", cell.source, re.MULTILINE)
+    moving = [cell for cell in cells for name in re.findall(r"(?m)^(?:display\()?(\w+_explorer)\(", cell.source)
               if (ROOT / "docs" / "moving" / f"{name}.svg").exists()]
     assert len(tree.select("figure.steps svg")) == len(moving)
-    replaced = [cell.outputs[0].metadata["image/png"]["alt"] for cell in moving if "_explorer()" in cell.source]
+    replaced = [cell.outputs[0].metadata["image/png"]["alt"] for cell in moving
+                if "_explorer()" in cell.source and len(cell.outputs) == 1]
     assert [picture["alt"] for picture in tree.select(".cell_output img")] == [
         alt for alt in alts if alt not in replaced] and alts
     code = "\n".join(tag.get_text() for tag in tree.select(".cell_input"))

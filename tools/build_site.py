@@ -115,7 +115,7 @@ def for_reading(book):
             continue
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "remove-input"]
-        if moves := re.search(r"^(\w+_explorer)\((.*)\)$", cell.source, re.MULTILINE):
+        if moves := re.search(r"^(?:display\()?(\w+_explorer)\((.*?)\)+$", cell.source, re.MULTILINE):
             cell.outputs = in_steps(*moves.groups(), cell.outputs)
         if cell.source.startswith("bet("):
             del cell.outputs[0]  # "You have not bet yet.": nobody bets on the site
@@ -130,12 +130,13 @@ def for_reading(book):
 
 
 def in_steps(name, arguments, outputs):
-    """The outputs of an explorer, which moves on the site, too; below its own picture if it has arguments."""
+    """The outputs of an explorer, which moves on the site, too: below, if it has arguments or is not alone."""
     picture = ROOT / "docs" / "moving" / f"{name}.svg"
     if not picture.exists():
         return outputs
     figure = f'<figure class="steps">{picture.read_text(encoding="utf-8")}</figure>'
-    return [*(outputs if arguments else ()), nbformat.v4.new_output("display_data", {"text/html": figure})]
+    stays = outputs if arguments or len(outputs) > 1 else ()
+    return [*stays, nbformat.v4.new_output("display_data", {"text/html": figure})]
 
 
 def first_page(readme, books, pages):

@@ -19,13 +19,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "notebooks")]
 
 from helpers.figures import alt  # noqa: E402
+from lessons.context_and_experts.explorer import pairs_explorer  # noqa: E402
 from lessons.data_loading.pipeline_explorer import pipeline_explorer  # noqa: E402
 from lessons.distributed_data_parallel.bucket_explorer import bucket_explorer  # noqa: E402
 from lessons.distributed_data_parallel.ring_explorer import ring_explorer  # noqa: E402
 from lessons.model_parallel.schedule_explorer import schedule_explorer  # noqa: E402
 from lessons.sharding.memory_explorer import memory_explorer  # noqa: E402
 
-EXPLORERS = ring_explorer, bucket_explorer, pipeline_explorer, memory_explorer, schedule_explorer
+EXPLORERS = (ring_explorer, bucket_explorer, pipeline_explorer, memory_explorer, schedule_explorer,
+             pairs_explorer)
 SVG = "http://www.w3.org/2000/svg"
 FONT = "text {font-family: 'DejaVu Sans', Verdana, sans-serif; white-space: pre}"
 WORDY = rf' xmlns="{SVG}"| transform="rotate\(-0 [^"]*"|font-family: [^;]*; '  # that, or nothing
