@@ -96,8 +96,8 @@ class MergeBlocks(Table, Alone):
     task = ("The same queries have looked at two blocks of keys, one after the other. Of each block you get "
             "`out`, [queries, width], its attention as if there were no other keys, and `logsum`, [queries], "
             "the logarithm of the sum of all exp(score). Return `(out, logsum)` of both blocks **together**. "
-            "Scores may be large, such as 1,000. A query that may not look at a block has `logsum` −inf and "
-            "`out` 0 there, but never in both.")
+            "Scores may be large, such as 1,000. If a query may not look at a block, its `logsum` is −inf and "
+            "its `out` is 0 for that block. Every query may look at one of the two.")
     hints = ("`out` is a sum of values, each times exp(score), over `logsum.exp()`. Write the sum over both "
              "blocks.",
              "Each `out` counts by `(logsum_of_the_block − logsum_of_both).exp()`. `torch.logaddexp` knows "
@@ -241,8 +241,8 @@ class ToTheirExperts(Table, InGroup):
     title = "Two experts for each token"
     task = ("Expert r lives on rank r, as `net`. Each rank has its tokens `x`, [tokens, width], and for each "
             "token its k experts, `expert`, [tokens, k], and how much each counts, `weight`, [tokens, k]. "
-            "Return for each token the weighted sum of what its experts make of it. `exchange(rows, send, "
-            "receive)` sends `send[r]` rows to rank r, in their order, returns the `receive[r]` rows of each "
+            "Return for each token the weighted sum of its experts' outputs. `exchange(rows, send, receive)` "
+            "sends `send[r]` rows to rank r, in their order, returns the `receive[r]` rows of each "
             "rank, and has a backward. Only the rows that an expert needs travel to it.")
     hints = ("`expert.flatten()` has a slot for each pair of a token and an expert. Sort the slots: "
              "`argsort(stable=True)`.",

@@ -228,8 +228,8 @@ def not_by_one_rank(mine, wanted, case):
 class FillMySlice(Table):
     title = "One tensor, filled by all ranks"
     task = ("All ranks share the memory of `shared`, a `float32` tensor with one dimension and hundreds of "
-            "elements. Together they write the square of its index into every element: 0, 1, 4, 9 … What "
-            "the tensor holds at first means nothing. Write your rank's part and nothing else. Exactly one "
+            "elements. Together they write the square of its index into every element: 0, 1, 4, 9 … Ignore "
+            "what the tensor holds at first. Write your rank's part and nothing else. Exactly one "
             "rank writes each element, also if `world_size` does not divide the length, and each rank "
             "writes some.")
     hints = ("Which indices are yours? `range(rank, len(shared), world_size)` is one way. Blocks of "
