@@ -1,13 +1,15 @@
 """One process acts as rank 0 of thousands: a step of Llama 3 70B, with nothing allocated and nothing sent.
 
-    launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "1", "2", "4"])
+    launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "4", "8"])
 
 The mesh is (copies, shards, tensor): FSDP2 shards among `shards` ranks, `copies` hold the same, and `tensor` ranks
-split each layer. Reports, for each number of layers, what rank 0 would hold, pass through collectives and compute.
-It leaves out RoPE and sequence parallelism.
+split each layer. --mesh may stand there several times. Reports, for each mesh and number of layers, what rank 0 would
+hold, pass through collectives and compute.
+With --sequence the norms, and what is added around the layers, are cut by the length of the text. It leaves out RoPE.
 """
 
 import argparse
+import math
 import warnings
 
 import torch
@@ -16,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -26,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers import report
 from helpers.models import Llama
 
-COLUMNS, ROWS = ColwiseParallel, RowwiseParallel
+COLUMNS, ROWS, PART = ColwiseParallel, RowwiseParallel, Shard(1)
 
 
 class Sent(TorchDispatchMode):
@@ -64,29 +66,42 @@ class FusedNorm(torch.autograd.Function):
         return gradient * weight, (gradient * x).sum((0, 1))
 
 
-def cut(model, mesh):
+def fuse(model, mesh, sequence):
+    """Let the norms be `FusedNorm`s; if `sequence`, of this rank's part of the text, and then gather their results.
+
+    The sum of the norms' gradients over the tensor ranks is left out: they are small.
+    """
+    def whole(y):
+        return DTensor.from_local(y, mesh, (PART,), run_check=False).full_tensor() if sequence else y
+
+    for norm in (module for module in model.modules() if isinstance(module, torch.nn.RMSNorm)):
+        norm.forward = lambda x, norm=norm: whole(FusedNorm.apply(x, norm.weight))
+
+
+def cut(model, mesh, sequence):
     """Split every linear layer among the tensor ranks, and shard what is left to each among the others."""
+    out = PART if sequence else Replicate()
     for block in model.blocks:
         columns = {name: COLUMNS() for name in ("q", "k", "v", "gate", "up")}
-        parallelize_module(block, mesh["tensor"], {**columns, "o": ROWS(), "down": ROWS()})
-    ends = {"tokens": ROWS(input_layouts=Replicate()), "head": COLUMNS(output_layouts=Replicate())}
+        rows = {name: ROWS(output_layouts=out) for name in ("o", "down")}
+        parallelize_module(block, mesh["tensor"], columns | rows)
+    ends = {"tokens": ROWS(input_layouts=Replicate(), output_layouts=out), "head": COLUMNS(output_layouts=Replicate())}
     parallelize_module(model, mesh["tensor"], ends)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for module in (*model.blocks, model):
         fully_shard(module, mesh=mesh["copies", "shards"], mp_policy=policy)
 
 
-def step(layers, mesh, length):
+def step(layers, mesh, length, sequence):
     """What rank 0 holds and passes through collectives (GiB), and computes (TFLOP), on one text of `length` tokens.
 
     Up to torch 2.14 attention is not counted among the operations.
     """
     with torch.device("meta"):
         model = Llama(layers)
-    for norm in (module for module in model.modules() if isinstance(module, torch.nn.RMSNorm)):
-        norm.forward = lambda x, norm=norm: FusedNorm.apply(x, norm.weight)
+    fuse(model, mesh["tensor"], sequence)
     total = sum(parameter.numel() for parameter in model.parameters())
-    cut(model, mesh)
+    cut(model, mesh, sequence)
     with FakeTensorMode(allow_non_fake_inputs=True):  # tensors with a shape and no memory
         model.to_empty(device="cpu")
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -112,17 +127,19 @@ def step(layers, mesh, length):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mesh", type=int, nargs=3, default=(16, 128, 8), metavar=("COPIES", "SHARDS", "TENSOR"))
-    parser.add_argument("--layers", type=int, nargs="+", default=(1, 2))
+    parser.add_argument("--mesh", type=int, nargs=3, action="append", required=True,
+                        metavar=("COPIES", "SHARDS", "TENSOR"))
+    parser.add_argument("--layers", type=int, nargs="+", default=(4, 8))
     parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--sequence", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    world_size = torch.tensor(options.mesh).prod().item()
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
-    mesh = init_device_mesh("cpu", tuple(options.mesh), mesh_dim_names=("copies", "shards", "tensor"))
-    for layers in options.layers:
-        report(**step(layers, mesh, options.length))
-    dist.destroy_process_group()
+    for shape in options.mesh:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=math.prod(shape))
+        mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=("copies", "shards", "tensor"))
+        for layers in options.layers:
+            report(mesh=shape, **step(layers, mesh, options.length, options.sequence))
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

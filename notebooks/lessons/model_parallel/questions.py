@@ -20,6 +20,17 @@ QUESTIONS = {
             "both": "The activations become fewer. But the first forward and the last backward travel as far "
                     "as before, so the bubble stays.",
         }),
+    "interleaving_costs": (
+        "Two short stages on each rank instead of a long one, with four ranks and eight micro-batches. The "
+        "bubble becomes smaller. What is the price?", {
+            "more messages, and more activations held": "Seven borders instead of three: 112 messages, not 48. "
+                                                        "And a rank does more forwards before its first "
+                                                        "backward: rank 0 holds up to 11 half stages, which "
+                                                        "are 5.5 micro-batches, not 4.",
+            "more messages": "There are 112, not 48. But a rank also does more forwards before its first "
+                             "backward, so it holds more.",
+            "more weights": "Each rank holds as many layers as before: two short stages for a long one.",
+        }),
     "two_layers_all_reduces": (
         "Each of two ranks computes a part of `up` and of `down`, forward and backward. How many all-reduces "
         "does the net need?", {
@@ -29,6 +40,14 @@ QUESTIONS = {
                    "gradient.",
             "four": "Between `up` and `down` nothing is sent, because each rank has exactly the inputs that "
                     "its part of `down` needs.",
+        }),
+    "gradient_of_a_norm": (
+        "Each rank has its part of a text, `Shard(1)`. The weight of a norm is the same in all ranks, "
+        "`Replicate`. What does autograd leave as this weight's gradient?", {
+            "Partial": "Each rank has what its part of the text adds to the gradient. Nothing has been sent: "
+                       "torch knows that a sum is missing, and computes it when it is needed.",
+            "Replicate": "For that the ranks would have to add up their terms, and nothing has been sent yet.",
+            "Shard": "The text is cut, and not the weight: each rank has a gradient of the weight's full size.",
         }),
     "mesh_that_fits": (
         "Llama 3 70B, one text of 4,096 tokens, GPUs of 80 GiB, no checkpointing. Which meshes (copies × "
@@ -55,5 +74,15 @@ QUESTIONS = {
                           "more often.",
             "everybody's": "AdamW divides each gradient by a running mean of its size, so a constant factor "
                            "disappears.",
+        }),
+    "where_is_c": (
+        "In program C, `down` and `up` are right, `norm` and `words` are not. Where is the mistake?", {
+            "where the norm's result goes into `up`": "Backward comes from the loss: through `down` and `up`, "
+                                                      "then to the norm. So it goes wrong between `up` and "
+                                                      "the norm. Each rank knows what its part of `up` adds "
+                                                      "to this gradient, and nobody sums it.",
+            "in the loss": "Backward begins at the loss, so `up` and `down` would be wrong, too.",
+            "in the sums after backward": "A sum that is missing there leaves a part in each rank, which the "
+                                          "table would say. It says so of D and E.",
         }),
 }
