@@ -42,7 +42,7 @@ def test_rungs_are_small_and_apply(fast_bf16):
     assert len({rung.title for rung in found}) == len(found) >= 12 and [rung.number for rung in found[:3]] == [0, 1, 2]
     for rung in found[1:]:
         assert 1 <= rung.changed_lines <= 10, rung.title
-        assert len(list((ROOT / "notebooks").glob(f"{rung.lesson}_*.ipynb"))) == 1
+        assert not rung.lesson or len(list((ROOT / "notebooks").glob(f"{rung.lesson}_*.ipynb"))) == 1
         compile(rung.source, rung.title, "exec")
     assert {rung.title for rung in found if not rung.kept} == {*SIDE_RUNGS, *(() if fast_bf16 else ("bfloat16",))}
 
@@ -60,7 +60,8 @@ def test_rungs_train_and_the_first_ones_alike(photos, tmp_path):
         assert row["seconds"] > 0 and 0 <= row["right"] <= 1 and math.isfinite(row["loss"]), rung.title
         weights[rung.title] = row["weights"]
     alike = [["The slow script", "Test once an epoch", "Two workers load", "Decode once"],
-             ["Decode no finer than needed", "Augment whole batches", "Test without a graph"]]
+             ["Decode no finer than needed", "Augment whole batches", "Test without a graph",
+              "Pool before ReLU"]]
     for titles in alike:
         assert len({weights[title] for title in titles}) == 1, titles
     top = weights["bfloat16"]
@@ -128,6 +129,7 @@ def test_attention_by_hand_is_the_librarys():
                           is_causal=True), atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in nvidia-smi is a shell script")
 def test_gpu_ladder_runs_on_a_stand_in():
     """Its code, not its figures: a stand-in GPU computes on the CPU, a tiny model here."""

@@ -1,6 +1,7 @@
 """The speed ladder: cheats and kinds of mistakes that no row of a table can be, and right answers in other styles."""
 
 import numpy
+import pytest
 import torch
 
 from lessons.speed_ladder import exercises as ex
@@ -72,11 +73,12 @@ test_beat_the_course = edits(
     (((LEARN, "            if number % 2 == 0:\n" + LEARN.replace(12 * " ", 16 * " ")),
       ("for batch, wanted in zip(", "for number, (batch, wanted) in enumerate(zip("),
       ("strict=True):", "strict=True)):")), "a gradient of its own"),
+)
+test_beat_the_course_at_length = pytest.mark.long(edits(
+    ex.beat_the_course,
     ("net(batch)", "net.forward(batch)", "what goes through `net.forward(batch)` is not seen"),
     ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
-    ("images[order][every, rows[:, :, None], columns[:, None]]", "images[order]", "are the moves made at all?"),
-    ("for _ in range(epochs):", "for _ in range(1):", "is there a loop over `epochs`?"),
-)
+))
 
 
 @wrong(ex.beat_the_course, "operators: 115")
@@ -84,6 +86,7 @@ def test_the_course_itself(net, images, labels, epochs, dice):
     return course_loop(net, images, labels, epochs, dice)
 
 
+@pytest.mark.long
 @wrong(ex.beat_the_course, "at least 10")
 def test_hides_in_a_thread(net, images, labels, epochs, dice):
     import threading

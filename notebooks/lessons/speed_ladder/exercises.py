@@ -31,10 +31,10 @@ class PredictedGain(Table, Alone):
     title = "Predict: what does the rung give?"
     task = ("Parts of a training take seconds: `once` is a dict {part: seconds} of what happens once at its "
             "beginning, `each` of what happens in every one of its `epochs`. A rung makes parts faster: "
-            "`faster` is a dict {part: how many times as fast}. A part may stand in both dicts, and the "
-            "number holds in both. `float(\"inf\")` means that the part is gone; below 1 means slower. The "
-            "rung itself costs `price` seconds once, as compiling does. Return how many times as fast the "
-            "whole training becomes.")
+            "`faster` is a dict {part: how many times as fast}. A part of that name can stand in "
+            "`once` and in `each`; then it becomes faster in both. `float(\"inf\")` means that the part is "
+            "gone, and a number below 1 that it becomes slower. The rung itself costs `price` seconds once, "
+            "as compiling does. Return how many times as fast the whole training becomes.")
     hints = (
         "How long does the training take without the rung? The beginning once, and each epoch `epochs` "
         "times.",

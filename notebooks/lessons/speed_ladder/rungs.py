@@ -4,8 +4,9 @@
         print(rung.number, rung.title)
         print(rung.diff)
 
-`rungs.diff` is a diff without line numbers: "# Title | lesson", then hunks between lines of "@@", whose lines begin
-with "-", "+" or a space. What a hunk takes away has to stand exactly once in the script that the rungs before left.
+`rungs.diff` is a diff without line numbers: "# Title | lesson" (no lesson where none teaches it), then hunks between
+lines of "@@", whose lines begin with "-", "+" or a space. What a hunk takes away has to stand exactly once in the
+script that the rungs before left.
 """
 
 import difflib
@@ -26,7 +27,7 @@ class Rung:
     """0 for the slow script."""
     title: str
     lesson: str
-    """The number of the lesson that its technique is from, as text; empty for the slow script."""
+    """The number of the lesson that its technique is from, as text; empty where there is none."""
     source: str
     """The whole script."""
     before: str = ""
@@ -84,7 +85,7 @@ def rungs(fast_bf16):
     found = [Rung(0, "The slow script", "", source)]
     for block in re.split(r"^# ", (FOLDER / "rungs.diff").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         head, _, hunks = block.partition("\n")
-        title, _, lesson = head.partition(" | ")
+        title, lesson = map(str.strip, head.split("|"))
         kept = title not in SIDE_RUNGS and (fast_bf16 or title != "bfloat16")
         found.append(Rung(len(found), title, lesson, changed(source, hunks), source, kept))
         source = found[-1].source if kept else source
