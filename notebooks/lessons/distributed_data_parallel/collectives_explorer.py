@@ -18,6 +18,7 @@ WORDS = {
     "reduce_scatter": "The numbers are added up, and every rank gets its own piece of the sum.",
     "all_to_all": "Every rank deals out its numbers to all ranks: rows become columns.",
     "send_recv": "Every rank sends to its right neighbour and receives from the left one.",
+    "sum_in_pair": "Ranks 0 and 1 are a sub-group, and add up among themselves.",
     "barrier": "Nothing is sent. Nobody goes on before all have come.",
 }
 

@@ -257,11 +257,11 @@ TAKEN = "`zero_grad` between backward and `step` deletes the gradients that back
 
 class Accumulate(Table, InGroup):
     title = "Accumulate gradients, talk once"
-    task = ("`model` is a DDP model, `batches` a list of this rank's micro-batches `(x, y)`, equally many in "
-            "every rank. Make **one** optimizer step with the mean gradient over all micro-batches of all "
-            "ranks, `loss_fn(model(x), y)` being each micro-batch's mean loss. The gradients may be "
-            "all-reduced only **once**, and memory is short: never hold the activations of two "
-            "micro-batches. The gradients of an earlier step may still be there. Leave `batches` as it is.")
+    task = ("`model` is a DDP model. `batches` is a list of this rank's micro-batches `(x, y)`; every rank has "
+            "equally many. `loss_fn(model(x), y)` is a micro-batch's mean loss. Make **one** optimizer step "
+            "with the mean gradient over all micro-batches of all ranks. All-reduce the gradients only "
+            "**once**. Never hold the activations of two micro-batches. Gradients of an earlier step may "
+            "still be there. Leave `batches` as it is.")
     hints = (
         "`with model.no_sync():` keeps DDP from averaging. For which of the micro-batches?",
         "DDP decides in the forward whether it will average in the backward. So forward and backward both "
