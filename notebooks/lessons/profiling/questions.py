@@ -9,12 +9,14 @@ QUESTIONS = {
             "the mean of the three": "The first time is far from the others, so it spoils the mean.",
         }),
     "self_cpu_of_linear": (
-        "`aten::linear` calls `aten::addmm`, which multiplies. For which of the two is Self CPU large?", {
-            "aten::addmm": "The multiplication runs in its own code. `linear` only looks at shapes and calls "
-                           "it.",
-            "aten::linear": "Its *total* is large, because it contains addmm. In its own code it does "
-                            "little.",
-            "both the same": "Their totals are nearly the same. Self time leaves out what an operator calls.",
+        "All the multiplying of forward happens between call and return of `aten::linear`. Where does "
+        "`aten::linear` stand in a table that is sorted by Self CPU?", {
+            "below the first five rows": "It only calls `aten::addmm`, which multiplies in its own code. "
+                                         "Self CPU leaves out what an operator calls.",
+            "in the first row": "Its *CPU total* is large, because it contains `aten::addmm`. In its own "
+                                "code it does little.",
+            "beside `aten::addmm`": "Their *CPU totals* are nearly the same. Self CPU leaves out what an "
+                                    "operator calls.",
         }),
     "late_rank_waits": (
         "Now rank 1 takes 60 ms longer to load each batch. Which rank's trace shows long waiting?", {
