@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
-REPEATS = 7
+REPEATS = 5
 
 
 def measured(kib, group):
