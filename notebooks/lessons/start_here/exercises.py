@@ -77,7 +77,7 @@ class MyShare(Table):
         each(no_list, "is there a `return`?"),
         holds(not_dealt_once, "how do `rank` and `world_size` choose the items? Look at the last items and "
                               "at equal ones. Return the items themselves, without padding"),
-        holds(uneven, "which ranks get the items that remain?"),
+        holds(uneven, "which ranks get the items that remain? And do equal items count one by one?"),
     )
     mistakes = (
         (RETURN, f"{DOWN}\n    return {BLOCK}", "`//` throws the remainder away. Who does the last items?"),
@@ -122,7 +122,8 @@ class MeanOfRanks(Table, InGroup):
            "`value`, N ranks train one model. DistributedDataParallel does that.")
     world_sizes = (2, 3)
     cases = {"whole numbers": (1, 12, 28), "a zero among them": (0, 7, 2),
-             "fractions": (0.3, -7.25, 1000.125), "two equal numbers": (5, 5, 29)}
+             "fractions": (0.3, -7.25, 1000.125), "a fraction and a whole number": (0.5, 2, 7),
+             "two equal numbers": (5, 5, 29)}
 
     def answer(value):
         import torch
@@ -153,6 +154,8 @@ class MeanOfRanks(Table, InGroup):
         ("float(value)", "int(value)", "an integer has lost its digits. Make a tensor of floats"),
     )
     stops = (
+        ("float(value)", "value", "where it expected",
+         "a rank may have a whole number, another one a fraction: do all make a tensor of the same dtype?"),
         (REDUCE, f"if dist.get_rank() == 0:\n        {REDUCE}", "waited in vain",
          "does every rank come to the same collective? A condition that only some ranks meet keeps the other "
          "ranks away"),
@@ -162,6 +165,8 @@ class MeanOfRanks(Table, InGroup):
 
 
 ZERO = 'int(os.environ["RANK"]) == 0'
+ONCE = "Training begins."
+EVERY_RANK = "every rank comes to the `print`. Which one should speak? (`'0'` is a text, and counts as true.)"
 
 
 def not_once(mine, wanted, message):
@@ -189,7 +194,7 @@ class SayItOnce(Table):
            "checkpoints. If two ranks write one file at the same time, they can break it.")
     world_sizes = (1, 3)
     timeout = 5
-    cases = {"": "Training begins.", "another message": "  epoch 0:\n  loss 0.5"}
+    cases = {"": ONCE, "another message": "  epoch 0:\n  loss 0.5"}
 
     def answer(message):
         if int(os.environ["RANK"]) == 0:
@@ -197,15 +202,17 @@ class SayItOnce(Table):
 
     def observe(say_it_once, message):
         text = io.StringIO()
-        # As if each rank had a machine of its own.
-        with mock.patch.dict(os.environ, LOCAL_RANK="0"), contextlib.redirect_stdout(text):
-            say_it_once(message)
-        return {"printed": text.getvalue()}
+        # As if each rank had a machine of its own, for one of the messages.
+        local_rank = "0" if message == ONCE else os.environ["RANK"]
+        with mock.patch.dict(os.environ, LOCAL_RANK=local_rank), contextlib.redirect_stdout(text):
+            returned = say_it_once(message)
+        return {"printed": text.getvalue(), "returned": type(returned).__name__}
 
-    rules = holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else?"),
+    rules = holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else, and not "
+                           "`return` it?"),
     mistakes = (
-        (f"if {ZERO}:\n        print", "print", "every rank comes to the `print`. Which one should speak?"),
-        (ZERO, 'os.environ["RANK"]', "`'0'` is a text, and counts as true. Compare a number with 0"),
+        (f"if {ZERO}:\n        print", "print", EVERY_RANK),
+        (ZERO, 'os.environ["RANK"]', EVERY_RANK),
         (ZERO, 'os.environ["RANK"] == 0', "`os.environ['RANK']` is a string, and never equals the number 0"),
         (ZERO, 'os.environ["RANK"] == "1"', "which rank is there in every run? Ranks are counted from 0"),
         ("RANK", "LOCAL_RANK", "`LOCAL_RANK` is a rank's number on its own machine, so each machine has a 0"),
