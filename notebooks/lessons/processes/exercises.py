@@ -333,6 +333,7 @@ class BringItHome(Table):
     def observe(bring_it_home, case):
         model, calls, copies = trained().share_memory(), [], []
         before, parents = values(model), model.state_dict()  # other tensors, on the same memory
+        untouched = [tensor._version for tensor in parents.values()]
         memory = {tensor.data_ptr() for tensor in parents.values()}
 
         def to_device(module):
@@ -356,6 +357,7 @@ class BringItHome(Table):
             "before": before,
             "in the parent": {name: tensor.tolist() for name, tensor in parents.items()},
             "in the child": values(model),
+            "written into `model`": [tensor._version for tensor in parents.values()] != untouched,
             "on the device": [values(one) for one in copies],
             "returned": type(returned).__name__}
 
