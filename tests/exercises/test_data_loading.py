@@ -75,6 +75,15 @@ def test_by_dividing_twice_the_right_way(stream, rank, world_size):
     yield from (item for number, item in enumerate(mine) if info is None or number % info.num_workers == info.id)
 
 
+@wrong(ex.shard_the_stream, "one reader got 7, another 0")
+def test_by_dividing_twice_the_wrong_way(stream, rank, world_size):
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    workers, worker = (info.num_workers, info.id) if info else (1, 0)
+    return (item for at, item in enumerate(stream) if at % world_size == rank and at % workers == worker)
+
+
 FOUND = f"transforms[{ex.INDEX}]"
 test_slowest_transform = edits(
     ex.slowest_transform,

@@ -171,6 +171,7 @@ NUMBERED = ("what tells one reader from all others? Both its rank and its worker
 LEFT_OUT = ("which number has each reader, and where do the last items go? Some items are equal, and some "
             "are false, such as 0. In a function that has a `yield`, `return` hands nothing on")
 EVENLY = "number all readers of all ranks, from 0 on, and deal the items out by their place in the stream"
+THE_END = "the end of a stream without end"
 ENDLESS = "`list(stream)` waits for the end of the stream: take the items one by one, as they come"
 
 
@@ -213,10 +214,9 @@ def unevenly(mine, wanted, case):
         return by_whom(f"all items were read, but one reader got {max(counts)}, another {min(counts)}", mine)
 
 
-def endless():
-    yield from range(1000)
-    raise RuntimeError("a stream without end: 1,000 items were taken from it, and the first one was not "
-                       "handed on")
+def waits_for_the_end(mine, wanted, case):
+    if THE_END in read(mine):
+        return "1,000 items of a stream without end were taken, and not four handed on", "each, when it is read"
 
 
 class Stream(IterableDataset):
@@ -228,12 +228,14 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         info = get_worker_info()
-        share, stream = pickle.loads(self.share), endless() if self.items is None else iter(self.items)
+        share, stream = pickle.loads(self.share), iter(range(1000) if self.items is None else self.items)
         given = share(stream, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         most = 4 if self.items is None else len(self.items) + 1
         for item in islice(given, most) if hasattr(given, "__iter__") else [given]:
             plain = item.tolist() if hasattr(item, "tolist") else item  # numpy's numbers are as right
             yield info.id if info else 0, repr(plain)[:40]
+        if self.items is None and next(stream, THE_END) is THE_END:
+            yield info.id if info else 0, THE_END
 
 
 class ShardTheStream(Table):
@@ -277,10 +279,12 @@ class ShardTheStream(Table):
         read = {number: [] for number in range(max(1, workers))}
         loader = DataLoader(Stream(shard_the_stream, items), batch_size=None, num_workers=workers)
         for number, item in loader:
-            read[number] += [item] * (items is not None)  # of a stream without end, they come: enough
+            if items is not None or item == THE_END:  # of a stream without end, others come: enough
+                read[number].append(item)
         return read
 
     rules = (
+        holds(waits_for_the_end, ENDLESS),
         holds(not_an_item, AS_THEY_ARE),
         holds(too_often, NUMBERED),
         holds(too_rarely, LEFT_OUT),
@@ -295,8 +299,8 @@ class ShardTheStream(Table):
         ("    return ", "    yield from ()\n    return ", LEFT_OUT),
         (DEALT, f"(item for item in stream if item % (world_size * workers) == {ME})", EVENLY),
         ("return ", "", AS_THEY_ARE),
+        ("return islice(stream", "return islice(list(stream)", ENDLESS),
     )
-    stops = (("return islice(stream", "return islice(list(stream)", "a stream without end", ENDLESS),)
 
 
 #: Milliseconds of the third exercise: for which a quick transform computes, and the slow one waits.
