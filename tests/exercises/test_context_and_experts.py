@@ -46,6 +46,17 @@ def test_by_boxes_of_tokens(x, expert, weight, net, exchange):
     return out.index_put((token,), back * weight[token, slot][:, None], accumulate=True)
 
 
+@right(ex.to_their_experts)
+def test_counts_as_objects(x, expert, weight, net, exchange):
+    n, k, counts = dist.get_world_size(), expert.shape[1], [None] * dist.get_world_size()
+    send = torch.bincount(expert.flatten(), minlength=n)
+    dist.all_gather_object(counts, send)
+    send, receive = send.tolist(), [int(one[dist.get_rank()]) for one in counts]
+    order = expert.flatten().argsort(stable=True)
+    back = exchange(net(exchange(x[order // k], send, receive)), receive, send)
+    return (back[order.argsort()].view(len(x), k, -1) * weight[..., None]).sum(1)
+
+
 @wrong(ex.to_their_experts, "rows of this rank's expert")
 def test_every_token_to_every_expert(x, expert, weight, net, exchange):
     n, tokens = dist.get_world_size(), len(x)
@@ -61,5 +72,7 @@ def test_cut_and_put_together(rows, receive, nets):
     return torch.cat([done[e][sender] for sender in range(len(receive)) for e in range(len(nets))])
 
 
+test_to_their_experts = edits(ex.to_their_experts, (
+    "exchange(x[order // k]", "exchange(x.detach()[order // k]", "is everything inside the graph?"))
 test_a_net_for_each_part = edits(ex.rows_of_two, (
     "for e, net in enumerate(nets):", "for e, net in list(enumerate(nets)) * 2:", "a net was called 2 times"))
