@@ -1,4 +1,4 @@
-"""The exercises of many machines: a loop for a world of any size, a flight recorder's dumps, a failing rendezvous."""
+"""The exercises of many machines: a loop for any world, a flight recorder's dumps, a failing rendezvous."""
 
 import contextlib
 import io
@@ -24,8 +24,9 @@ KEPT = "a slot draws the same numbers in each step: keep the state that its loss
 SHARE = "each slot is one rank's work, once in each item of `steps`; and there are more slots than ranks"
 DIVIDED_TWICE = "each loss is divided by `slots`: the sum over the ranks is the mean already"
 RETURNED = "in the next world another rank may have that slot: how does it get the slot's state?"
-DIGITS = ("one for each `optimizer.step()`, the same in all ranks. Its digits, from the right, belong to slots 0, "
-          "1, …: is each in it once, from the random state that the slot's last time has left?")
+DIGITS = ("that of the mean, for each `optimizer.step()`, the same in all ranks. Its digits, from the "
+          "right, belong to slots 0, 1, …: is each in it once, from the random state that the slot's last "
+          "time has left?")
 
 
 def each_slot_once(mine, wanted, case):
@@ -52,14 +53,14 @@ def next_number(state):
 
 class AnyWorld(Table, InGroup):
     title = "The same training in a world of any size"
-    task = ("Train `net` in a world of any size. The batch of a step has the slots 0, 1, … `slots - 1`. There are "
-            "more slots than ranks. In each step of `steps`:\n\n"
+    task = ("Train `net` in a world of any size. The batch of a step has the slots 0, 1, … `slots - 1`. "
+            "There are more slots than ranks. In each step of `steps`:\n\n"
             "1. Each slot belongs to one rank, and no rank has more slots than its share, rounded up.\n"
             "2. For each of its slots, a rank sets torch's random state to `random[slot]` and calls "
-            "`loss_of(step, slot)` once. It keeps the random state that this leaves: the slot's next step begins "
-            "with it.\n"
-            "3. The gradient is that of the **mean** of all slots' losses, in every rank. Then every rank calls "
-            "`optimizer.step()`.\n\n"
+            "`loss_of(step, slot)` once. It keeps the random state that this leaves: the slot's next step "
+            "begins with it.\n"
+            "3. The gradient is that of the **mean** of all slots' losses, in every rank. Then every rank "
+            "calls `optimizer.step()`.\n\n"
             "At the end, return a dict with the random state of **every** slot, the same in all ranks.")
     hints = ("`range(rank, slots, world_size)` shares out evenly. How many ranks there are must not change "
              "the weight of a slot: divide by `slots`, and sum over the ranks.",
@@ -68,8 +69,7 @@ class AnyWorld(Table, InGroup):
     explanation = ("All that decides about the numbers belongs to a slot: its images, its random state, its "
                    "weight of one in `slots`. Ranks only share out the work.")
     why = ("torchrun may restart your script with more or fewer ranks at any moment. A training whose result "
-           "depends on how many there were cannot be compared with itself, and nobody will find out why it "
-           "got worse.")
+           "depends on how many there were cannot be compared with itself.")
     world_sizes = (2, 3)
     waiting = "every rank sums the same tensors, equally often, however many slots it has"
 
@@ -119,8 +119,7 @@ class AnyWorld(Table, InGroup):
         holds(each_slot_once, SHARE),
         same("gradient of each step", DIGITS, within=1e-9),
         same("weights", "one `optimizer.step()` in each step changes them, and nothing else", within=1e-9),
-        same("next random number of each slot", "is a slot's state that of the rank that worked for it?"),
-    )
+        same("next random number of each slot", "is a slot's state that of the rank that worked for it?"))
     mistakes = (
         (MINE, "range(slots)", "every rank works for all slots: which are this rank's?"),
         (MINE, "[dist.get_rank()]", "there are more slots than ranks"),
@@ -178,18 +177,18 @@ DUMPS = {
 
 class WhoWaits(Table, Alone):
     title = "Who waits for whom, since when?"
-    task = ("`dumps[rank]` is what a rank wrote down, a dict. `\"now\"` is the moment, in nanoseconds, by that rank's "
-            "clock. `\"entries\"` is a list, in no certain order, of collectives to which the rank came. (The oldest "
-            "ones may be gone.) An entry is a dict, too:\n\n"
+    task = ("`dumps[rank]` is what a rank wrote down, a dict. `\"now\"` is the moment, in nanoseconds, by "
+            "that rank's clock. `\"entries\"` is a list, in no certain order, of collectives to which the "
+            "rank came. (The oldest ones may be gone.) An entry is a dict, too:\n\n"
             "- `\"record_id\"` counts up in this rank, and `\"time_created_ns\"` says when the rank came;\n"
-            "- `\"process_group\"` is a list that begins with the group's name, and `\"collective_seq_id\"` is the "
-            "collective's number in that group;\n"
-            "- `\"retired\"` says whether the collective is over for this rank, and `\"profiling_name\"` is its "
-            "name.\n\n"
-            "A rank **waits** in its first collective that is not over. `groups[name]` lists the ranks of a group. "
-            "Return a dict with an item for each rank that waits, `rank: (profiling_name, seconds, missing)`: the "
-            "name as it is, how long the rank has waited, and the sorted list of those ranks of the group that "
-            "have not come to this collective.")
+            "- `\"process_group\"` is a list that begins with the group's name, and `\"collective_seq_id\"` "
+            "is the collective's number in that group;\n"
+            "- `\"retired\"` says whether the collective is over for this rank, and `\"profiling_name\"` is "
+            "its name.\n\n"
+            "A rank **waits** in its first collective that is not over. `groups[name]` lists the ranks of a "
+            "group. Return a dict with an item for each rank that waits, `rank: (profiling_name, seconds, "
+            "missing)`: the name as it is, how long the rank has waited, and the sorted list of those ranks "
+            "of the group that have not come to this collective.")
     hints = ("Not `retired` is not over. The smallest `record_id` among those is where the rank stands.",
              "A rank has come to number 7 of a group if it has that number in that group, or a later one: an "
              "old entry may have fallen out.", "The clocks of machines differ: take times of one dump only.")
