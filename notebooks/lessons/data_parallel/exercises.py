@@ -17,8 +17,8 @@ STAYS = "`pop`, `del` and assignments change what you were given: make something
 CUT = "a `detach()`, `.data`, `no_grad()` or a new tensor made from numbers: the way back ends there"
 SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bool": (), "float16": (1,)}
 """The shape of one sample of each dtype, in what `made` makes."""
-KIND = ("each device gets the same kind of thing, with its own samples, in the dtype that they have in `inputs`. "
-        "(And `[{}] * 2` is one dict, twice.)")
+KIND = ("each device gets the same kind of thing, with its own samples, in the dtype that they have in "
+        "`inputs`. (And `[{}] * 2` is one dict, twice.)")
 JOINED = "return joined(outputs)"
 CHUNK, PREFIX = "value.chunk(n_devices)", 'name.removeprefix("module.")'
 
@@ -88,9 +88,9 @@ class ScatterNested(Table, Alone):
     title = "Scatter: who gets which samples?"
     task = ("Share `inputs` out among at most `n_devices` devices. Return a list with one item for each "
             "device that gets samples. Cut a tensor along dimension 0, as `torch.chunk` does. From a tuple, "
-            "a list or a dict, every device gets the same kind of thing, with its part of each tensor. Tuples, "
-            "lists and dicts may contain each other. Anything else, for example a number, goes to every device "
-            "as it is. Gradients flow back through the parts. Leave `inputs` alone.")
+            "a list or a dict, every device gets the same kind of thing, with its part of each tensor. "
+            "Tuples, lists and dicts may contain each other. Anything else, for example a number, goes to "
+            "every device as it is. Gradients flow back through the parts. Leave `inputs` alone.")
     hints = ("`inputs.chunk(n_devices)` does all that a tensor needs, also with fewer samples than devices.",
              "For a tuple, scatter each of its items. You get a list of lists: by item, then by device. "
              "`zip(*…)` turns it around. A dict's values go the same way.",
@@ -162,11 +162,11 @@ class ScatterNested(Table, Alone):
 class GatherNested(Table, Alone):
     title = "Gather: one output from many"
     task = ("`outputs` is a list with what each device's replica has returned: tensors, or tuples, lists or "
-            "dicts of tensors, which may contain each other. All replicas return the same kind. Return one of that "
-            "kind, in which the tensors of all devices are joined along dimension 0, in the devices' order. "
-            "`None` stays `None`. If the replicas return scalars, tensors without a dimension, return a vector with "
-            "one element per device, as the library does. `backward` must reach every device. Leave "
-            "`outputs` alone.")
+            "dicts of tensors, which may contain each other. All replicas return the same kind. Return one "
+            "of that kind, in which the tensors of all devices are joined along dimension 0, in the "
+            "devices' order. `None` stays `None`. If the replicas return scalars, tensors without a "
+            "dimension, return a vector with one element per device, as the library does. `backward` must "
+            "reach every device. Leave `outputs` alone.")
     hints = ("`torch.cat` joins tensors whose sizes differ in dimension 0 only. Give scalars a dimension.",
              "For dicts, gather the values of one name from all devices, then those of the next. For tuples, "
              "`zip(*outputs)` brings the first items together, then the second ones.")
@@ -302,7 +302,7 @@ class WithoutPrefix(Table, Alone):
         (PREFIX, '(name.replace("module.", "", 1) if name.startswith("module") else name)',
          "`modules` begins with `module` as well: the dot belongs to the prefix"),
         (".items()}", '.items() if name.startswith("module.")}', "names without the prefix stay as they are"),
-        (": tensor for", ": tensor.clone() for", "`clone` makes copies"),
+        (": tensor for", ": tensor.clone() for", "`clone` and `deepcopy` make copies"),
         ("return {", "for name in list(state):\n        state[name.removeprefix('module.')] = "
          "state.pop(name)\n    return {", STAYS),
     )
