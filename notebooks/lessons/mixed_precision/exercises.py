@@ -177,13 +177,13 @@ class ChooseDtype(Table):
                 chosen[backwards] = str(choose_dtype(largest, smallest, error, kinds))
             except ValueError:
                 chosen[backwards] = "a ValueError"
-        return {"dtype": chosen[True], "dtype, with `fast` in another order": chosen[False]}
+        return {"dtype": chosen[True], "dtype, with the set in another order": chosen[False]}
 
     rules = (
         same("dtype", "compare `max`, `smallest_normal` and half of `eps` with their limits, for the formats "
                       "in `fast` and for `float32` and `float64`; then the fewest bytes win, then the "
                       "smaller `eps`"),
-        same("dtype, with `fast` in another order", "which format comes first? A set has no order"))
+        same("dtype, with the set in another order", "which format comes first? A set has no order"))
     mistakes = (
         ("info.max >= largest", "info.max > largest", JUST_MET),
         ("info.smallest_normal <= smallest", "info.smallest_normal < smallest", JUST_MET),
@@ -230,8 +230,8 @@ class LargestBatch(Table):
         "`torch.OutOfMemoryError`. Find by trying the largest batch from 1 to `most` that fits, and return "
         "it. Return 0 if not even one sample fits. If a batch fits, all smaller ones fit. Others use this "
         "machine, too: never try more than **twice** what fits, and try at most **30** sizes. Before each "
-        "try, the memory of earlier tries has to be free. A step that failed keeps its memory until you leave "
-        "the `except` block. All other errors are bugs: do not catch them.")
+        "try, the memory of earlier tries has to be free. A step that failed keeps its memory until you "
+        "leave the `except` block. All other errors are bugs: do not catch them.")
     hints = (
         "First double: 1, 2, 4, 8 …, until it does not fit, or `most` is reached. Then you know one size "
         "that fits and a larger one that does not. Try the size in the middle, again and again.",
@@ -401,7 +401,8 @@ class FirstOverflow(Table):
         same("name", "run under `autocast(\"cpu\", …)` in fp16. Of all modules, inner and outer, find the "
                      "first in time that puts out inf or NaN, in any call. Look when the output comes: a "
                      "later layer may write over it"),
-        nothing("changed in the model", "call `remove()` on each of your handles", "a model as it was"),
+        nothing("changed in the model", "call `remove()` on each of your handles; only autocast computes in "
+                                        "fp16", "a model as it was"),
         between("forwards", lambda wanted, case: (0, 1), "hooks see all layers in one forward"))
     mistakes = (
         (AUTOCAST, "", "run the forward under `autocast(\"cpu\", dtype=torch.float16)`"),
