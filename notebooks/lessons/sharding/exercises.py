@@ -164,8 +164,8 @@ class MemoryPerRank(Table, Alone):
     explanation = ("The later the stage, the more kinds are cut. Each number has 4 bytes, and AdamW keeps "
                    "two numbers for each parameter.")
     why = ("this is the first thing to compute before you rent GPUs. In float32 the states of 175 billion "
-           "parameters are 2,800 GB, which no GPU has; each of 64 GPUs holds 44 GB. Activations come on top, and are "
-           "not shared out.")
+           "parameters are 2,800 GB, which no GPU has; each of 64 GPUs holds 44 GB. Activations come on "
+           "top, and are not shared out.")
     cases = {f"{parameters:,} parameters, {ranks} ranks, stage {stage}": (parameters, ranks, stage)
              for parameters, ranks in ((1000, 4), (1001, 4), (7, 8)) for stage in range(4)}
 
@@ -242,7 +242,7 @@ class MyPiece(Table, InGroup):
             sys.addaudithook(lambda event, args: event == "open" and opened.add(str(args[0])))  # it stays
             piece = my_piece(files, total)
         if not isinstance(piece, torch.Tensor):
-            return {"piece": repr(piece)}
+            return {"piece": f"a {type(piece).__name__}, no tensor"}
         return {"piece": piece.tolist(), "dtype": str(piece.dtype) if piece.any() else "of no file",
                 "files loaded": ", ".join(Path(file).stem for file in files if file in opened)}
 
