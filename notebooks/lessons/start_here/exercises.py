@@ -208,8 +208,8 @@ class SayItOnce(Table):
             returned = say_it_once(message)
         return {"printed": text.getvalue(), "returned": type(returned).__name__}
 
-    rules = holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else, and not "
-                           "`return` it?"),
+    rules = holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else? "
+                            "(What it returns, nobody sees.)"),
     mistakes = (
         (f"if {ZERO}:\n        print", "print", EVERY_RANK),
         (ZERO, 'os.environ["RANK"]', EVERY_RANK),
