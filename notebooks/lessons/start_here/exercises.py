@@ -160,7 +160,7 @@ class MeanOfRanks(Table, InGroup):
          "does every rank come to the same collective? A condition that only some ranks meet keeps the other "
          "ranks away"),
         ("all_reduce(total)", "all_reduce(total, async_op=True)", "never waited for it",
-         "`async_op=True` returns at once. Call `.wait()` on what it returns before you use the sum"),
+         "`async_op=True`, `isend` and `irecv` return at once: call `.wait()` on what they return"),
     )
 
 
