@@ -166,7 +166,7 @@ class MeanOfRanks(Table, InGroup):
 
 ZERO = 'int(os.environ["RANK"]) == 0'
 ONCE = "Training begins."
-EVERY_RANK = "every rank comes to the `print`. Which one should speak? (`'0'` is a text, and counts as true.)"
+EVERY_RANK = "every rank comes to the `print`. Which one should speak?"
 
 
 def not_once(mine, wanted, message):
@@ -212,7 +212,7 @@ class SayItOnce(Table):
                             "(What it returns, nobody sees.)"),
     mistakes = (
         (f"if {ZERO}:\n        print", "print", EVERY_RANK),
-        (ZERO, 'os.environ["RANK"]', EVERY_RANK),
+        (ZERO, 'os.environ["RANK"]', f"{EVERY_RANK} (`'0'` is a text, and counts as true)"),
         (ZERO, 'os.environ["RANK"] == 0', "`os.environ['RANK']` is a string, and never equals the number 0"),
         (ZERO, 'os.environ["RANK"] == "1"', "which rank is there in every run? Ranks are counted from 0"),
         ("RANK", "LOCAL_RANK", "`LOCAL_RANK` is a rank's number on its own machine, so each machine has a 0"),
