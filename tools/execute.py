@@ -99,7 +99,7 @@ def store(book, path):
                 # Until there is a record, the cell is folded away.
                 cell.metadata |= {"jupyter": {"source_hidden": True, "outputs_hidden": True}, "collapsed": True}
     book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-                     "language_info": {"name": "python"}}
+                     "language_info": {"name": "python", "file_extension": ".py"}}  # for `nbconvert --to script`
     nbformat.validate(book)
     nbformat.write(book, path)
 
