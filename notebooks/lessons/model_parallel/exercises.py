@@ -126,10 +126,10 @@ class ColumnParallel(Table, InGroup):
     task = ("Every rank has the same input `x`, [batch, inputs], and **its own rows** of a linear layer: "
             "`weight`, [outputs of this rank, inputs], and `bias`. All ranks have equally many rows. Compute "
             "the **whole** output, [batch, all outputs], in the order of the ranks. Then call "
-            "`loss_of(output).backward()`, which computes the same loss in every rank. Leave in `x.grad` the "
-            "gradient of the whole layer's input, in every rank, and in `weight.grad` and `bias.grad` those "
-            "of this rank's rows. Return the output. No rank sends more than its part of the output, and the "
-            "gradient of `x`.")
+            "`loss_of(output).backward()`, which computes the same loss in every rank. Return the output, and "
+            "leave gradients:\n\n- in `x.grad`, that of the whole layer's input, in every rank;\n"
+            "- in `weight.grad` and `bias.grad`, those of this rank's rows.\n\n"
+            "No rank sends more than its part of the output, and the gradient of `x`.")
     hints = ("Write two `torch.autograd.Function`s. One, for `x`, does nothing in forward and all-reduces in "
              "backward. The other gathers in forward, and in backward takes the gradient of this rank's "
              "part.",
@@ -236,7 +236,7 @@ class MeanGradient(Table, Alone):
                 "a `backward` before the next forward frees the activations, unless `retain_graph=True` or a "
                 "loss that you keep holds on to them"))
     mistakes = (
-        (" * len(x) / samples)", ")", "gradients add up: what makes a mean of them?"),
+        (" * len(x) / samples)", ")", "gradients add up: weigh each by the share of its samples"),
         ("len(x) / samples", "1 / len(xs)", "the micro-batches are not equally large"),
         ("len(x) / ", "1 / ", "each loss is a mean over its own samples already"),
         ("strict=True):\n", "strict=True):\n        model.zero_grad()\n", "is a gradient overwritten?"),

@@ -29,7 +29,7 @@ QUESTIONS = {
                                                         "are 5.5 micro-batches, not 4.",
             "more messages": "There are 112, not 48. But a rank also does more forwards before its first "
                              "backward, so it holds more.",
-            "more weights": "Each rank holds as many layers as before: two short stages for a long one.",
+            "more weights": "The weights are the model's, however its layers are shared out to stages.",
         }),
     "two_layers_all_reduces": (
         "Each of two ranks computes a part of `up` and of `down`, forward and backward. How many all-reduces "

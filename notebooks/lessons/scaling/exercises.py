@@ -147,7 +147,7 @@ class ChooseLayout(Table, Alone):
             "returns how long a step takes, and `held(*layout)` how many GiB a rank holds. Return the "
             "quickest layout with `data * tensor * pipeline == gpus` and `data * micro_batches * micro_batch "
             "== batch` that holds at most `limit` GiB. Tensor-parallel ranks share one node, so `tensor` "
-            "must divide `node`, the number of GPUs of a node. If no layout fits, return `None`.")
+            "must divide `node`, the number of GPUs in one machine. If no layout fits, return `None`.")
     hints = (
         "Loop over each `tensor` that divides `node` and `gpus`, then over each `pipeline` that divides the "
         "rest. `data` follows.",
