@@ -96,8 +96,8 @@ class MergeBlocks(Table, Alone):
     task = ("The same queries have looked at two blocks of keys, one after the other. Of each block you get "
             "`out`, [queries, width], its attention as if there were no other keys, and `logsum`, [queries], "
             "the logarithm of the sum of all exp(score). Return `(out, logsum)` of both blocks **together**. "
-            "Scores may be large, such as 1,000. If a query may not look at a block, its `logsum` is −inf and "
-            "its `out` is 0 for that block. Every query may look at one of the two.")
+            "Scores may be large, such as 1,000. If a query may not look at a block, its `logsum` is −inf "
+            "and its `out` is 0 for that block. Every query may look at one of the two.")
     hints = ("`out` is a sum of values, each times exp(score), over `logsum.exp()`. Write the sum over both "
              "blocks.",
              "Each `out` counts by `(logsum_of_the_block − logsum_of_both).exp()`. `torch.logaddexp` knows "

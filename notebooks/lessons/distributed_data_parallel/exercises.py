@@ -166,8 +166,8 @@ class AverageGradients(Table, InGroup):
         "All ranks have to call the same collectives in the same order. What happens if one of them skips a "
         "parameter? Give it a gradient of zeros first: `torch.zeros_like(parameter)`.",
     )
-    explanation = ("`requires_grad` is the same in all ranks, so it may decide which gradients to average. "
-                   "A gradient may be missing in one rank only, so a missing one becomes zeros.")
+    explanation = ("`requires_grad` is the same in all ranks, so it may decide which gradients to average. A "
+                   "gradient may be missing in one rank only, so a missing one becomes zeros.")
     why = ("with a broadcast of the weights at the start, this is DistributedDataParallel without its speed. "
            "If something may differ between ranks, such as `parameter.grad is None`, it must never decide "
            "whether a rank calls a collective.")
@@ -257,9 +257,9 @@ TAKEN = "`zero_grad` between backward and `step` deletes the gradients that back
 
 class Accumulate(Table, InGroup):
     title = "Accumulate gradients, talk once"
-    task = ("`model` is a DDP model. `batches` is a list of this rank's micro-batches `(x, y)`; every rank has "
-            "equally many. `loss_fn(model(x), y)` is a micro-batch's mean loss. Make **one** optimizer step "
-            "with the mean gradient over all micro-batches of all ranks. All-reduce the gradients only "
+    task = ("`model` is a DDP model. `batches` is a list of this rank's micro-batches `(x, y)`; every rank "
+            "has equally many. `loss_fn(model(x), y)` is a micro-batch's mean loss. Make **one** optimizer "
+            "step with the mean gradient over all micro-batches of all ranks. All-reduce the gradients only "
             "**once**. Never hold the activations of two micro-batches. Gradients of an earlier step may "
             "still be there. Leave `batches` as it is.")
     hints = (

@@ -289,8 +289,8 @@ class AgentOptions(Table, Alone):
     title = "Hunt: nobody opens the door"
     task = ("Return the list of torchrun's options for the agent on `node` (0, 1, …) of a job named `job`. "
             "`addresses[i]` is node i's address; names of nodes cannot be looked up. There are as many nodes "
-            "as addresses, and each node starts `gpus` ranks. The agents meet over c10d at port 29500 of node "
-            "0, and must not have to guess who opens the store there. Torchrun may restart three times.")
+            "as addresses, and each node starts `gpus` ranks. The agents meet over c10d at port 29500 of "
+            "node 0, and must not have to guess who opens the store there. Torchrun may restart three times.")
     hints = ("Which options must be the same on all nodes, because they are what the nodes have in common?",
              "`--rdzv-conf=is_host=1` on the node whose address is the endpoint's, `is_host=0` elsewhere. "
              "Others reach a node at `--local-addr`.")

@@ -126,8 +126,8 @@ class ColumnParallel(Table, InGroup):
     task = ("Every rank has the same input `x`, [batch, inputs], and **its own rows** of a linear layer: "
             "`weight`, [outputs of this rank, inputs], and `bias`. All ranks have equally many rows. Compute "
             "the **whole** output, [batch, all outputs], in the order of the ranks. Then call "
-            "`loss_of(output).backward()`, which computes the same loss in every rank. Return the output, and "
-            "leave gradients:\n\n- in `x.grad`, that of the whole layer's input, in every rank;\n"
+            "`loss_of(output).backward()`, which computes the same loss in every rank. Return the output, "
+            "and leave gradients:\n\n- in `x.grad`, that of the whole layer's input, in every rank;\n"
             "- in `weight.grad` and `bias.grad`, those of this rank's rows.\n\n"
             "No rank sends more than its part of the output, and the gradient of `x`.")
     hints = ("Write two `torch.autograd.Function`s. One, for `x`, does nothing in forward and all-reduces in "
