@@ -355,6 +355,7 @@ OWN_PICKLES = {
     "helpers/launcher/sending.py": "what its ranks have put there",
     "notebooks/lessons/data_loading/exercises.py": "an object that the check itself has pickled",
     "notebooks/lessons/processes/exercises.py": "what the learner's function has just put into a queue",
+    "notebooks/06_ddp_in_practice.ipynb": "the flight recorder of the same process",
     "notebooks/01_processes.ipynb": "what the cell has pickled in the same line",
 }
 
