@@ -145,18 +145,6 @@ def raised(page):
             .map(output => [number, `${output.ename}: ${output.evalue}`]))""")
 
 
-def scroll_to(page, selector):
-    """Scroll through the notebook until `selector` is there, and return its locator."""
-    for top in range(0, 60_000, 500):
-        page.evaluate(f"document.querySelector('.jp-WindowedPanel-outer').scrollTop = {top}")
-        found = page.locator(selector)
-        if found.count() and found.first.is_visible():
-            found.first.scroll_into_view_if_needed()
-            return found.first
-        time.sleep(0.05)
-    raise AssertionError(f"{selector} is nowhere in the notebook")
-
-
 def choose_theme(page, theme):
     """Give JupyterLab its "Light" or "Dark" theme."""
     page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {theme}")

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 
 from helpers.exercises import catalogue, journal, quiz
+from helpers.exercises.engine import RIGHT, WRONG
 
 FORMAT = "parallel-pytorch-course, progress, 1"
-SOLVED, TRIED = "#2e9e4f", "#c77700"  # as a check's feedback has them
 
 
 def export(file, name):
@@ -122,13 +122,13 @@ def _draw(learners, exercises, bets):
     figure = Figure(figsize=(12, 2 + 0.32 * (len(exercises) + len(bets))), layout="constrained")
     top, bottom = figure.subplots(2, height_ratios=[1 + len(exercises), 1 + len(bets)])
     solved = [sum(entry["status"] == "correct" for entry in entries) for entries in exercises.values()]
-    top.barh(list(exercises), [*map(len, exercises.values())], color=TRIED, hatch="///", label="not yet solved")
-    top.barh(list(exercises), solved, color=SOLVED, label="solved")
+    top.barh(list(exercises), [*map(len, exercises.values())], color=WRONG, hatch="///", label="not yet solved")
+    top.barh(list(exercises), solved, color=RIGHT, label="solved")
     top.legend(loc="lower right")
     for row, split in enumerate(bets.values()):
         left = 0
         for (option, holds), times in split:
-            bottom.barh(row, times, left=left, color=SOLVED if holds else TRIED, edgecolor="white")
+            bottom.barh(row, times, left=left, color=RIGHT if holds else WRONG, edgecolor="white")
             bottom.text(left + 0.1, row, option[:100 * times // learners], va="center", fontsize=8)
             left += times
     bottom.set_yticks(range(len(bets)), list(bets))

@@ -27,7 +27,8 @@ NOT_ATTEMPTED, NOT_YET, CORRECT = journal.STATUSES
 GRACE = 2
 
 # Middle tones, readable as a border on white and on black. The sign and the words say the same without them.
-_LOOK = {NOT_ATTEMPTED: ("○", "#808080"), NOT_YET: ("✘", "#c77700"), CORRECT: ("✔", "#2e9e4f")}
+RIGHT, WRONG = "#2e9e4f", "#c77700"  # the colours of what holds, and of what does not
+_LOOK = {NOT_ATTEMPTED: ("○", "#808080"), NOT_YET: ("✘", WRONG), CORRECT: ("✔", RIGHT)}
 # What can be asked for its name and its parameters without running code of the learner's.
 _FUNCTIONS = types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)

@@ -19,7 +19,7 @@ from functools import partial
 
 from helpers import notebooks
 from helpers.exercises import journal
-from helpers.exercises.engine import as_html
+from helpers.exercises.engine import RIGHT, WRONG, as_html
 from helpers.widgets import view
 
 # As high as the option needs, and the focus is seen on a light page and on a dark one.
@@ -93,8 +93,8 @@ class Quiz:
         if first not in self.options:
             return f"<details><summary>The answer, and why</summary>{holds}</details>"
         if first == self.answer:
-            return _framed("#2e9e4f", f"<strong>✔ Your bet holds.</strong> {as_html(self.options[first])}")
-        return _framed("#c77700", f"<strong>✘ Your bet was: {as_html(first)}.</strong> "
+            return _framed(RIGHT, f"<strong>✔ Your bet holds.</strong> {as_html(self.options[first])}")
+        return _framed(WRONG, f"<strong>✘ Your bet was: {as_html(first)}.</strong> "
                                   f"{as_html(self.options[first])}<br>{holds}")
 
     def _asked(self):

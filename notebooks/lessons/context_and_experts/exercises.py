@@ -77,9 +77,8 @@ class FairCut(Table, Alone):
         (ZIGZAG, "torch.arange(len(tokens)).chunk(n)[rank]", FAIR),
         (ZIGZAG, "torch.arange(rank, len(tokens), n)",
          "almost: each token of rank 1 looks at one more than its neighbour in rank 0"),
-        (ZIGZAG, "torch.cat([pieces[rank], pieces[rank + "
-                 "n]])", "which pieces go together? The first, and "
-                                                                "the last"),
+        (ZIGZAG, "torch.cat([pieces[rank], pieces[rank + n]])",
+         "which pieces go together? The first, and the last"),
         ("tokens[positions], positions", "tokens[positions], torch.arange(len(positions))",
          "these are the positions within the rank"),
         ("tokens[positions], positions", "tokens[positions], positions[0] + torch.arange(len(positions))",
@@ -106,11 +105,8 @@ class MergeBlocks(Table, Alone):
                    "to 1.")
     why = ("FlashAttention and its relatives return exactly this pair. With it, ring attention is a kernel "
            "for each block and this merge.")
-    cases = {"small "
-             "scores": (1.0, None), "scores near "
-                                          "1,000": (1000.0, None), "the first block is "
-                                                                               "masked": (1.0, 0),
-             "the second block is masked": (1.0, 1)}
+    cases = {"small scores": (1.0, None), "scores near 1,000": (1000.0, None),
+             "the first block is masked": (1.0, 0), "the second block is masked": (1.0, 1)}
 
     def answer(out1, logsum1, out2, logsum2):
         import torch
@@ -133,9 +129,8 @@ class MergeBlocks(Table, Alone):
     rules = same("out", SHARE, within=1e-9), same("logsum", "the logarithm of which sum?", within=1e-9)
     mistakes = (
         (WEIGHT, "0.5 + 0 * logsum1, 0.5 + 0 * logsum2", "a block with larger scores counts for more"),
-        (WEIGHT, "(logsum2 - logsum).exp(), (logsum1 - "
-                 "logsum).exp()", "which weight belongs to which "
-                                                                       "block?"),
+        (WEIGHT, "(logsum2 - logsum).exp(), (logsum1 - logsum).exp()",
+         "which weight belongs to which block?"),
         (WEIGHT, "1 + 0 * logsum1, 1 + 0 * logsum2", "the weights must add up to 1"),
         ("torch.logaddexp(logsum1, logsum2)", "(logsum1.exp() + logsum2.exp()).log()",
          "exp(1,000) is infinite: take the larger one out first"),
@@ -143,7 +138,6 @@ class MergeBlocks(Table, Alone):
         ("* out2, logsum", "* out2, logsum1 + logsum2", "a sum of logarithms is the logarithm of a product"))
 
 
-PASSING = "        if step < n - 1:\n            k, v = pass_on(k, v)\n"
 OTHERS = "who needs the block that this rank has no use for?"
 
 
@@ -192,18 +186,15 @@ class SkippingRing(Table, InGroup):
         return {"owner, k and v of each computed block": sorted(computed),
                 "passed on": len(SkippingRing.traffic.sent) // 2}
 
-    rules = (same("owner, k and v of each computed "
-                  "block", "whose block has arrived after how many steps? "
-                                                           "Who looks at it?"),
+    rules = (same("owner, k and v of each computed block",
+                  "whose block has arrived after how many steps? Who looks at it?"),
              between("passed on", lambda wanted, case: (0, wanted["passed on"]),
                      "after N − 1 times every rank has seen every block"))
     mistakes = (
-        ("if where[rank].max() >= "
-         "where[block].min():", "if "
-                                                        "True:", "the saving is gone: masked blocks are "
-                                                                    "computed"),
-        ("where[rank].max()", "where[rank].min()", "a block is masked as a whole if even the *latest* query "
-                                                   "is too early"),
+        ("if where[rank].max() >= where[block].min():", "if True:",
+         "the saving is gone: masked blocks are computed"),
+        ("where[rank].max()", "where[rank].min()",
+         "a block is masked as a whole if even the *latest* query is too early"),
         ("(rank - step)", "(rank + step)", "blocks come from the previous rank: whose is it after one step?"),
         ("if step < n - 1:", "if True:", "what does the last step pass on, and who uses it?"))
     stops = (("compute(k, v, block)\n", "compute(k, v, block)\n        else:\n            continue\n",
@@ -294,10 +285,8 @@ class ToTheirExperts(Table, InGroup):
     mistakes = (
         ("exchange(x[order // k]", "exchange(x[order % len(x)]", TOKEN),
         ("index_add(0, order // k", "index_add(0, torch.arange(len(order)) // k", BACK),
-        ("weight.flatten()[order, "
-         "None]", "weight.flatten()[:, "
-                                          "None]", "the weights are not in the order of "
-                                                                       "the rows"),
+        ("weight.flatten()[order, None]", "weight.flatten()[:, None]",
+         "the weights are not in the order of the rows"),
         (" * weight.flatten()[order, None]", "", "how much does each expert count?"),
         ((("done * weight.flatten()[order, None]", "done"),
           ("x[order // k]", "x[order // k] * weight.flatten()[order, None]")),
@@ -317,8 +306,8 @@ class RowsOfTwo(Table, Alone):
             "`rows` holds them **as they arrived**: first all of rank 0. Return the results, in the order of "
             "`rows`. Call each net once.")
     hints = ("Write down for two ranks and two experts whose each row is: rank 0's for expert 0, rank 0's "
-             "for expert 1, "
-             "then?", "`repeat_interleave` makes from the counts, in this order, the expert of each row.")
+             "for expert 1, then?",
+             "`repeat_interleave` makes from the counts, in this order, the expert of each row.")
     explanation = "A mask picks an expert's rows out of all parts, and puts the results back."
     why = ("every token still goes through *some* expert, always the same mixture of them, so training makes "
            "the best of it. Only a comparison with a dense layer shows it.")
@@ -345,8 +334,8 @@ class RowsOfTwo(Table, Alone):
         return {"results": done.tolist(), "calls of a net": max(Counter(calls).values(), default=0)}
 
     rules = (same("results", f"{ARRIVAL} And how does its net's result get into each row?"),
-             holds(lambda mine, wanted, case: (f"a net was called {mine[0]['calls of a net']} times", "once "
-                                                                                                      "each")
+             holds(lambda mine, wanted, case: (f"a net was called {mine[0]['calls of a net']} times",
+                                               "once each")
                    if mine[0]["calls of a net"] > 1 else None, "collect all rows of an expert first"))
     mistakes = (
         (OWNER, "torch.arange(len(nets)).repeat_interleave(receive.sum(0))", ARRIVAL),
