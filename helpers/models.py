@@ -6,6 +6,15 @@ from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 from torch.utils.checkpoint import checkpoint
 
 
+def attention_by_hand(q, k, v, is_causal):
+    """What `scaled_dot_product_attention` computes, with the whole table of scores in memory."""
+    scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
+    return scores.softmax(-1) @ v
+
+
 class Block(nn.Module):
     """Attention and a feed-forward net, each with a norm before it and a way around it: (batch, length, width), as it
     comes, so it goes. Source: https://arxiv.org/abs/2002.04745, figure 1b."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from helpers import launch
 from helpers.instruments.waits import form_group
 from lessons.context_and_experts import exercises as ex
-from lessons.context_and_experts import explorer
+from lessons.context_and_experts import explorer, recorded
 from lessons.context_and_experts.cuts import CUTS
 from lessons.context_and_experts.trial import trial
 from tests.conftest import ROOT
@@ -39,6 +39,15 @@ def test_each_way_is_attention_and_sends_what_its_formula_says(page, way, cut, r
         assert found["output"] and found["gradients"]
         assert found["forward"] == pytest.approx(forward(ranks), rel=0.1)
         assert found["backward"] == pytest.approx(backward(ranks), rel=0.1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_recorded_on_two_gpus_is_attention(ranks):
+    def recorded_way(q, k, v, where):
+        return recorded.cut(q, k, v, is_causal=True)
+
+    for found in launch(trial, ranks, args=(recorded_way, "contiguous", 6, 192, 8), show=False, timeout=60).results:
+        assert found["output"] and found["gradients"]
 
 
 def of_six_experts(route, on_ranks, dense, rows_of_two, seed):

@@ -8,12 +8,12 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import launch
 from helpers.data import Digits
-from helpers.models import GPT
+from helpers.models import GPT, attention_by_hand
 from lessons.speed_ladder import recorded
 from lessons.speed_ladder.ladder import best_so_far, draw_ladder
 from lessons.speed_ladder.rungs import SIDE_RUNGS, changed, own_rung, rungs
@@ -121,12 +121,9 @@ def test_gpu_rungs_build_on_each_other():
 
 
 def test_attention_by_hand_is_the_librarys():
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
     q, k, v = torch.randn(3, 2, 4, 8, 16)
-    assert torch.allclose(recorded.attention_by_hand(q, k, v, True), scaled_dot_product_attention(q, k, v,
-                          is_causal=True), atol=1e-5)
+    right = scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert torch.allclose(attention_by_hand(q, k, v, is_causal=True), right, atol=1e-5)
 
 
 @pytest.mark.long

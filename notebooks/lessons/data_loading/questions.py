@@ -6,8 +6,7 @@ QUESTIONS = {
             "the main process, between two steps":
                 "It loads a batch, computes a step, and loads the next batch. While it loads, the device "
                 "waits.",
-            "a thread in the "
-            "background": "Without workers the loader has no thread. Only the main process runs.",
+            "a thread in the background": "Without workers the loader has no thread. Only the main process runs.",
             "the device": "The device gets finished tensors. Reading and decoding files is the CPU's work.",
         }),
     "workers_needed": (
@@ -38,8 +37,8 @@ QUESTIONS = {
                 "Starting two workers and handing every batch from process to process costs more than taking "
                 "rows out of a tensor.",
             "not as long": "There is no loading that could be hidden, and the workers have to be started.",
-            "about as "
-            "long": "The workers do not come for free: they have to start, and every batch has to travel.",
+            "about as long":
+                "The workers do not come for free: they have to start, and every batch has to travel.",
         }),
     "which_repeats": (
         "In each of two epochs, each of two workers draws one number from each source. Which source repeats "
@@ -60,8 +59,7 @@ QUESTIONS = {
                 "Rank 0 has the items 0, 2, … 12. Seven items make four batches, and the last one is "
                 "smaller. Rank 1 has six items, and they make three.",
             "both make four": "Rank 1 has only the six items 1, 3, … 11, which make three batches of two.",
-            "both make "
-            "three": "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",
+            "both make three": "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",
         }),
     "packed_without_mask": (
         "Positions are right, but the only mask is the causal one. Which documents come out differently "

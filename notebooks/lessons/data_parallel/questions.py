@@ -6,8 +6,7 @@ QUESTIONS = {
             "2, 2, 1, and the fourth device gets none":
                 "5 / 4 is rounded up to 2. Each device gets 2 samples until none are left.",
             "2, 1, 1, 1": "That would be fair, and `torch.tensor_split` does it. `torch.chunk` does not.",
-            "none: torch raises an "
-            "error": "There is not even a warning. You would have to look at the sizes.",
+            "none: torch raises an error": "There is not even a warning. You would have to look at the sizes.",
         }),
     "mean_of_means": (
         "Each replica returns the mean loss of its chunk, and you take the mean of these. When is the "

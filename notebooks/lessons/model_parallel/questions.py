@@ -23,10 +23,9 @@ QUESTIONS = {
     "interleaving_costs": (
         "Two short stages on each rank instead of a long one, with four ranks and eight micro-batches. The "
         "bubble becomes smaller. What is the price?", {
-            "more messages, and more activations held": "Seven borders instead of three: 112 messages, not 48. "
-                                                        "And a rank does more forwards before its first "
-                                                        "backward: rank 0 holds up to 11 half stages, which "
-                                                        "are 5.5 micro-batches, not 4.",
+            "more messages, and more activations held":
+                "Seven borders instead of three: 112 messages, not 48. And a rank does more forwards before "
+                "its first backward: rank 0 holds up to 11 half stages, which are 5.5 micro-batches, not 4.",
             "more messages": "There are 112, not 48. But a rank also does more forwards before its first "
                              "backward, so it holds more.",
             "more weights": "The weights are the model's, however its layers are shared out to stages.",

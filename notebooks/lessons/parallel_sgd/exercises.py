@@ -248,8 +248,8 @@ class RunEpoch(Table):
         same("ranks started", "how often does each loop around `start(rank)` run? And what is `rank` then?"),
         same("calls", "what stands inside a loop, what does not, and in which order?"),
         nothing("still training", WAIT, "`aggregate()` comes after every worker has ended"),
-        nothing("ended by force", "`terminate` and `kill` end a worker that still trains", "none: wait for "
-                                                                                           "it"),
+        nothing("ended by force", "`terminate` and `kill` end a worker that still trains",
+                "none: wait for it"),
         same("workers side by side", "when do you call `join()`? It waits until the process has ended"),
     )
     mistakes = (

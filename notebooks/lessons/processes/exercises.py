@@ -414,8 +414,7 @@ class StartSafely(Table):
     hints = ("A child hangs if it is a copy of a parent that has computed, and uses several threads. Change "
              "one of the two.",
              "`mp.get_context(\"spawn\").Process(target=work)` makes a process that is no copy. Or fork, "
-                                      "and let the "
-             "child call `torch.set_num_threads(1)` before `work()`.")
+             "and let the child call `torch.set_num_threads(1)` before `work()`.")
     explanation = ("A spawned child is no copy: it starts threads of its own, and has to import torch. A "
                    "forked child is cheaper, and must set one thread before it computes, as a DataLoader's "
                    "worker does.")

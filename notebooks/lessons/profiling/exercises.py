@@ -127,16 +127,16 @@ class ProfileTheLoop(Table):
         same("trace", BETWEEN),
     )
     mistakes = (
-        (TRAIN + STEP_CALL, f"{TRAIN}        prof.step()\n", "`step()` comes after each batch, not after the "
-                                                             "loop"),
+        (TRAIN + STEP_CALL, f"{TRAIN}        prof.step()\n",
+         "`step()` comes after each batch, not after the loop"),
         (STEP_CALL, "", "the schedule counts calls of `step()`"),
         (TRAIN + STEP_CALL, STEP_CALL + TRAIN, "`step()` says that a step is over, and here its work comes "
                                                "after it"),
         (TRAIN, STEP_CALL + TRAIN, "`step()` is called twice in each round"),
         ("    with prof:", "    if True:", STARTS),
         ("    with prof:", "    prof.start()\n    if True:", STARTS),
-        ("    with prof:\n        for batch in "
-         "batches:", "    for batch in batches:\n        with prof:", STARTS),
+        ("    with prof:\n        for batch in batches:", "    for batch in batches:\n        with prof:",
+         STARTS),
         ("in batches", "in batches[:5]", "the training goes on when the profiler has its trace"),
     )
 

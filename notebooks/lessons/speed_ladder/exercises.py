@@ -403,8 +403,8 @@ class PreparedOnce(Table, Alone):
          "each epoch moves pixels that the last epoch has moved already: keep the unmoved pixels"),
         ("labels[order]", "labels", "pixels and labels: are both put into the same order?"),
         (TWO_EACH, f"(1, 2, 1), generator=dice){EXPAND}", "one move for all images: draw two for each"),
-        (TWO_EACH, f"(len(images), 1, 1), generator=dice){EXPAND}", "up and left are the same number: draw "
-                                                                    "two numbers"),
+        (TWO_EACH, f"(len(images), 1, 1), generator=dice){EXPAND}",
+         "up and left are the same number: draw two numbers"),
         (", generator=dice", "", "`generator=dice` belongs to every draw"),
         (LOOP, f"{LOOP}        dice.manual_seed(0)\n", "`dice` has its seed already: do not seed it again"))
 

@@ -27,13 +27,6 @@ RUNGS = {
 }
 
 
-def attention_by_hand(q, k, v, is_causal):
-    """What `scaled_dot_product_attention` computes, with the whole table of scores in memory."""
-    scores = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
-
-
 def batches(texts, length, vocabulary):
     """Random texts from the CPU's memory, without end."""
     host = torch.randint(vocabulary, (8, texts, length + 1))
@@ -69,9 +62,10 @@ def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
     library = models.scaled_dot_product_attention
-    models.scaled_dot_product_attention = library if fused_attention else attention_by_hand
+    models.scaled_dot_product_attention = library if fused_attention else models.attention_by_hand
     try:
-        net = models.GPT(**shape).cuda()
+        with torch.device("cuda"):  # its weights are drawn there, in no time
+            net = models.GPT(**shape)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=fused_optimizer or None)
         model = DistributedDataParallel(net, device_ids=[torch.cuda.current_device()]) if ranks > 1 else net
         model = torch.compile(model) if compile else model
