@@ -98,6 +98,7 @@ def test_hides_in_a_thread(net, images, labels, epochs, dice):
     thread.join()
 
 
+@pytest.mark.long
 @right(ex.beat_the_course)
 def test_a_larger_batch_with_a_larger_rate(net, images, labels, epochs, dice):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.06, momentum=0.9, fused=True)
