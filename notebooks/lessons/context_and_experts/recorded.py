@@ -57,7 +57,7 @@ def attention():
 
 @experiment(gpus=2)
 def attention_on_two():
-    """The same with 65,536 tokens, fused: on one GPU, and cut on two by Ulysses."""
+    """Fused causal attention over 65,536 tokens: on one GPU, and cut on two by Ulysses."""
     from helpers import launch  # here, because it starts the fork server
 
     one = measured(scaled_dot_product_attention, 65536)
