@@ -124,3 +124,28 @@ def test_what_cannot_be_an_update_is_refused(author, tmp_path):
     assert "is no git clone. Download a newer one" in updated(author, status=1)
     (tmp_path / "empty").mkdir()
     assert "empty is not the folder of a course" in updated(author, tmp_path / "empty", status=1)
+
+
+def test_a_newer_folder_that_was_worked_in_does_not_make_a_learners_files_the_courses(author, tmp_path):
+    mine, newer = downloaded(author, tmp_path / "mine"), downloaded(author, tmp_path / "newer")
+    for folder in (mine, newer):
+        (folder / update.LIST).write_text(json.dumps(update.checksums(folder)))  # as tools/publish.py does
+    (newer / WORKER).write_text("mine")
+    assert "is this folder itself" in updated(newer, ".", status=1)
+    updated(mine, newer)
+    (author / WORKER).write_text("the course's")
+    git(author, "commit", "-qam", "newest")
+    updated(mine, downloaded(author, tmp_path / "newest"))
+    assert (mine / "mine/train_digits.py").read_text() == "mine"
+
+
+def test_a_file_of_the_learners_that_git_ignores_is_kept(author, tmp_path):
+    mine = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", author, mine)
+    (mine / ".git/info/exclude").write_text("notes.md")
+    (mine / "notes.md").write_text("mine")
+    (author / "notes.md").write_text("the course's")
+    git(author, "add", "-A")
+    git(author, "commit", "-qm", "newer")
+    assert "Yours is now" in updated(mine)
+    assert (mine / "mine/notes.md").read_text() == "mine" and (mine / "notes.md").read_text() == "the course's"

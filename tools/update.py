@@ -30,6 +30,7 @@ def by_git():
     _git("reset", "--quiet")  # what is staged stays in its file
     tracked, others = _names("ls-files"), _names("ls-files", "--others", "--exclude-standard")
     mine = _names("diff", "--name-only", "--no-renames", "HEAD") | others
+    mine |= {path for path in theirs - tracked if (ROOT / path).is_file()}  # git overwrites what it ignores
     for path in sorted(mine & theirs):
         if (ROOT / path).exists():
             _keep(path)
@@ -58,7 +59,9 @@ def by_download(new):
             shutil.copy2(new / path, ROOT / path)
         else:
             (ROOT / path).unlink(missing_ok=True)
-    (ROOT / LIST).write_text(json.dumps(after, indent=0), encoding="utf-8")
+    # What has been changed or written in `new` itself is somebody's: the next update must not take it for the course's.
+    listed = json.loads((new / LIST).read_text(encoding="utf-8")) if (new / LIST).exists() else after
+    (ROOT / LIST).write_text(json.dumps(listed, indent=0), encoding="utf-8")
     return theirs, stays
 
 
@@ -102,6 +105,8 @@ def main(download=None):
         raise SystemExit("This course is no git clone. Download a newer one, unpack it, and name its folder.")
     if download is not None and not Path(download, "tools", "update.py").exists():
         raise SystemExit(f"{download} is not the folder of a course, which holds its README.md.")
+    if download is not None and Path(download).resolve() == ROOT:
+        raise SystemExit("That is this folder itself. Unpack the newer course elsewhere, and name its folder.")
     theirs, stays = by_git() if download is None else by_download(Path(download))
     print(f"{len(theirs)} files of the course are new. Yours that stay: {', '.join(sorted(stays)) or 'none'}.")
     if theirs:
