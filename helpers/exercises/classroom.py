@@ -20,6 +20,8 @@ FORMAT = "parallel-pytorch-course, progress, 1"
 
 def export(file, name):
     """Write what the journal holds into `file`."""
+    if Path(file).expanduser().resolve() == Path(journal.path()):
+        raise SystemExit(f"{file} is your progress itself: name another file.")
     exercises, bets = journal.exercises(), journal.first_answers()
     kept = {"format": FORMAT, "name": name, "exercises": exercises, "predictions": bets}
     Path(file).write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
@@ -28,6 +30,8 @@ def export(file, name):
 
 def summary(folder):
     """Print who is where, how each exercise went, and how the room split; draw the last two into the folder."""
+    if not Path(folder).is_dir():
+        raise SystemExit(f"{folder} is no folder.")
     learners, lessons = list(_read(Path(folder))), _lessons()
     print(f"{len(learners)} learners\n\n{'learner':30}  solved  tries  predicted  was last seen in")
     for one in sorted(learners, key=lambda one: one["name"]):
@@ -55,8 +59,9 @@ def _read(folder):
             one = json.loads(path.read_text(encoding="utf-8"))
             entries = [*one["exercises"].values(), *one["predictions"].values()]
             usable = one["format"] == FORMAT and isinstance(one["name"], str) and all(map(journal.is_sound, entries))
+            json.dumps(one, ensure_ascii=False).encode(), [float(entry.get("tries", 0)) for entry in entries]
             list(map(_minutes, entries)), [entry["first"] for entry in one["predictions"].values()]
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
             usable = False
         if usable:
             tried = {key: entry for key, entry in one["exercises"].items() if entry["status"] != "not attempted"}
@@ -94,7 +99,8 @@ def _where(one, lessons):
              for kind in ("exercises", "predictions")}
     tries = sum(entry.get("tries", 0) for entry in entries.values())
     bets = f"{right['predictions']} of {len(one['predictions'])}"
-    return f"{one['name']:30.30}  {right['exercises']:6}  {tries:5}  {bets:>9}  {lessons.get(latest, latest)}"
+    name = "".join(filter(str.isprintable, one["name"]))
+    return f"{name:30.30}  {right['exercises']:6}  {tries:5}  {bets:>9}  {lessons.get(latest, latest)}"
 
 
 def _how_it_went(name, entries):
@@ -129,9 +135,9 @@ def _draw(learners, exercises, bets):
         left = 0
         for (option, holds), times in split:
             bottom.barh(row, times, left=left, color=RIGHT if holds else WRONG, edgecolor="white")
-            bottom.text(left + 0.1, row, option[:100 * times // learners], va="center", fontsize=8)
+            bottom.text(left + 0.1, row, option[:100 * times // learners], va="center", fontsize=8, parse_math=False)
             left += times
-    bottom.set_yticks(range(len(bets)), list(bets))
+    bottom.set_yticks(range(len(bets)), list(bets), parse_math=False)
     for axes, title in ((top, f"Exercises, of {learners} learners"), (bottom, "First bets (green: it holds)")):
         axes.set(xlim=(0, learners), title=title)
         axes.invert_yaxis()

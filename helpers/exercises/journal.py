@@ -17,7 +17,8 @@ import tempfile
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
 _PREDICTION = "predict:"
-_KINDS = {"date": str, "first": str, "began": str, "solved": str, "tries": int, "hints": int, "causes": dict}
+_KINDS = {"date": str, "first": str, "began": str, "solved": str, "tries": int, "hints": int, "solution": bool,
+          "causes": dict}
 _warned = False
 
 
