@@ -92,12 +92,12 @@ def test_nothing_of_the_learners_is_lost_and_everything_new_is_there(author, tmp
     for name in (RUN, UNTOUCHED, WORKER, "notebooks/notes.md", "requirements.txt"):
         assert (mine / name).read_bytes() == (author / name).read_bytes(), name
     assert not (mine / REMOVED).exists() and not (mine / DELETED).exists() and DELETED in said
-    assert solved in [cell.source for cell in nbformat.read(mine / "mine" / LESSONS[0].name, as_version=4).cells]
+    assert solved in [cell.source for cell in nbformat.read(mine / "mine" / RUN, as_version=4).cells]
     assert "# my own try" in (mine / ALSO_RUN).read_text() and ALSO_RUN in said
-    assert (mine / "mine/train_digits.py").read_text() == "print('mine')"
-    assert (mine / "mine/notes.md").read_text() == "my notes"
+    assert (mine / f"mine/{WORKER}").read_text() == "print('mine')"
+    assert (mine / "mine/notebooks/notes.md").read_text() == "my notes"
     assert (mine / "notebooks/todo.md").read_text() == "mine alone"
-    kept = sorted(path.name for path in (mine / "mine").iterdir())
+    kept = sorted(path.name for path in (mine / "mine").rglob("*") if path.is_file())
     assert kept == [LESSONS[0].name, "notes.md", "train_digits.py"]
     assert journal.best_status() == {"mean_of_ranks": "correct"}
     assert updated(mine, *words).startswith("0 files of the course are new.")
@@ -111,7 +111,7 @@ def test_a_second_copy_gets_a_name_of_its_own_and_own_commits_are_left_to_their_
         (author / WORKER).write_text(f"the course's, {turn}")
         git(author, "commit", "-qam", "newer")
         updated(mine)
-    assert [path.read_text() for path in sorted((mine / "mine").iterdir())] == ["mine, 2", "mine, 1"]
+    assert [path.read_text() for path in sorted((mine / f"mine/{WORKER}").parent.iterdir())] == ["mine, 2", "mine, 1"]
     (mine / WORKER).write_text("a commit of mine")
     git(mine, "commit", "-qam", "mine")
     assert "You have commits of your own" in updated(mine, status=1)
@@ -119,6 +119,12 @@ def test_a_second_copy_gets_a_name_of_its_own_and_own_commits_are_left_to_their_
 
 
 def test_what_cannot_be_an_update_is_refused(author, tmp_path):
+    git(tmp_path, "clone", "-q", author, "clone")
+    (tmp_path / "clone/.git/index.lock").touch()
+    assert "delete that file, and run this again" in updated(tmp_path / "clone", status=1)
+    git(tmp_path, "clone", "-q", author, "detached")
+    git(tmp_path / "detached", "checkout", "-q", "--detach")
+    assert "git switch main" in updated(tmp_path / "detached", status=1)
     assert "git rev-list: fatal: no upstream configured" in updated(author, status=1)
     shutil.rmtree(author / ".git")
     assert "is no git clone. Download a newer one" in updated(author, status=1)
@@ -136,7 +142,18 @@ def test_a_newer_folder_that_was_worked_in_does_not_make_a_learners_files_the_co
     (author / WORKER).write_text("the course's")
     git(author, "commit", "-qam", "newest")
     updated(mine, downloaded(author, tmp_path / "newest"))
-    assert (mine / "mine/train_digits.py").read_text() == "mine"
+    assert (mine / f"mine/{WORKER}").read_text() == "mine"
+
+
+def test_a_copy_without_a_list_says_so_and_one_that_may_only_be_read_is_replaced(author, tmp_path):
+    mine = downloaded(author, tmp_path / "mine")
+    (mine / update.LIST).write_text("half a li")
+    (mine / WORKER).write_text("mine")
+    (mine / "requirements.txt").chmod(0o444)
+    (author / "requirements.txt").write_text("newer")
+    git(author, "commit", "-qam", "newer")
+    assert "nobody knows what you have changed" in updated(mine, downloaded(author, tmp_path / "newer"))
+    assert (mine / f"mine/{WORKER}").read_text() == "mine" and (mine / "requirements.txt").read_text() == "newer"
 
 
 def test_a_file_of_the_learners_that_git_ignores_is_kept(author, tmp_path):

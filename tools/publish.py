@@ -11,6 +11,7 @@ the checksums by which `tools/update.py` finds out, in a downloaded course, what
 import argparse
 import json
 import re
+import subprocess
 
 import nbformat
 from execute import NOTEBOOKS, ROOT, store
@@ -44,7 +45,9 @@ def main():
         book = nbformat.read(path, as_version=4)
         place(book, path.name)
         store(book, path)
-    (ROOT / update.LIST).write_text(json.dumps(update.checksums(ROOT), indent=0), encoding="utf-8")
+    files = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    sums = {path: checksum for path, checksum in update.checksums(ROOT).items() if path in files}
+    (ROOT / update.LIST).write_text(json.dumps(sums, indent=0), encoding="utf-8")
     address, version = project("Repository"), project("version")
     print(f"The lessons fetch version {version} from {address}. Commit this, then: git tag v{version} && git push "
           f"--follow-tags origin HEAD v{version}" if address else "The course has no public address yet.")

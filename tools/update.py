@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 #: {path: checksum} of the course as it was downloaded; tools/publish.py writes it, and so does each update.
 LIST = "tools/files.json"
 NOT_THE_COURSE = {".git", ".venv", "__pycache__", ".ipynb_checkpoints", "mine"}
+#: What to do about it, by words of git's errors.
+CURES = {".lock": "Another git runs, or was cut off. If none runs, delete that file, and run this again.",
+         "does not point to a branch": "Run this first: git switch main"}
 
 
 def by_git():
@@ -42,8 +45,11 @@ def by_git():
 
 def by_download(new):
     """Take over what is in the folder `new`; return what it changes, and what stays."""
-    before = json.loads((ROOT / LIST).read_text(encoding="utf-8")) if (ROOT / LIST).exists() else {}
-    after, theirs, stays = checksums(new), set(), set()
+    before, after, theirs = _listed(ROOT), checksums(new), set()
+    if before is None:
+        print(f"There is no {LIST} here, so nobody knows what you have changed: all that differs moves to mine/.")
+    before = before or {}
+    stays = set(checksums(ROOT)) - set(before) - set(after) if before else set()
     for path in sorted({*before, *after}):
         here = _checksum(ROOT / path)
         if here == after.get(path):
@@ -56,13 +62,21 @@ def by_download(new):
             _keep(path)
         if path in after:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(new / path, ROOT / path)
+            (ROOT / path).unlink(missing_ok=True)  # one that may only be read
+            shutil.copyfile(new / path, ROOT / path)
         else:
             (ROOT / path).unlink(missing_ok=True)
     # What has been changed or written in `new` itself is somebody's: the next update must not take it for the course's.
-    listed = json.loads((new / LIST).read_text(encoding="utf-8")) if (new / LIST).exists() else after
-    (ROOT / LIST).write_text(json.dumps(listed, indent=0), encoding="utf-8")
+    (ROOT / LIST).write_text(json.dumps(_listed(new) or after, indent=0), encoding="utf-8")
     return theirs, stays
+
+
+def _listed(folder):
+    """What the folder's own list says; None if it has none that can be read."""
+    try:
+        return json.loads((folder / LIST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def checksums(folder):
@@ -78,13 +92,13 @@ def _checksum(path):
 
 
 def _keep(path):
-    """Move the learner's file into mine/, under a name that is free there."""
+    """Move the learner's file into mine/, where its path is the same, or has a number if that is taken."""
     old, number = ROOT / path, 1
-    new = ROOT / "mine" / old.name
+    new = ROOT / "mine" / path
     while new.exists():
         number += 1
         new = new.with_name(f"{old.stem} {number}{old.suffix}")
-    new.parent.mkdir(exist_ok=True)
+    new.parent.mkdir(parents=True, exist_ok=True)
     old.replace(new)
     print(f"{path}: the course has changed it, too. Yours is now {new.relative_to(ROOT)}")
 
@@ -92,7 +106,8 @@ def _keep(path):
 def _git(*words):
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"git {words[0]}: {done.stderr.strip()}")
+        cures = [cure for sign, cure in CURES.items() if sign in done.stderr]
+        raise SystemExit("\n".join([f"git {words[0]}: {done.stderr.strip()}", *cures]))
     return done.stdout
 
 
@@ -101,6 +116,8 @@ def _names(*words):
 
 
 def main(download=None):
+    if download is None and (ROOT / ".git").exists() and not shutil.which("git"):
+        raise SystemExit("This course is a git clone, and there is no command `git`: install git.")
     if download is None and not (ROOT / ".git").exists():
         raise SystemExit("This course is no git clone. Download a newer one, unpack it, and name its folder.")
     if download is not None and not Path(download, "tools", "update.py").exists():
@@ -116,4 +133,7 @@ def main(download=None):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        raise SystemExit("Cut off. Run it again: nothing is lost.") from None

@@ -13,11 +13,11 @@ parser.add_argument("--clear", action="store_true", help="remove the files that 
 commands = parser.add_subparsers(dest="command")
 export = commands.add_parser("export", help="write it into a file, for who teaches you: no code is in it")
 export.add_argument("file")
-export.add_argument("--name", default="nobody", help="the name that the file shall bear")
+export.add_argument("--name", nargs="+", default=["nobody"], help="the name that the file shall bear")
 commands.add_parser("summary", help="for who teaches: read a folder of such files").add_argument("folder")
 chosen = parser.parse_args()
 if chosen.command == "export":
-    classroom.export(chosen.file, chosen.name)
+    classroom.export(chosen.file, " ".join(chosen.name))
 elif chosen.command == "summary":
     classroom.summary(chosen.folder)
 else:

@@ -7,6 +7,7 @@ An export holds no code, and no name but the one that was typed. Anyone can edit
 """
 
 import json
+import textwrap
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from helpers.exercises import catalogue, journal, quiz
 from helpers.exercises.engine import RIGHT, WRONG
 
 FORMAT = "parallel-pytorch-course, progress, 1"
+INDENT = {"initial_indent": "  ", "subsequent_indent": "  "}
 
 
 def export(file, name):
@@ -36,7 +38,7 @@ def summary(folder):
     print(f"{len(learners)} learners\n\n{'learner':30}  solved  tries  predicted  was last seen in")
     for one in sorted(learners, key=lambda one: one["name"]):
         print(_where(one, lessons))
-    print(f'\n{"exercise":44}  tried  solved  tries  minutes  solution seen  commonest cause of "not yet"')
+    print(f'\n{"exercise":44}  tried  solved  tries  minutes  solution seen\n  commonest cause of "not yet"')
     exercises = {name: [one["exercises"][name] for one in learners if name in one["exercises"]]
                  for name in _in_order(learners, "exercises", lessons)}
     for name, entries in exercises.items():
@@ -67,7 +69,7 @@ def _read(folder):
             tried = {key: entry for key, entry in one["exercises"].items() if entry["status"] != "not attempted"}
             yield {**one, "exercises": tried}
         else:
-            print(f"Left out: {path.name} is no export of this course.")
+            print(f"Left out: {path.name} is no export of this course (python -m helpers.exercises export FILE).")
 
 
 def _lessons():
@@ -104,15 +106,16 @@ def _where(one, lessons):
 
 
 def _how_it_went(name, entries):
-    """An exercise's line."""
+    """An exercise's line, and a second one for the commonest cause."""
     solved = [entry for entry in entries if entry["status"] == "correct"]
     tries = [entry["tries"] for entry in solved if "tries" in entry]
     minutes = [_minutes(entry) for entry in solved if _minutes(entry) is not None]
     causes = Counter(cause for entry in entries for cause in entry.get("causes", ()))  # learners, not tries
-    cause = "".join(f"{text} ({times} of {len(entries)})" for text, times in causes.most_common(1))
+    cause = "".join(f"\n{textwrap.fill(f'{text} ({times} of {len(entries)})', 98, **INDENT)}"
+                    for text, times in causes.most_common(1))
     return (f"{name:44}  {len(entries):5}  {len(solved):6}  {f'{median(tries):g}' if tries else '':>5}  "
             f"{f'{median(minutes):.0f}' if minutes else '':>7}  "
-            f"{sum(entry.get('solution', False) for entry in entries):13}  {cause}")
+            f"{sum(entry.get('solution', False) for entry in entries):13}{cause}")
 
 
 def _split(learners, key):
@@ -135,10 +138,12 @@ def _draw(learners, exercises, bets):
         left = 0
         for (option, holds), times in split:
             bottom.barh(row, times, left=left, color=RIGHT if holds else WRONG, edgecolor="white")
-            bottom.text(left + 0.1, row, option[:100 * times // learners], va="center", fontsize=8, parse_math=False)
+            words = textwrap.shorten(option, max(3, 100 * times // learners), placeholder="…")
+            bottom.text(left + 0.1, row, words, va="center", fontsize=8, parse_math=False)
             left += times
     bottom.set_yticks(range(len(bets)), list(bets), parse_math=False)
     for axes, title in ((top, f"Exercises, of {learners} learners"), (bottom, "First bets (green: it holds)")):
+        axes.margins(y=0.01)
         axes.set(xlim=(0, learners), title=title)
         axes.invert_yaxis()
     return figure
