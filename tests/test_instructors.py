@@ -17,7 +17,7 @@ every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.st
 
 def test_every_lesson_has_its_part_in_order():
     titles = [nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].strip("# ") for path in LESSONS]
-    assert re.findall(r"^## (\d\d · .+)$", GUIDE, re.MULTILINE) == titles
+    assert re.findall(r"^## (\d\d · .+)$", GUIDE, re.MULTILINE) == titles, "docs/instructors.md: a part for each lesson"
 
 
 def test_minutes_of_the_plans_are_those_of_their_lessons():
@@ -62,7 +62,8 @@ def test_checks_say_what_the_guide_quotes(path):
     for exercise, mistake, quote in rows:
         assert mistake and any(quote in one for one in said[exercise.strip("`")]), (exercise, quote)
     names = [exercise.name for exercise in exercises_of(modules()[path.stem])]
-    assert {exercise.strip("`") for exercise, *_ in rows} == set(names), "every exercise, and no other"
+    assert {exercise.strip("`") for exercise, *_ in rows} == set(names), (
+        f"docs/instructors.md, part {path.name[:2]}: rows for every exercise, and no other")
 
 
 def test_paths_lead_somewhere():

@@ -67,3 +67,10 @@ def test_another_output_is_stored_also_behind_one_that_may_differ():
 def test_streams_that_came_in_pieces_are_joined_each_time_anew():
     pieces = [nbformat.v4.new_output("stream", text=text) for text in ("one\n", "two\n")]
     assert [stable(pieces, 1)[0].text for _ in range(2)] == ["one\ntwo\n"] * 2
+
+
+def test_scripts_have_names_of_their_own():
+    """`launch("train.py")` takes whichever lesson's it finds first."""
+    names = [path.name for path in (ROOT / "notebooks" / "lessons").glob("*/*.py")]
+    twice = {name for name in names if names.count(name) > 1} - {"exercises.py", "questions.py", "recorded.py"}
+    assert not twice, f"scripts of two lessons: {twice}"

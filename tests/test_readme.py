@@ -54,7 +54,7 @@ def test_row_of_a_lesson(row):
     _, question, reading, exercises, memory, tier, _ = row
     assert book.cells[0].source.splitlines()[0].endswith(f"· {question}")
     counted = minutes(path)
-    assert abs(int(reading) - counted[0]) <= 2 and int(exercises) == counted[1], f"tools/execute.py counts {counted}"
+    assert abs(int(reading) - counted[0]) <= 2 and int(exercises) == counted[1], f"README's row: minutes are {counted}"
     assert re.fullmatch(r"\d\.\d GiB", memory), "tools/execute.py measures it"
     assert set(tier.split(", ")) <= {"real", "scaled down", "recorded"}
     assert ("recorded" in tier) == ("recorded(" in code or "RECORDED" in code)

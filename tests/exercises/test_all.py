@@ -49,14 +49,15 @@ def test_solution_is_correct(exercise):
 def test_is_complete(exercise):
     module = sys.modules[type(exercise).__module__]
     assert getattr(module, exercise.name) is exercise, "the instance is named as its class, in small letters"
-    assert all([exercise.title, exercise.task, exercise.why, exercise.explanation, exercise.hints])
+    for words in "title", "task", "why", "explanation", "hints":
+        assert getattr(exercise, words), f"it has no `{words}`"
     assert all(hint.strip() for hint in exercise.hints)
     solution = repr(exercise.solution())
     assert f"```python\ndef {exercise.name}(" in solution and exercise.explanation in solution
     assert inspect.getsource(exercise.answer).strip().splitlines()[-1].strip() in solution
     assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
     lines = inspect.getsource(type(exercise)).splitlines()
-    assert len(lines) <= 80 and max(map(len, lines)) <= 110, "a class fits on a page"
+    assert len(lines) <= 80 and max(map(len, lines)) <= 110, "a class fits on a page: 80 lines of 110 characters"
 
 
 def test_names_are_unique():

@@ -33,7 +33,8 @@ def test_the_answer_is_right_and_each_mistake_breaks_a_rule(exercise, mistakes):
     for world_size in exercise.world_sizes:
         refused = []
         for words, case, (*mistaken, again), wanted in side_by_side(exercise, [*left, answer], world_size):
-            assert exercise.first_broken(again, wanted, case) is None, f"the answer itself: {words}"
+            assert exercise.first_broken(again, wanted, case) is None, (
+                f"the answer itself breaks a rule (does it leave the same each time?): {words}")
             for row, mine in zip(left, mistaken, strict=True):
                 raised = any(isinstance(one, str) for one in mine)
                 if not raised and exercise.first_broken(mine, wanted, case):
