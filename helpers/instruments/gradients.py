@@ -52,8 +52,8 @@ def _fit(got, wanted):
 
 def _meaning(factors, rest, total, tolerance):
     n = len(factors)
-    multiples = {1: "right", n: "N times too large: a sum, not a mean; or reduced twice",
-                 1 / n: "N times too small: a mean, not a sum"}
+    multiples = {n: "N times too large: a sum, not a mean; or reduced twice",
+                 1 / n: "N times too small: a mean, not a sum", 1: "right"}  # last: in one rank all three are 1
     parts = {1: "a part in each rank: not added up yet", n: "of its own batch in each rank: not averaged yet"}
     if rest < tolerance and max(factors) - min(factors) < tolerance:
         return next((text for one, text in multiples.items() if abs(one - factors[0]) < tolerance), "scaled")
