@@ -27,6 +27,7 @@ _STYLE = """<style>
 .course-option.jupyter-button {width: fit-content; max-width: 100%; height: auto; min-height: 28px;
     white-space: normal; text-align: left; line-height: 1.4; padding: 4px 12px}
 .course-option.jupyter-button:focus-visible {outline: 3px solid #1976d2; outline-offset: 1px}
+.course-closed.jupyter-button {opacity: 0.7; cursor: default; box-shadow: none}
 </style>"""
 
 
@@ -128,7 +129,7 @@ class Quiz:
             said.value = (f'<div role="status">Your bet: <em>{as_html(first)}</em>. '
                           "Run the next cells: the answer stands below the result.</div>")
             for button in buttons:
-                button.disabled = True
+                button.add_class("course-closed")  # not disabled: it would lose the keyboard's focus
 
         def click(option, _button):
             close(journal.keep_first(self.key, option, option == self.answer)["first"])
