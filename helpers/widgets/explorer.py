@@ -32,7 +32,7 @@ SHEET = """<style>
 .explorer .widget-readout {min-width: 50px; flex-shrink: 0; overflow: visible}
 .explorer .widget-toggle-buttons {flex-flow: column; height: auto}
 .explorer .widget-toggle-button {width: auto; padding: 0 8px}
-.explorer button:focus-visible {outline: 3px solid #1976d2; outline-offset: 1px}
+.explorer button.jupyter-button:focus-visible {outline: 3px solid #1976d2; outline-offset: 1px}
 </style>"""
 
 
@@ -99,7 +99,7 @@ class Explorer(widgets.Box):
         self.controls, self.draw, self.look, self.playing = controls, draw, look, controls.get(play)
         self.description = " ".join(description.partition("\n\n")[0].split())
         self.first = {name: control.value for name, control in controls.items()}
-        self.words, self.picture, self._held = widgets.HTML(), widgets.HTML(), False
+        self.words, self.picture, self._held, self.player = widgets.HTML(), widgets.HTML(), False, None
         self.presets = {name: self._button(name, lambda preset=preset: self.put(*preset))
                         for name, preset in (presets or {}).items()}
         self._say(look)
@@ -123,7 +123,7 @@ class Explorer(widgets.Box):
     def _player(self):
         """Buttons that move the slider. The browser counts, so that a slow kernel leaves pictures out."""
         now = self.playing
-        play = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step, interval=500)
+        play = self.player = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step, interval=500)
         play.show_repeat = False
         widgets.link((now, "max"), (play, "max"))
         widgets.jslink((play, "value"), (now, "value"))
@@ -137,6 +137,8 @@ class Explorer(widgets.Box):
     def put(self, values=(), look=None):
         """Set all controls to what they began with, but for `values`; draw once."""
         self._held = True
+        if self.player is not None:
+            self.player.playing = False  # or it would move on from here
         for name, value in {**self.first, **dict(values)}.items():
             self.controls[name].value = value
         self._held = False
