@@ -152,7 +152,8 @@ def first_page(readme, books, pages):
     intro, mark, picture = before.partition("\n![")
     table = re.search(r"(?s)## The lessons\n\n\|.*?\n\n", after)[0]
     after = after.replace(table, "## What the minutes mean\n\n")
-    return f"{intro}\n\n## The lessons\n\n{grid}{mark}{picture}{start}{after}"
+    first = f"{intro}\n\n[Set it up](#start), or look around first.\n\n## The lessons\n\n{grid}"
+    return f"{first}{mark}{picture}{start}{after}"
 
 
 def first_picture(book):

@@ -15,6 +15,7 @@ and Markdown. The file needs no network. Space turns the pages, S opens the spea
 fills the screen; with ?print-pdf behind the address the browser prints it.
 """
 
+import argparse
 import re
 import sys
 from importlib import import_module
@@ -77,8 +78,10 @@ def _question(key, question, options):
     from helpers.exercises.quiz import Quiz
 
     quiz = Quiz(key, question, options)
-    listed = "\n".join(f"- **{letter}** {option}" for letter, option in quiz.shuffled())
-    return [_cell(f"{question}\n\n{listed}"), _cell(f"**{quiz.answer}.** {options[quiz.answer]}", "fragment")]
+    letters = {option: letter for letter, option in quiz.shuffled()}
+    listed = "\n".join(f"- **{letter}** {option}" for option, letter in letters.items())
+    answer = f"**{letters[quiz.answer]} {quiz.answer}.** {options[quiz.answer]}"
+    return [_cell(f"{question}\n\n{listed}"), _cell(answer, "fragment")]
 
 
 def _result(cell):
@@ -103,8 +106,13 @@ def exporter():
 
 
 def main():
+    parser = argparse.ArgumentParser(description="Make talks, as pages of HTML in build/talks.")
+    parser.add_argument("lesson", nargs="?", default="[0-9][0-9]", help="its number, such as 05; none: all lessons")
+    lessons = sorted(ROOT.glob(f"notebooks/{parser.parse_args().lesson}_*.ipynb"))
+    if not lessons:
+        parser.error("there is no lesson of that number")
     made = exporter()
-    for lesson in sorted(ROOT.glob(f"notebooks/{sys.argv[1] if sys.argv[1:] else '[0-9][0-9]'}_*.ipynb")):
+    for lesson in lessons:
         body, _ = made.from_notebook_node(talk(lesson), {"metadata": {"name": lesson.stem}})
         file = ROOT / "build" / "talks" / f"{lesson.stem}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
