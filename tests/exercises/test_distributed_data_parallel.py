@@ -217,6 +217,12 @@ def test_gradients_through_a_store(model, optimizer, batches, loss_fn):
     optimizer.step()
 
 
+@wrong(ex.accumulate, "batches taken away: 4")
+def test_frees_each_micro_batch(model, optimizer, batches, loss_fn):
+    type(ex.accumulate).answer(model, optimizer, batches, loss_fn)
+    batches[:] = [None] * len(batches)
+
+
 @wrong(ex.accumulate, "in rank 1, `step`['0.weight'] is 276.5")
 def test_rank_1_alone_is_wrong(model, optimizer, batches, loss_fn):
     type(ex.accumulate).answer(model, optimizer, batches, loss_fn)

@@ -1,6 +1,7 @@
 """The exercises of DistributedDataParallel: all-reduce and DDP by hand, gradients that travel once, a drift."""
 
 import math
+import operator
 
 import torch
 import torch.distributed as dist
@@ -119,6 +120,8 @@ class RingAllReduce(Table, InGroup):
     mistakes = (
         ("take.copy_(received)", "take += received", "in the second half what comes in is finished: keep it"),
         ("take += received", "take.copy_(received)", "in the first half, what comes in is added to yours"),
+        ("take += received", "take = take + received", WRITE),
+        (((SPLIT, f"list({SPLIT})"), ("take +=", "chunks[(rank - step - 1) % n] = take +")), WRITE),
         ("step < n - 1", "step < n", "how many steps add? Only N − 1 of them"),
         ("2 * (n - 1)", "2 * (n - 2)", HOW_MANY),
         ("2 * (n - 1)", "2", HOW_MANY),
@@ -299,7 +302,7 @@ class Accumulate(Table, InGroup):
                  for place in range(number)]  # each has a mean of 1, and its own length
         batches = [(torch.full_like(ramp, 3), (place + 1) * 10 ** dist.get_rank() * ramp)
                    for place, ramp in enumerate(ramps)]
-        model, averaged, steps = DistributedDataParallel(plain), [], []
+        model, averaged, steps, given = DistributedDataParallel(plain), [], [], list(batches)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         optimizer.register_step_post_hook(lambda *_: steps.append(1))
         model.register_forward_pre_hook(lambda *_: averaged.append(model.require_backward_grad_sync))
@@ -308,7 +311,7 @@ class Accumulate(Table, InGroup):
         traffic, size = Accumulate.traffic, sum(one.nbytes for one in plain.parameters())
         sent = [sum(traffic.sent), *(traffic.bytes(one.name) for one in traffic.collectives)]
         return {
-            "batches taken away": number - len(batches),
+            "batches taken away": number - sum(map(operator.is_, given, batches)),
             "optimizer steps": len(steps),
             "all-reduces of the gradients": round(max(sent) / size),
             "forwards whose backward averages": averaged,
@@ -316,7 +319,8 @@ class Accumulate(Table, InGroup):
             "micro-batches held at once": round(held.peak / (17 * ramps[-1].nbytes))}
 
     rules = (
-        nothing("batches taken away", "`pop`, `remove`, `clear`: the next epoch needs the list again"),
+        nothing("batches taken away",
+                "`pop`, `clear`, `batches[…] = …`: the next epoch needs the list again"),
         same("optimizer steps", "where `optimizer.step()` stands: once in every rank, at the end"),
         same("all-reduces of the gradients", ONCE),
         same("step", SCALED, within=1e-6),
