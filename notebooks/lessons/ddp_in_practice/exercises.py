@@ -233,6 +233,7 @@ class SaveSnapshot(Table, Saving):
 KEEPS = ("which ranks load, into what, and all of it? `strict=False`, or an `except` for every error, hides "
          "names that do not fit")
 EVERY_RANK = "every rank has to load, because DDP broadcasts the weights only when it is made"
+ZERO = "epoch 0 may be finished: 0 does not mean that there is no snapshot"
 LOADS_MODEL = "    model.module.load_state_dict(snapshot[\"model\"])\n"
 LOADS_OPTIMIZER = "    optimizer.load_state_dict(snapshot[\"optimizer\"])\n"
 PARAMETERS_ONLY = """    for name, parameter in model.module.named_parameters():
@@ -319,8 +320,8 @@ class Resume(Table, InGroup):
     rules = (
         each(has_what_it_had, KEEPS),
         same("loaded", "what is changed, and by which line?", within=1e-9),
-        same("there is a snapshot", "which line writes a file? The next start would take it for the snapshot "
-                                    "of a trained model"),
+        same("there is a snapshot", "which line writes a file, or removes one? The next start loads what is "
+                                    "there"),
         same("returned", "the lines with `return`"),
         same("after the next step", "the optimizer and DDP hold on to the parameters that were there: copy "
                                     "into these, as `load_state_dict` does without `assign`", within=1e-9),
@@ -334,8 +335,8 @@ class Resume(Table, InGroup):
         ("[\"model\"])", "[\"model\"], assign=True)",
          "`assign` puts new parameters into the model, and the optimizer and DDP go on with the old ones"),
         (" + 1", "", "this would train the finished epoch again: return the next one"),
-        ("snapshot[\"epoch\"] + 1", "snapshot[\"epoch\"] and snapshot[\"epoch\"] + 1",
-         "epoch 0 may be finished: 0 does not mean that there is no snapshot"),
+        ("snapshot[\"epoch\"] + 1", "snapshot[\"epoch\"] and snapshot[\"epoch\"] + 1", ZERO),
+        (LOADS_MODEL, f"    if not snapshot[\"epoch\"]:\n        return 0\n{LOADS_MODEL}", ZERO),
     )
     stops = (
         ("model.module.load", "model.load", "Missing key(s)", "the plain model is inside: `model.module`"),
@@ -419,7 +420,7 @@ class TrainUntil(Table, InGroup):
     mistakes = (
         (DIVIDE, "", "a sum of losses is no mean yet"),
         (DIVIDE, " / 2", "there may be more than two ranks"),
-        (((ALL_REDUCE, BROADCAST), (DIVIDE, "")), "that is rank 0's loss, and no mean"),
+        (((ALL_REDUCE, BROADCAST), (DIVIDE, "")), "that is one rank's loss, here the smallest, and no mean"),
         (((ALL_REDUCE, "        dist.all_reduce(loss, dist.ReduceOp.MAX)\n"), (DIVIDE, "")),
          "that is the largest of the losses, not their mean"),
         ("< limit", "<= limit", "below the limit, not equal"),
