@@ -68,7 +68,7 @@ class OneFOneB(Table, Alone):
         return {"orders": orders, "it cannot run": "", "held": timeline.held, "units of time": timeline.end}
 
     rules = (
-        each(other_steps, "count the steps: each micro-batch goes once forward, and once backward"),
+        each(other_steps, "count the steps: `(\"F\", i)` and `(\"B\", i)`, once for each i from 0"),
         nothing("it cannot run", NEEDS, "every instruction is done once, after those that it needs"),
         each(too_many_held, TURNS),
         between("units of time", lambda wanted, case: (0, wanted["units of time"]), WAITS))
