@@ -36,6 +36,7 @@ test_choose_layout = edits(
     (BEST, "return fitting and (*fitting[0][:3], 1, fitting[0][4]) or min(", "its batch is"),
     ("default=None)", "default=())", "`returned` is '[]'"),
     (BEST, "return None; min(", "the layout alone, or `None` if none fits"),
+    (BEST, "return min(((seconds(*one), one) for one in fitting), default=None); min(", "`returned` is '(242.9"),
 )
 
 

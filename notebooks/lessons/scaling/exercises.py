@@ -22,7 +22,10 @@ def _curve(gpus, compute, latency, bandwidth, size, step_tokens):
 
 def _plain(returned):
     """A flat list, tuple, array or tensor of numbers as a list; anything else as text."""
-    found = np.asarray(returned)
+    try:
+        found = np.asarray(returned)
+    except ValueError:  # a list of unequal parts
+        return repr(returned)
     return found.tolist() if found.ndim == 1 and found.dtype.kind in "iufO" else repr(returned)
 
 
@@ -187,8 +190,8 @@ class ChooseLayout(Table, Alone):
                 "seconds": float(f"{seconds(*layout):.9g}"), "GiB": held(*layout)}
 
     rules = (
-        same("returned", "return the layout alone, or `None` if none fits. A layout that holds exactly "
-                         "`limit` fits"),
+        same("returned", "return the layout alone, or `None` if none fits. Do you try all layouts? One "
+                         "that holds exactly `limit` fits"),
         each(breaks_a_rule, "the task says what the five numbers must satisfy"),
         each(too_large, "where do you compare `held` with `limit`?"),
         each(too_slow, "Do you try all layouts? Is the quickest one, by `seconds`, among those that you "
@@ -205,6 +208,9 @@ class ChooseLayout(Table, Alone):
         ("range(1, gpus // tensor + 1) if", "(1, 2, 4, 8, 16, 32) if", "divisors need not be powers of 2"),
         (QUICKEST, QUICKEST.replace("seconds(", "held("), "return the quickest layout, not the smallest"),
     )
+
+
+ROUNDED = "always down, or always up, can be far from the best interval: `round` takes the nearer number"
 
 
 def _lost(steps, case):
@@ -269,6 +275,8 @@ class StepsBetweenSaves(Table, Alone):
         ("** 0.5", "", "the root is missing"),
         ("2 * save_seconds", "2 * step_seconds", "under the root stands the time of a save, not of a step"),
         ("max(1, round(", "max(0, round(", "never after 0 steps: `max(1, …)`"),
+        ("round(", "int(", ROUNDED),
+        ("round(", "math.ceil(", ROUNDED),
     )
 
 
