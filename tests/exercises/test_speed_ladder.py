@@ -213,6 +213,19 @@ def test_bytes_moved_in_a_padded_picture(images, labels, epochs, dice):
 
 
 @right(ex.prepared_once)
+def test_shuffles_what_it_was_given(images, labels, epochs, dice):
+    pixels = images / 128 - 0.5
+    images.zero_()  # no longer needed
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=dice)
+        pixels, labels[:] = pixels[order], labels[order]
+        moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)
+        rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
+        moved = pixels[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]]
+        yield from zip(moved.unsqueeze(1).split(64), labels.clone().split(64), strict=True)
+
+
+@right(ex.prepared_once)
 def test_nine_rolls_by_mask_in_each_batch(images, labels, epochs, dice):
     pixels = images.unsqueeze(1) / 128 - 0.5
     for _ in range(epochs):

@@ -156,9 +156,10 @@ def same_batches(one, other):
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
+EACH_ONCE = "is there a loop over `epochs`? Does every image come once in each epoch, in the last batch, too?"
+EACH_EPOCH = f"{EACH_ONCE} (Call `net(batch)`: what goes through `net.forward(batch)` is not seen.)"
 BATCHES = (
-    same("images", "is there a loop over `epochs`? Does every image come once in each epoch, in the last "
-                   "batch, too? (Call `net(batch)`: what goes through `net.forward(batch)` is not seen.)"),
+    same("images", lambda case: EACH_ONCE if case else EACH_EPOCH),  # a case: of the exercise without a net
     same("form", "how a batch is prepared: `unsqueeze(1) / 128 - 0.5`"),
     nothing("pictures that no image gives",
             "a roll keeps all pixels; is each image converted once, to `pixels / 128 - 0.5`?"),
@@ -227,9 +228,9 @@ def operators_of_course():
     return trained(course_loop)[-1]
 
 
-EACH_EPOCH, MOVED = BATCHES[0].look, BATCHES[6].look
-LEARNS = ("does your loop train `net`, with enough steps? A larger batch needs a larger rate, and each label "
-          "has to stay with its image")
+MOVED = BATCHES[6].look
+LEARNS = ("does your loop train `net`, with enough steps and cleared gradients? A larger batch needs a larger "
+          "rate, and each label has to stay with its image")
 FEWER = ("what do you do for each batch that could be done for all at once? (Casts by autocast are operators, "
          "too.)")
 
@@ -376,7 +377,7 @@ class PreparedOnce(Table, Alone):
         with Operators() as operators:
             pixels, labels = batches(0, 3)
         seen, which = seen_in(pixels, images, epochs)
-        few, many = (calls_of(prepared_once, images[:size], numbers[:size], 1, torch.Generator())
+        few, many = (calls_of(prepared_once, *digits(size), 1, torch.Generator())
                      for size in (8, 64))  # one batch each
         return seen | {
             "labels": sorted({f"{one.dtype}, {one.dim()} dimension(s)" for one in labels}),
@@ -404,7 +405,7 @@ class PreparedOnce(Table, Alone):
         ("labels[order]", "labels", "pixels and labels: are both put into the same order?"),
         (TWO_EACH, f"(1, 2, 1), generator=dice){EXPAND}", "one move for all images: draw two for each"),
         (TWO_EACH, f"(len(images), 1, 1), generator=dice){EXPAND}",
-         "up and left are the same number: draw two numbers"),
+         "up and left are the same number, or one of them never moves: draw two numbers, and use both"),
         (", generator=dice", "", "`generator=dice` belongs to every draw"),
         (LOOP, f"{LOOP}        dice.manual_seed(0)\n", "`dice` has its seed already: do not seed it again"))
 
