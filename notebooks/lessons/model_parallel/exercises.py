@@ -215,11 +215,11 @@ class MeanGradient(Table, Alone):
             (loss_fn(model(x), y) * len(x) / samples).backward()
 
     def observe(mean_gradient, sizes):
-        weight = nn.Linear(1, 1, bias=False)
+        weight = nn.Linear(2, 1, bias=False)
         nn.init.ones_(weight.weight)
         model = nn.Sequential(weight, *(nn.ReLU() for _ in range(9))).double()  # each keeps an activation
-        xs = [torch.ones(200 * size, 1).double() for size in sizes]
-        ys = [-i * x / 2 for i, x in enumerate(xs)]  # so that alone, micro-batch i has the gradient i + 2
+        xs = [torch.ones(200 * size, 2).double() for size in sizes]
+        ys = [(2 - i) * x[:, :1] / 2 for i, x in enumerate(xs)]  # so that alone, micro-batch i has the gradient i + 2
         with held_bytes() as one:
             mean_gradient(model, nn.functional.mse_loss, [max(xs, key=len)], [max(ys, key=len)])
         model.zero_grad()
@@ -227,7 +227,7 @@ class MeanGradient(Table, Alone):
             mean_gradient(model, nn.functional.mse_loss, xs, ys)
         gradient = weight.weight.grad
         return {
-            "gradient": None if gradient is None else round(gradient.item(), 6),
+            "gradient": None if gradient is None else round(gradient[0, 0].item(), 6),
             "micro-batches held at once": round(held.peak / max(1, one.peak), 1)}
 
     rules = (
@@ -238,9 +238,10 @@ class MeanGradient(Table, Alone):
     mistakes = (
         (" * len(x) / samples)", ")", "gradients add up: weigh each by the share of its samples"),
         ("len(x) / samples", "1 / len(xs)", "the micro-batches are not equally large"),
+        ("len(x) / ", "x.numel() / ", "a sample has several numbers: `len(x)` counts the samples"),
         ("len(x) / ", "1 / ", "each loss is a mean over its own samples already"),
         ("strict=True):\n", "strict=True):\n        model.zero_grad()\n", "is a gradient overwritten?"),
-        (".backward()", "", "is `backward` called?"),
+        (".backward()", "", "is `backward` called, and are its gradients still there at the end?"),
         ("zip(xs, ys, strict=True)", "[(torch.cat(xs), torch.cat(ys))]",
          "take one micro-batch after the other"))
 
