@@ -123,7 +123,8 @@ class ExactAccuracy(Table, InGroup):
          "that is the mean of the ranks' own accuracies: are their shares equal?"),
         ("(counts[0]", "(100 * counts[0]", "that is percent"),
         ("zeros(2)", "zeros(2, dtype=torch.bfloat16)", "the dtype of the counts: 256 + 1 is 256 in it"),
-        ("argmax(1)", "max(1)[0]", "what is compared with the label? `max(1)` gives scores and classes"),
+        ("argmax(1)", "max(1)[0]", "not one is right: is the class compared with the label (`max(1)` gives "
+                                   "scores first)? Or does a whole number, or `//`, cut off the result?"),
     )
     stops = (("    counts = torch.zeros(2)\n", NONE_AT_ALL, "had returned",
               "does every rank come to the collective, one without samples, too?"),)
@@ -333,7 +334,7 @@ class Resume(Table, InGroup):
         (LOADS_OPTIMIZER, "", "the optimizer has a state of its own: momentum, and the learning rate"),
         (LOADS_MODEL, PARAMETERS_ONLY, "BatchNorm's buffers are no parameters: load them, too"),
         ("[\"model\"])", "[\"model\"], assign=True)",
-         "`assign` puts new parameters into the model, and the optimizer and DDP go on with the old ones"),
+         "the model has new parameters (so `assign` does it); the optimizer and DDP go on with the old ones"),
         (" + 1", "", "this would train the finished epoch again: return the next one"),
         ("snapshot[\"epoch\"] + 1", "snapshot[\"epoch\"] and snapshot[\"epoch\"] + 1", ZERO),
         (LOADS_MODEL, f"    if not snapshot[\"epoch\"]:\n        return 0\n{LOADS_MODEL}", ZERO),
