@@ -4,7 +4,13 @@ import torch
 import torch.distributed as dist
 
 from lessons.model_parallel import exercises as ex
-from tests.answers import right, wrong
+from tests.answers import edits, right, wrong
+
+test_one_f_one_b = edits(
+    ex.one_f_one_b,
+    ("return todo", "return todo + todo[:1]", "each once"),
+    ("return todo", "return [todo, todo]; todo", "F and B from 0 to 1"),
+)
 
 
 @right(ex.one_f_one_b)

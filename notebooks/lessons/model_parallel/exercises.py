@@ -1,5 +1,7 @@
 """The exercises of model parallelism: a schedule, a layer split by columns, and a division forgotten."""
 
+from collections import Counter
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -21,9 +23,11 @@ WAITS = ("is a rank waiting for a gradient while it could do a forward? And do i
 
 def other_steps(mine, wanted, case):
     for rank, (order, right) in enumerate(zip(mine["orders"], wanted["orders"], strict=True)):
-        for words, steps in ("holds", set(order) - set(right)), ("lacks", set(right) - set(order)):
+        has, needs = Counter(order), Counter(right)
+        for words, steps in ("holds", has - needs), ("lacks", needs - has):
             if steps:
-                return f"rank {rank}'s list {words} {min(steps, key=str)}", f"F and B from 0 to {case[1] - 1}"
+                expected = f"F and B from 0 to {case[1] - 1}, each once"
+                return f"rank {rank}'s list {words} {min(steps, key=str)}", expected
 
 
 def too_many_held(mine, wanted, case):
@@ -63,7 +67,7 @@ class OneFOneB(Table, Alone):
         orders = [[tuple(step) for step in one_f_one_b(rank, p, m)] for rank in range(p)]
         try:
             timeline = simulate(orders)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             return {"orders": orders, "it cannot run": str(error)}
         return {"orders": orders, "it cannot run": "", "held": timeline.held, "units of time": timeline.end}
 
@@ -219,7 +223,7 @@ class MeanGradient(Table, Alone):
         nn.init.ones_(weight.weight)
         model = nn.Sequential(weight, *(nn.ReLU() for _ in range(9))).double()  # each keeps an activation
         xs = [torch.ones(200 * size, 2).double() for size in sizes]
-        ys = [(2 - i) * x[:, :1] / 2 for i, x in enumerate(xs)]  # so that alone, micro-batch i has the gradient i + 2
+        ys = [(2 - i) * x[:, :1] / 2 for i, x in enumerate(xs)]  # alone, micro-batch i has the gradient i + 2
         with held_bytes() as one:
             mean_gradient(model, nn.functional.mse_loss, [max(xs, key=len)], [max(ys, key=len)])
         model.zero_grad()
