@@ -22,6 +22,9 @@ AT_ONCE = "`isend` and `irecv` return at once: wait for them afterwards"
 NEIGHBOURS = "to which rank do you send, and from which do you receive? Rank 1 receives what rank 0 sends to it"
 ALL = "the sums are right, but did all of them go through `send`? A store, a file or another dtype is another way"
 SPLIT, LAST = "tensor.tensor_split(n)", "            take.copy_(received)\n"
+ANOTHER_TENSOR = (
+    ("take += received", "take = take + received", WRITE),
+    (((SPLIT, f"list({SPLIT})"), ("take +=", "chunks[(rank - step - 1) % n] = take +")), WRITE))
 SEND, RECEIVE = "        dist.send(give, (rank + 1) % n)\n", "        dist.recv(received, (rank - 1) % n)\n"
 WAITING = "        for work in dist.batch_isend_irecv(exchange):\n            work.wait()\n"
 SENDING = ("        exchange = [dist.P2POp(dist.isend, give, (rank + 1) % n),\n"
@@ -120,8 +123,7 @@ class RingAllReduce(Table, InGroup):
     mistakes = (
         ("take.copy_(received)", "take += received", "in the second half what comes in is finished: keep it"),
         ("take += received", "take.copy_(received)", "in the first half, what comes in is added to yours"),
-        ("take += received", "take = take + received", WRITE),
-        (((SPLIT, f"list({SPLIT})"), ("take +=", "chunks[(rank - step - 1) % n] = take +")), WRITE),
+        *ANOTHER_TENSOR,
         ("step < n - 1", "step < n", "how many steps add? Only N − 1 of them"),
         ("2 * (n - 1)", "2 * (n - 2)", HOW_MANY),
         ("2 * (n - 1)", "2", HOW_MANY),
@@ -319,8 +321,7 @@ class Accumulate(Table, InGroup):
             "micro-batches held at once": round(held.peak / (17 * ramps[-1].nbytes))}
 
     rules = (
-        nothing("batches taken away",
-                "`pop`, `clear`, `batches[…] = …`: the next epoch needs the list again"),
+        nothing("batches taken away", "`pop`, `batches[…] = …`: the next epoch needs the list again"),
         same("optimizer steps", "where `optimizer.step()` stands: once in every rank, at the end"),
         same("all-reduces of the gradients", ONCE),
         same("step", SCALED, within=1e-6),
