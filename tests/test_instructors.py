@@ -57,7 +57,8 @@ def asserted(lesson):
 
 @every_lesson
 def test_checks_say_what_the_guide_quotes(path):
-    rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| `\w+`.*", PARTS.get(path.name[:2], ""), re.MULTILINE)]
+    found = re.findall(r"^\| `\w+`.*", PARTS.get(path.name[:2], ""), re.MULTILINE)
+    rows = [row.strip("| ").split(" | ") for row in found]
     said = asserted(path)
     for exercise, mistake, quote in rows:
         assert mistake and any(quote in one for one in said[exercise.strip("`")]), (exercise, quote)
