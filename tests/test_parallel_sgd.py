@@ -53,6 +53,7 @@ def test_averaging_every_step_is_ddp():
     assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], abs=1e-4)
 
 
+@pytest.mark.long
 def test_published_program_needs_both_bugs():
     rows, _ = trained("sgd_published.py", 3, "--epochs", 2, "--lr", 0.01)
     honest, repeated, shared, both = [[row["loss"] for row in rows[first:first + 2]] for first in (0, 2, 4, 6)]
@@ -232,6 +233,7 @@ def lines_of(figure):
     return {line.get_label().partition("\n")[0]: list(line.get_ydata()) for line in figure.axes[0].lines}
 
 
+@pytest.mark.long
 def test_explorer_draws_every_setting(grid):
     explorer, seen = convergence_explorer(), set()
     for workers, every, skew in (setting for setting in grid if setting[0] in (1, 4)):
