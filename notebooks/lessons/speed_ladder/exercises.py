@@ -308,7 +308,7 @@ class BeatTheCourse(Table, Alone):
         ("images[order][every, rows[:, :, None], columns[:, None]]", "images[order]", MOVED),
         ("lr=0.04", "lr=0.0001", LEARNS),
         ("labels[order].split(32)", "labels.split(32)", LEARNS),
-        ("split(32)", "split(16)", FEWER))
+        ((("split(32)", "split(16)"), ("lr=0.04", "lr=0.02")), FEWER))
 
 
 PIXELS, MOVE = "    pixels = images / 128 - 0.5\n", "[every, rows[:, :, None], columns[:, None]]"
