@@ -1,6 +1,6 @@
 """One process acts as rank 0 of thousands: a step of Llama 3 70B, with nothing allocated and nothing sent.
 
-    launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "4", "8"])
+    launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "3", "5"])
 
 The mesh is (copies, shards, tensor): FSDP2 shards among `shards` ranks, `copies` hold the same, and `tensor` ranks
 split each layer. --mesh may stand there several times. Reports, for each mesh and number of layers, what rank 0 would
@@ -129,7 +129,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mesh", type=int, nargs=3, action="append", required=True,
                         metavar=("COPIES", "SHARDS", "TENSOR"))
-    parser.add_argument("--layers", type=int, nargs="+", default=(4, 8))
+    parser.add_argument("--layers", type=int, nargs="+", default=(3, 5))
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--sequence", action="store_true")
     options = parser.parse_args()
