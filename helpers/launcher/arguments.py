@@ -20,21 +20,22 @@ _OWNER = os.getpid()
 
 #: First parameters by which a function shows that it was written for `mp.spawn`.
 _RANK_NAMES = {"rank", "local_rank", "global_rank", "proc_id", "process_index"}
-NO_RANK = ("launch passes no rank, as `mp.spawn` does: every rank gets the same arguments; read the rank inside, "
-           'int(os.environ["RANK"]), or from dist.get_rank()')
+NO_RANK = ("launch passes no rank, as `mp.spawn` does: every rank gets the same arguments; "
+           'read the rank inside, int(os.environ["RANK"]), or from dist.get_rank()')
 
 
 def refuse_inside_a_rank():
     """Refuse a launch from inside a rank, or from a process forked from the notebook's."""
     if RUN_FOLDER in os.environ:
-        raise RuntimeError("launch() was called inside a rank. A worker script or function is what launch() starts; "
-                           "call launch() in the notebook only, not in the script.")
+        raise RuntimeError("launch() was called inside a rank. A worker script or function is what launch() "
+                           "starts; call launch() in the notebook only, not in the script.")
     if os.getpid() != _OWNER:
-        raise RuntimeError("launch() was called in a process forked from the notebook; call it in the notebook")
+        raise RuntimeError("launch() was called in a process forked from the notebook; "
+                           "call it in the notebook")
 
 
 def checked_nprocs(nprocs, gpus):
-    """`nprocs` as an int: at least 1, not more than this machine can sensibly run, with as many GPUs as are here."""
+    """`nprocs` as an int: at least 1, and no more than this machine can sensibly run."""
     if isinstance(nprocs, bool) or not hasattr(nprocs, "__index__"):
         raise TypeError(f"nprocs, the number of ranks, must be a whole number such as 2, not {nprocs!r}")
     nprocs, cores = operator.index(nprocs), os.cpu_count() or 1
@@ -42,33 +43,36 @@ def checked_nprocs(nprocs, gpus):
     if nprocs < 1:
         raise ValueError(f"nprocs={nprocs}: at least one rank is needed, for example nprocs=2")
     if nprocs > most:
-        raise ValueError(f"nprocs={nprocs}: this machine has {cores} cores; at most {most} ranks can be launched here")
+        raise ValueError(f"nprocs={nprocs}: this machine has {cores} cores; "
+                         f"at most {most} ranks can be launched here")
     if gpus:
         from helpers.hardware import hardware
 
         here = len(hardware.gpus)
         if gpus > here:
-            raise ValueError(f"gpus={gpus}: this machine has {here} GPU{'s' * (here != 1)}. Launch fewer ranks, run "
-                             "on the CPU, or let ranks share what there is over gloo.")
+            raise ValueError(f"gpus={gpus}: this machine has {here} GPU{'s' * (here != 1)}. Launch fewer "
+                             "ranks, run on the CPU, or let ranks share what there is over gloo.")
     return nprocs
 
 
 def checked_timeout(timeout):
     """`timeout` as seconds, above zero and not endless."""
     if not (isinstance(timeout, int | float) and timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"timeout={timeout!r}: give the seconds after which a hanging run is ended, for example 60")
+        raise ValueError(f"timeout={timeout!r}: give the seconds after which a hanging run is ended, "
+                         "for example 60")
     return timeout
 
 
 def checked_environment(env):
-    """The environment of a run: the notebook's of this moment, changed by `env`, where None takes a variable away."""
+    """The environment of a run: the notebook's own, changed by `env`, where None takes a variable away."""
     def is_a_variable(name, value):
         texts = isinstance(name, str) and isinstance(value, str | None)
         return texts and name != "" and "=" not in name and "\0" not in f"{name}{value}"
 
     changes = env or {}
     if not isinstance(changes, dict) or not all(is_a_variable(*change) for change in changes.items()):
-        raise TypeError(f'env must be a dict of texts, for example env={{"OMP_NUM_THREADS": "2"}}, not {env!r:.100}')
+        example = 'env={"OMP_NUM_THREADS": "2"}'
+        raise TypeError(f"env must be a dict of texts, for example {example}, not {env!r:.100}")
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
 
 
@@ -80,21 +84,23 @@ def packed_work(what, args, kwargs, module):
         raise TypeError(f"args must be a list or tuple, for example {example}, not {args!r:.60}")
     if is_name:
         if kwargs:
-            raise TypeError('a script takes words, for example args=["--lr", "0.1"]; kwargs are for functions')
+            raise TypeError('a script takes words, for example args=["--lr", "0.1"]; '
+                            "kwargs are for functions")
         name, how = (os.fspath(what), "module") if module else _script(what)
         return {"script": {"name": name, "how": how, "args": [_word(arg) for arg in args]}}
     if module or not callable(what):
-        raise TypeError("launch() runs a script (its file name), a module (its name, and module=True), or a function, "
-                        f"not {what!r:.60}")
+        raise TypeError("launch() runs a script (its file name), a module (its name, and module=True), "
+                        f"or a function, not {what!r:.60}")
     return {"call": _call(what, args, kwargs or {})}
 
 
 def _script(name):
-    """The name of a script, and how Python runs it: as a path from here first, else among the lessons' scripts."""
+    """A script's name, and how Python runs it: first as a path from here, else among the lessons' scripts."""
     path = Path(name).expanduser()
     for found in itertools.chain((path, LESSONS / path), (lesson / path for lesson in LESSONS.iterdir())):
         if found.is_dir() and not (found / "__main__.py").is_file():
-            raise IsADirectoryError(f"{os.fspath(name)!r} is a folder without a `__main__.py`; name the script in it")
+            raise IsADirectoryError(f"{os.fspath(name)!r} is a folder without a `__main__.py`; "
+                                    "name the script in it")
         if found.exists():
             return os.fspath(found), _how_to_run(found)
     close = difflib.get_close_matches(path.name, [script.name for script in LESSONS.glob("*/*.py")], n=1)
@@ -126,15 +132,16 @@ def _call(function, args, kwargs):
     if not isinstance(kwargs, dict):
         raise TypeError(f'kwargs must be a dict, for example kwargs={{"lr": 0.1}}, not {kwargs!r:.60}')
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"{name}() is async or a generator: calling it runs nothing; launch an ordinary function")
+        raise TypeError(f"{name}() is async or a generator: calling it runs nothing; "
+                        "launch an ordinary function")
     try:
         with contextlib.suppress(ValueError):  # a builtin without a signature
             signature = inspect.signature(function, follow_wrapped=False)
             signature.bind(*args, **kwargs)
     except TypeError as error:
         note = f". ({NO_RANK}.)" if wants_a_rank(function) else ""
-        raise TypeError(f"{name}{signature} cannot be called with args={args!r:.200} and kwargs={kwargs!r:.200}: "
-                        f"{error}{note}") from None
+        raise TypeError(f"{name}{signature} cannot be called with args={args!r:.200} "
+                        f"and kwargs={kwargs!r:.200}: {error}{note}") from None
     try:
         return sending.packed_call(function, args, kwargs)
     except Exception as error:
@@ -158,7 +165,8 @@ def unsendable(function, args, kwargs=None):
         used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
         closure, unassigned = zip(code.co_freevars, function.__closure__ or (), strict=True), types.CellType()
         used |= {name: cell.cell_contents for name, cell in closure if cell != unassigned}
-        candidates += [(f"the variable `{name}`, which {function.__name__}() uses,", used[name]) for name in used]
+        user = f"{function.__name__}()"
+        candidates += [(f"the variable `{name}`, which {user} uses,", value) for name, value in used.items()]
     for description, value in candidates:
         try:
             sending.packed(value)

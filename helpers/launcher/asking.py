@@ -1,6 +1,6 @@
-"""What a rank asks the notebook while it runs: a line from the person (`input`, `breakpoint`), or a name of a cell.
+"""What a rank asks the notebook while it runs: a line from the person (`input`), or what a cell has defined.
 
-The question is a file, the answer another. A process that the rank has forked asks nothing: two cannot ask at once.
+The question is a file, the answer another. So only the rank itself asks, and no process that it has forked.
 """
 
 import builtins
@@ -17,7 +17,7 @@ _ask = None  # set in a rank
 
 
 def answer_input_with(files):
-    """In a rank: have `input`, and so `breakpoint`, ask the notebook; EOFError where nobody can answer, as without."""
+    """In a rank: have `input`, and so `breakpoint`, ask the notebook; EOFError where nobody can answer."""
     global _ask
     me, read, one_at_a_time = os.getpid(), builtins.input, threading.Lock()
 
@@ -40,7 +40,7 @@ def answer_input_with(files):
 
 
 def in_the_notebook(name):
-    """The `__getattr__` of a rank's `__main__`: what a cell has defined and nobody has sent, say a class in a file."""
+    """The `__getattr__` of a rank's `__main__`: what a cell has defined, for an object from a file, say."""
     answer = None if name.startswith("__") else _ask("name", name)
     if not answer:
         raise AttributeError(f"module '__main__' has no attribute {name!r}")
@@ -56,11 +56,11 @@ def answer(rank, files):
 
 
 def _line(prompt):
-    """What the person types, as JSON; null where there is no person (nbval, papermill, nbconvert, a plain script)."""
+    """What the person types, as JSON; null where nobody is there (nbval, papermill, a plain script)."""
     try:
         can_ask = output.in_a_notebook() or sys.stdin.isatty()
         return json.dumps(input(prompt) if can_ask else None).encode()
-    except (EOFError, NotImplementedError):  # ipykernel raises the second where the front end allows no questions
+    except (EOFError, NotImplementedError):  # the second: the notebook's front end allows no questions
         return b"null"
 
 

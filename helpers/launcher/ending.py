@@ -1,8 +1,8 @@
 """The end of a rank, which is the end of a Python program, in a process that Python itself does not end.
 
-Taking all of torch's modules apart, as Python does, costs 0.2 s a rank, and nobody sees it. What a learner does see is
-done here in Python's order (Py_FinalizeEx): threads are waited for, exit functions run, and the learner's own modules
-go, so that files close and `__del__` is called.
+Taking all of torch's modules apart, as Python does, costs 0.2 s a rank, and nobody sees it. What a learner
+does see is done here in Python's order (Py_FinalizeEx): threads are waited for, exit functions run, and the
+learner's own modules go, so that files close and `__del__` is called.
 """
 
 import atexit
@@ -66,13 +66,14 @@ def end(code):
 
 def _drop_modules():
     """Let go of `__main__` and all that was imported after it; what only they hold is closed and deleted."""
-    # Python collects twice. The first time puts what is still reachable in order, a file's text before its buffer; the
-    # second closes in that order, and nothing that was written is lost.
+    # Python collects twice. The first time puts what is still reachable in order, a file's text before its
+    # buffer; the second closes in that order, and nothing that was written is lost.
     gc.collect()
     later = itertools.takewhile(lambda name: name != "__main__", reversed(sys.modules))
     names = ["__main__", *reversed(list(later))]
     threading.excepthook = lambda error: None  # Python stops daemon threads here; ours stumble in silence
-    left = [weakref.ref(sys.modules.pop(name)) for name in names if isinstance(sys.modules[name], types.ModuleType)]
+    modules = [name for name in names if isinstance(sys.modules[name], types.ModuleType)]
+    left = [weakref.ref(sys.modules.pop(name)) for name in modules]
     gc.collect()
     for module in reversed(left):  # those that somebody else still holds
         if module() is not None:

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from helpers.launcher import sending
 
 #: What a rank says when another one has left it alone in a collective: never the root of a failure.
-_CONSEQUENCE = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Connection refused|Timed out waiting|"
-                          r"Socket Timeout|Application timeout|ncclRemoteError|ncclSystemError|"
-                          r"collective operation timeout")
+_CONSEQUENCE = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Connection refused|"
+                          r"Timed out waiting|Socket Timeout|Application timeout|ncclRemoteError|"
+                          r"ncclSystemError|collective operation timeout")
 
 _HINTS = {
-    "SIGBUS": "with older versions of torch often: /dev/shm is full; give the container more (docker: --shm-size)",
-    "SIGKILL": "often: the machine ran out of memory, and killed the rank, or the fork server and so all ranks; "
-               "try fewer ranks or smaller batches",
+    "SIGBUS": "with older versions of torch often: /dev/shm is full; "
+              "give the container more (docker: --shm-size)",
+    "SIGKILL": "often: the machine ran out of memory, and killed the rank, "
+               "or the fork server and so all ranks; try fewer ranks or smaller batches",
     "SIGSEGV": "a crash in compiled code",
     "SIGABRT": "compiled code gave up; in a collective: are the tensors' dtypes the same in all ranks?",
 }
@@ -33,7 +34,7 @@ class RankError(RuntimeError):
         exitcode: Its exit code, negative for a signal; None if it was still running when the time was up.
         failures: Every rank's `Failure`, the first one first.
         logs: What each rank printed, by rank.
-        results: What the ranks have returned that succeeded, {rank: result}; for a script, the rows that it reported.
+        results: What the ranks have returned that succeeded, {rank: result}; for a script, its reported rows.
         __cause__: The exception of that rank, where it can be made anew here, else a `RankTraceback`.
     """
 
@@ -96,7 +97,7 @@ class Failure:
 
 
 def failure_of(rank, files, exitcode, is_script):
-    """The Failure of a rank, whose process may not have ended yet (`exitcode` None); None if it has not failed."""
+    """The Failure of a rank, or None if it has not failed. `exitcode`: None while its process still runs."""
     if files.failure.exists():
         told = json.loads(files.failure.read_text())
         return Failure(rank, exitcode or told["code"], told["message"], told["traceback"], told["at"] / 1e9,
@@ -110,15 +111,15 @@ def failure_of(rank, files, exitcode, is_script):
     name = f"signal {-exitcode}"
     with contextlib.suppress(ValueError):
         name = signal.Signals(-exitcode).name
-    where, hint = doing(files.stack), _HINTS.get(name)
-    return Failure(rank, exitcode, f"died: {name}{f' {where}' if where else ''}{f' ({hint})' if hint else ''}")
+    words = [f"died: {name}", doing(files.stack), f"({_HINTS[name]})" if name in _HINTS else ""]
+    return Failure(rank, exitcode, " ".join(filter(None, words)))
 
 
 def first_first(failures):
-    """Sort failures so that the root comes first: who died without a word, then exceptions in the order of their time.
+    """Sort failures, the root first: a rank that died without a word, then exceptions by their time.
 
-    Those that only say that a peer has gone come last: a rank that cleans up in `finally:` leaves its peers before its
-    own exception reaches the top.
+    Those that only say that a peer has gone come last: a rank that cleans up in `finally:` leaves its peers
+    before its own exception reaches the top.
     """
     return sorted(failures, key=lambda f: (f.is_consequence, f.at))
 
@@ -140,7 +141,8 @@ def doing(stack_file):
             code = linecache.getline(file, int(line)).partition("  #")[0].strip()
             inside = "" if function == "<module>" else f", in {function}"
             is_cell = not os.path.isfile(file) or "ipykernel_" in file
-            return f"at `{code or '?'}` ({'' if is_cell else os.path.basename(file) + ' '}line {line}{inside})"
+            place = "" if is_cell else f"{os.path.basename(file)} "
+            return f"at `{code or '?'}` ({place}line {line}{inside})"
     return f"in {threads[-1][0][2]}" if threads and threads[-1] else ""
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 
 class Files:
-    """The files of one rank in its run's folder. A result or failure that is there is whole: it was renamed."""
+    """The files of one rank in its run's folder. A result or failure that is there is whole (`write`)."""
 
     def __init__(self, folder, rank):
         folder = Path(folder)
-        self.log = folder / f"log-{rank}"  # stdout and stderr together, in the order in which they were written
+        self.log = folder / f"log-{rank}"  # stdout and stderr together, as they were written
         self.reports = folder / f"reports-{rank}"
         self.stack = folder / f"stack-{rank}"
         self.failure = folder / f"failure-{rank}"

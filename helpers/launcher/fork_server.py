@@ -1,11 +1,12 @@
-"""The fork server: a process that imports torch once and then only forks, so that a rank starts in milliseconds.
+"""The fork server: a process that imports torch once and then only forks; so a rank starts in milliseconds.
 
-`server.py` starts it and holds the other end of its socket. Each message on that socket asks for one rank. It carries
-a socket of the rank's own, on which the server answers with the rank's process id and, later, with its exit code. When
-the kernel is gone, however it went, the socket closes. The server then ends all ranks, removes their files, and ends.
+`server.py` starts it and holds the other end of its socket. Each message on that socket asks for one rank. It
+carries a socket of the rank's own, on which the server answers with the rank's process id and, later, with
+its exit code. When the kernel is gone, however it went, the socket closes. The server then ends all ranks,
+removes their files, and ends.
 
-It must import and do nothing else, and never initialise CUDA: after one multithreaded product in it, every rank forked
-from it would hang in its own first one.
+It must import and do nothing else, and never initialise CUDA: after one multithreaded product in it, every
+rank forked from it would hang in its own first one.
 """
 
 import atexit
@@ -25,15 +26,15 @@ import tempfile
 import traceback
 import weakref
 
-# torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; what every rank needs;
-# and what the ranks of a check need. Never a learner's module: an edit would not be seen.
+# torch._dynamo, because the first optimizer that a rank makes imports 800 modules through it; what every rank
+# needs; and what the ranks of a check need. Never a learner's module: an edit would not be seen.
 MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo",
-           "helpers.launcher.rank", "helpers.launcher.processes", "helpers.reporting", "helpers.exercises.alone",
-           "helpers.exercises.group", "helpers.instruments.collectives"]
+           "helpers.launcher.rank", "helpers.launcher.processes", "helpers.reporting",
+           "helpers.exercises.alone", "helpers.exercises.group", "helpers.instruments.collectives"]
 
 
 def main(descriptor, begin_of_folders):
-    """Serve the kernel that holds the other end of the socket `descriptor`, and the paths of whose folders begin so."""
+    """Serve the kernel at the other end of the socket `descriptor`; its folders' paths begin so."""
     kernel, kernels_pid = socket.socket(fileno=descriptor), os.getppid()
     with tempfile.TemporaryDirectory(prefix=os.path.basename(begin_of_folders)) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # which torch._dynamo makes when it is imported
@@ -61,25 +62,27 @@ def import_all():
             importlib.import_module(name)
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
-    # Since 2.14, torch looks through all installed packages for backends whenever a group is made: 15 ms a launch.
+    # Since 2.14, torch looks for backends in all installed packages when a group is made: 15 ms a launch.
     look_up, asked = importlib.metadata.entry_points, {"group": "torch.distributed.backends"}
     found = look_up(**asked)
     importlib.metadata.entry_points = lambda **query: found if query == asked else look_up(**query)
-    # What the imports have asked to be done at exit is about what they have imported. No rank need do it, in 35 ms.
+    # The finalizers of what was imported need not run at a rank's exit: they would take 35 ms.
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
-    atexit.unregister(weakref.finalize._exitfunc)  # the first that a learner makes registers it anew, in its place
+    # Exit functions run in reverse order of their registration. So take this one out: a learner's first
+    # finalizer registers it again, and it has the place that it would have without this server.
+    atexit.unregister(weakref.finalize._exitfunc)
     weakref.finalize._registered_with_atexit = False
-    gc.freeze()  # a rank's collector then never touches, and so never copies, the pages that it shares with the server
+    gc.freeze()  # a rank's collector then touches, and so copies, no page that it shares with the server
     gc.enable()
     _gather_in_huge_pages()
     return failed
 
 
 def _gather_in_huge_pages():
-    """Put what the server has allocated into huge pages: its page tables, which a fork copies, then have few entries.
+    """Put what the server has allocated into huge pages: a fork then has few entries of page tables to copy.
 
-    A launch of two ranks takes 37 ms, not 60, for 0.4 s of the server's start (Linux 6.1 and later; madvise(2)).
+    A launch of two ranks takes 37 ms, not 60; the server's start takes 0.4 s more (Linux 6.1; madvise(2)).
     """
     MADV_COLLAPSE = 25
     madvise = ctypes.CDLL(None).madvise
@@ -92,12 +95,12 @@ def _gather_in_huge_pages():
 
 
 def _serve(kernel, kernels_pid, ranks, groups):
-    """Fork ranks and tell how they end, until the kernel is gone. (A child that it has forked may hold its socket.)"""
+    """Fork ranks and tell how they end, until the kernel is gone."""
     child_ended, signalled = socket.socketpair()
     signalled.setblocking(False)
     signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    while os.getppid() == kernels_pid:
+    while os.getppid() == kernels_pid:  # its socket does not tell: a child of the kernel may hold it open
         ready, _, _ = select.select([kernel, child_ended], [], [], 1)
         if child_ended in ready:
             child_ended.recv(4096)
@@ -127,7 +130,7 @@ def _fork(asked, sockets):
         one.close()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Have the system kill this rank when the server dies, even while it waits in C++ with the GIL held (prctl(2)).
+    # Have the system kill this rank when the server dies, even while it waits in C++ (prctl(2)).
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter, deque
 
-SHOWN_LINES = 50  #: of one rank that a notebook shows, and a tenth of what a terminal does; `run.logs` holds the rest
+SHOWN_LINES = 50  #: of one rank in a notebook, a tenth of a terminal's; `run.logs` holds the rest
 SHOWN_WIDTH = 1000  #: characters of one line that are shown
 KEPT_BYTES = 16 * 2**20  #: of one rank's output that `run.logs` keeps: its beginning and its end
 _READ_BYTES = 2**20  #: read from one log at a time, so that a flood cannot fill the kernel's memory
@@ -18,7 +18,7 @@ _UNCLEAN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(line):
-    """One line as a person would see it on a terminal: after the last `\\r`, without cursor movements and junk."""
+    """One line as a terminal would leave it: what follows the last `\\r`, without cursor movements."""
     return _CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])
 
 
@@ -58,7 +58,7 @@ def by_rank(logs):
 
 
 class Tail:
-    """Reads what was added to a growing file since the last look. A line longer than `longest_line` loses its start."""
+    """Reads what was added to a file since the last look; of a longer line than `longest_line`, its end."""
 
     def __init__(self, path, longest_line=_READ_BYTES):
         self.file, self.longest_line = open(path, "rb"), longest_line
@@ -66,14 +66,15 @@ class Tail:
 
     def new_lines(self):
         """Whole lines that have appeared; the unfinished last one waits in `unfinished`."""
-        more = self.file.read(_READ_BYTES if self.end is None else max(0, min(_READ_BYTES, self.end - self.position)))
+        left = _READ_BYTES if self.end is None else self.end - self.position
+        more = self.file.read(max(0, min(_READ_BYTES, left)))
         self.position += len(more)
         whole, newline, rest = (self.rest + more).rpartition(b"\n")
         self.rest = rest if self.longest_line is None else rest[-self.longest_line:]
         return clean_lines(whole.decode(errors="replace")) if newline else []
 
     def stop_growing(self, keep=None):
-        """Take the file's present size for its end, whoever may still write; skip all but the last `keep` bytes."""
+        """Take the file's present size for its end, whoever still writes; keep the last `keep` bytes."""
         self.end = os.fstat(self.file.fileno()).st_size
         if keep is not None and self.end - self.position > keep:
             self.rest, self.position = b"", self.file.seek(self.end - keep)
@@ -116,8 +117,10 @@ class Terminal(Quiet):
 
 
 class Notebook(Quiet):
-    """Shows the last lines in a display that changes while the ranks run and is empty in the end, then prints all
-    lines by rank. So a cell that is run twice leaves the same outputs, in whatever order the ranks wrote."""
+    """Shows the last lines while the ranks run, and removes them in the end; then prints all lines by rank.
+
+    So a cell that is run twice leaves the same outputs, in whatever order the ranks wrote.
+    """
 
     def __init__(self, interval=0.1, lines=20):
         self.interval, self.last = interval, deque(maxlen=lines)
@@ -132,7 +135,7 @@ class Notebook(Quiet):
 
     def _show(self, text):
         if text != self.shown:
-            if self.handle is None:  # a run that is over sooner needs none, and every message costs a millisecond
+            if self.handle is None:  # only now: a short run needs no display, and a message takes 1 ms
                 from IPython.display import display
 
                 self.handle = display({}, raw=True, display_id=True)  # empty at first, as in the end

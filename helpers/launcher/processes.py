@@ -1,4 +1,4 @@
-"""The processes of one run: start them all, watch them, ask what they are doing, end them and all they have started."""
+"""The processes of one run: start, watch and ask them, end them and everything that they have started."""
 
 import contextlib
 import os
@@ -29,7 +29,8 @@ class Forked:
     def poll(self):
         """Its exit code, negative for a signal; None while it runs."""
         if self.exitcode is None and connection.wait([self.connection], 0):
-            self.exitcode = int(self.connection.recv(64) or -signal.SIGKILL)  # with the server, which had to tell
+            told = self.connection.recv(64)  # nothing, if the server was killed, and its ranks with it
+            self.exitcode = int(told or -signal.SIGKILL)
         return self.exitcode
 
     def close(self):
@@ -67,8 +68,8 @@ class Processes:
         except OSError as error:
             failed = len(self.processes)
             self.end()
-            raise RuntimeError(f"rank {failed} of {self.nprocs} could not be started ({error}); close other programs, "
-                               "or launch fewer ranks") from None
+            raise RuntimeError(f"rank {failed} of {self.nprocs} could not be started ({error}); "
+                               "close other programs, or launch fewer ranks") from None
 
     def wait(self, seconds):
         """Return when a rank ends, or after `seconds`."""
@@ -100,7 +101,7 @@ class Processes:
         for process in self.processes:
             if process.poll() is None and not hasattr(os, "killpg"):  # Windows has no groups
                 process.kill()
-            until(lambda process=process: process.poll() is not None, 10)  # one that waits for a broken disk stays
+            until(lambda one=process: one.poll() is not None, 10)  # one that waits for a broken disk stays
             process.close()
         self.processes = []
 
@@ -116,16 +117,16 @@ class Processes:
 def end_groups(pids, running):
     """End the process groups that are named after their leaders, `pids`: ranks, and what they have started.
 
-    All are asked first, and given a moment to save what they have. A rank is killed before its group, because in the
-    group is the resource tracker of multiprocessing, which frees the shared memory of a rank that is gone.
+    All are asked first, and given a moment to save what they have. A rank is killed before its group, because
+    the group holds the resource tracker of multiprocessing, which frees a dead rank's shared memory.
 
-    `running()` takes note of leaders that have ended, and returns those whose numbers cannot be another process's yet.
+    `running()` takes note of leaders that have ended, and returns the others: their numbers are still theirs.
     """
     def nothing_is_left():
         return not running() and not any(map(_is_a_group, pids))
 
     def tell(number, groups):
-        """Signal these groups, and those running leaders that are in none of them: one that has just started, say."""
+        """Signal these groups, and running leaders that are in none of them: they may have just started."""
         groups = set(groups)
         for kill, some in ((os.killpg, groups), (os.kill, {*running()} - groups)):
             for pid in some:

@@ -1,4 +1,4 @@
-"""What happens inside one rank: become a rank, run the learner's code, leave a result or the reason for none."""
+"""What happens in one rank: become a rank, run the learner's code, leave a result or the reason for none."""
 
 import contextlib
 import faulthandler
@@ -25,14 +25,14 @@ from helpers.launcher import asking, ending, meeting, sending
 from helpers.launcher.files import Files, write
 from helpers.reporting import REPORT_FILE
 
-#: The signal at which a rank writes down what it is doing: one that nobody else uses. macOS has only two to spare.
+#: The signal at which a rank writes down what it is doing: one that nobody else uses. macOS has only two.
 SAY_WHAT_YOU_DO = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGUSR2", None)
 
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
 
 
 def main(folder, rank):
-    """Run this rank's share of the work that lies in `folder`; then end this process as Python ends a program."""
+    """Run this rank's share of the work in `folder`; then end the process as Python ends a program."""
     files, me = Files(folder, rank), os.getpid()
     with open(Path(folder, "work"), "rb") as file:
         work = pickle.load(file)
@@ -62,7 +62,7 @@ def spawned(folder, rank):
 
 
 def _become_a_rank(files, folder, rank, work):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the kernel was started to ignore it (nohup)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a kernel under nohup ignores it
     _write_to(files.log)
     os.chdir(work["folder"])
     os.environ.clear()
@@ -86,7 +86,7 @@ def _become_a_rank(files, folder, rank, work):
     import torch
 
     logging._startTime = time.time() if sys.version_info < (3, 13) else time.time_ns()
-    # The server has drawn the seeds of its generators when it imported them, and every rank would draw the same.
+    # The generators were seeded when the server imported them: without new seeds, all ranks draw the same.
     torch.default_generator.seed()
     numpy.random.seed()
     # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
@@ -97,7 +97,7 @@ def _become_a_rank(files, folder, rank, work):
 
 
 def _write_to(log):
-    """Send all that this process prints, from C++ too, to `log`, at once: a killed rank leaves its last words."""
+    """Send all that this process prints, from C++ too, to `log`, at once: a killed rank's last words stay."""
     with open(log, "ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -135,8 +135,8 @@ def _exit_code(files, me, work):
 
 
 def _run(work):
-    linecache.cache.update(work["cells"])  # tracebacks, inspect and torch.compile find the source of notebook cells
-    del sys.modules["__main__"]  # so that the new one comes last: what is after it is the learner's (`ending`)
+    linecache.cache.update(work["cells"])  # where tracebacks and torch.compile look for a cell's source
+    del sys.modules["__main__"]  # the new one then comes last: what is after it is the learner's (`ending`)
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     main.__annotations__, main.__builtins__ = {}, sys.modules["builtins"]
     if "call" in work:
@@ -175,8 +175,9 @@ def _prefer_modules_in(folder):
     for name in {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}:
         own = importlib.machinery.PathFinder.find_spec(name, [folder]) if name in sys.modules else None
         if own and own.origin and own.origin != getattr(sys.modules[name], "__file__", None):
-            for other in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
-                del sys.modules[other]
+            for other in list(sys.modules):
+                if other == name or other.startswith(f"{name}."):
+                    del sys.modules[other]
 
 
 def _packed(work, result):
@@ -202,7 +203,7 @@ def _leave_failure(files, message, error, code):
 
 
 def _learners_part(trace):
-    """The traceback without the frames above the learner's first line: they are ours, and no business of theirs."""
+    """The traceback without the frames above the learner's first line: those are ours."""
     own = (__file__, sending.__file__, runpy.__file__, "<frozen runpy>")
     while trace is not None and trace.tb_frame.f_code.co_filename in own:
         trace = trace.tb_next
@@ -215,7 +216,7 @@ def _short(text, limit=2000):
 
 
 def _threads(omp_num_threads):
-    """The threads that OMP_NUM_THREADS asks for (its first number: OpenMP allows a list); else one per usable core."""
+    """The threads that OMP_NUM_THREADS asks for (a list's first number); else one per usable core."""
     if first := re.match(r"\s*([1-9]\d*)\s*(,|$)", omp_num_threads):
         return int(first[1])
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -16,10 +16,10 @@ from helpers.reporting import RUN_FOLDER
 
 TIMEOUT = 600  #: Seconds after which a run that has not ended is taken for a hang.
 LEAVE = 1.0  #: Seconds that an interrupted rank is given to leave in good order.
-ROOT_WAIT = 1.0  #: Seconds to wait for the root of a failure, once a rank has told only that another one is gone.
-PEERS_WAIT = 0.3  #: Seconds in which the others may end by themselves, once one has failed: to say that a peer is lost.
+ROOT_WAIT = 1.0  #: Seconds to wait for the root of a failure, once a rank tells that another one is gone.
+PEERS_WAIT = 0.3  #: Seconds in which the others, once one has failed, may say that they have lost a peer.
 END_WAIT = 5.0  #: Seconds that a rank that has failed is given for its exit functions and threads.
-OFTEN, RARELY = 0.02, 0.1  #: Seconds between two looks at the logs, which take time from training: in its first second.
+OFTEN, RARELY = 0.02, 0.1  #: Seconds between two looks at the logs: in the first second, and after it.
 
 
 @dataclass
@@ -39,19 +39,20 @@ class Run:
     seconds: float
 
     def __repr__(self):
-        return f"<Run of {len(self.results)} rank{'s' * (len(self.results) != 1)}>"  # the same in every execution
+        ranks = len(self.results)
+        return f"<Run of {ranks} rank{'s' * (ranks != 1)}>"  # the same in every execution
 
 
-def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, timeout=TIMEOUT, gpus=0, show=True,
-           on_report=None, stop=None, grace=0):
+def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, timeout=TIMEOUT, gpus=0,
+           show=True, on_report=None, stop=None, grace=0):
     """Run `work` in `nprocs` new processes, one per rank, on this machine, and wait for them.
 
     Each rank finds RANK, LOCAL_RANK, WORLD_SIZE and the rest of torchrun's variables in its environment, and
-    `torch.distributed.init_process_group()` without arguments forms the group. (docs/launch.md: what is otherwise.)
+    `torch.distributed.init_process_group()` without arguments forms the group. (What differs: docs/launch.md)
 
     Args:
-        work: A script, anything that `torchrun SCRIPT` runs: a path, or the name of one of notebooks/lessons/. Or a
-            function, one defined in the notebook included; it is called as `work(*args, **kwargs)` in every rank.
+        work: A script that torchrun can run: a path, or the name of one of notebooks/lessons/. Or a
+            function, also one of the notebook; every rank calls `work(*args, **kwargs)`.
         nprocs: The number of ranks.
         args: A script's command line, as a list; a function's arguments, the same for every rank.
         kwargs: A function's keyword arguments, as a dict.
@@ -59,18 +60,18 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
         env: Environment variables for this run alone, {name: text}; None takes a variable away.
         timeout: Seconds after which a run that has not ended is ended.
         gpus: The GPUs that the ranks need together; more than this machine has is refused.
-        show: Whether to show what the ranks print. A notebook shows the last lines while they run and all of them,
-            ordered by rank, in the end; a terminal shows them as they come. Or an object with the methods of `Quiet`.
+        show: Whether to show what the ranks print. A notebook shows the last lines while they run and all,
+            by rank, in the end; a terminal shows them as they come. Or an object with `Quiet`'s methods.
         on_report: Called as `on_report(rank, row)` for each row that a rank reports, while it runs.
         stop: A `threading.Event` that ends the run when it is set, as an interrupt would.
-        grace: Seconds that the other ranks are given, once one has failed, to finish or to fail as well; 0.3 at least.
+        grace: Seconds in which the others, once a rank has failed, may finish or fail as well; at least 0.3.
 
     Returns: a `Run`.
 
     Raises:
         RankError: A rank raised, died or left early, or the time was up. The other ranks have been ended.
         KeyboardInterrupt: The cell was interrupted, or `stop` was set. All ranks have been ended.
-        TypeError, ValueError, OSError, SyntaxError, RuntimeError: Refused before anything started; with advice.
+        TypeError, ValueError, OSError, SyntaxError, RuntimeError: Refused, with advice; nothing was started.
     """
     began = time.monotonic()
     arguments.refuse_inside_a_rank()
@@ -114,18 +115,18 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
 
 
 def rank_environment(environment, nprocs, folder):
-    """The environment of all ranks: the notebook's, and what torchrun would set; each adds its own number to it."""
+    """The environment of all ranks: the notebook's, and what torchrun would set but a rank's number."""
     everything = {
         "GROUP_RANK": 0, "ROLE_NAME": "default", "WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs,
         "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": nprocs,
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),  # for scripts that open a store of their own there
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),  # for scripts that open a store there
         "TORCHELASTIC_RUN_ID": folder.name, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": False, "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        RUN_FOLDER: folder,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCHELASTIC_USE_AGENT_STORE": False, RUN_FOLDER: folder,
     }
-    # One thread per rank, as torchrun sets it, unless the learner has; a single rank may use all cores. And traffic
-    # stays on this machine: without these, gloo and NCCL would listen on the address of the host's name.
+    # Several ranks have one thread each, as torchrun sets it, unless the learner has set another number.
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 1, **({"OMP_NUM_THREADS": 1} if nprocs > 1 else {})}
+    # Without these, gloo and NCCL would listen on the address of the host's name.
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
     return {name: str(value) for name, value in {**defaults, **environment, **everything}.items()}
@@ -168,22 +169,24 @@ class _Watch:
 
     def failures(self, codes):
         """The failures so far, the first one first."""
-        return errors.first_first(filter(None, (
-            errors.failure_of(rank, self.ranks.files[rank], code, self.is_script) for rank, code in enumerate(codes))))
+        failures = [errors.failure_of(rank, self.ranks.files[rank], code, self.is_script)
+                    for rank, code in enumerate(codes)]
+        return errors.first_first(filter(None, failures))
 
     def _patience(self, failures, codes):
-        """Seconds to go on waiting once a rank has failed: its threads and exit functions may have something to do."""
+        """Seconds to go on waiting once a rank has failed: its threads may still be at work."""
         if all(codes[failure.rank] is None for failure in failures):
             return END_WAIT
         return ROOT_WAIT if failures[0].is_consequence else max(self.grace, PEERS_WAIT)
 
     def look(self):
-        """Pass on what the ranks have printed and reported since the last look; return whether there was anything."""
+        """Pass on what the ranks have printed and reported since the last look; return whether they have."""
         tails = *self.tails, *self.report_tails
         before = [tail.position for tail in tails]
         lines = [(rank, line) for rank, tail in enumerate(self.tails) for line in tail.new_lines()]
         self.display.update(lines, {rank: tail.unfinished for rank, tail in enumerate(self.tails)})
-        for rank, row in [(rank, row) for rank, tail in enumerate(self.report_tails) for row in tail.new_lines()]:
+        rows = [(rank, row) for rank, tail in enumerate(self.report_tails) for row in tail.new_lines()]
+        for rank, row in rows:
             self.reports[rank].append(json.loads(row))
             if self.on_report:
                 self.on_report(rank, self.reports[rank][-1])
@@ -216,7 +219,7 @@ class _Watch:
         return logs
 
     def results(self, failures, logs):
-        """What the ranks have returned that came to their end, {rank: result}; for a script, what they reported."""
+        """What the ranks that ended well returned, {rank: result}; for a script, what they reported."""
         failed = {failure.rank for failure in failures if failure.exitcode is not None}
         done = [rank for rank, files in enumerate(self.ranks.files)
                 if rank not in failed and (files.result.exists() or not failures)]
@@ -246,8 +249,10 @@ def _message(failures, nprocs, results):
         message = "\n".join([first.message, *(f"and {wait}" for wait in waits[1:])])
         places = {wait.partition(" at ")[2] for wait in waits}
         same = len(failures) == nprocs > 1 and len(places) == 1 and places != {""}
-        return message + same * ("\nAll ranks are at the same line: if it is a collective, have their tensors the same "
-                                 "shape and dtype?")
+        if same:
+            message += ("\nAll ranks are at the same line: if it is a collective, "
+                        "have their tensors the same shape and dtype?")
+        return message
     message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
     if first.is_consequence and results:
         message += (f"\nRank {min(results)} had finished by then: does every rank call the same collectives, "

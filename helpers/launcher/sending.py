@@ -20,13 +20,15 @@ from pathlib import Path
 import cloudpickle
 
 #: Of these, every process has its own: they travel by their names.
-_EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:_inst", "numpy.random.mtrand:_rand",
-               "torch:default_generator")
+_EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:_inst",
+               "numpy.random.mtrand:_rand", "torch:default_generator")
 
 
 def packed(thing):
     """`thing` as bytes; an exception of any kind where it, or something in it, cannot be sent."""
-    names = {id(pkgutil.resolve_name(name)): name for name in _EVERYWHERE if name.partition(":")[0] in sys.modules}
+    imported = [name for name in _EVERYWHERE if name.partition(":")[0] in sys.modules]
+    # By `id`, because it must be this very object, not an equal one; and `os.environ` cannot be a dict's key.
+    name_by_id = {id(pkgutil.resolve_name(name)): name for name in imported}
 
     class Pickler(cloudpickle.Pickler):
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
@@ -36,8 +38,8 @@ def packed(thing):
             weakref.WeakKeyDictionary: lambda kept: (weakref.WeakKeyDictionary, (dict(kept),))})
 
         def reducer_override(self, thing):
-            if id(thing) in names:
-                return pkgutil.resolve_name, (names[id(thing)],)
+            if id(thing) in name_by_id:
+                return pkgutil.resolve_name, (name_by_id[id(thing)],)
             return _reduced(thing) or super().reducer_override(thing)
 
     with io.BytesIO() as file:
@@ -53,7 +55,7 @@ def unpacked(content):
 def _reduced(thing):
     """How to send what cloudpickle cannot; None for all else."""
     if isinstance(thing, types.ModuleType) and type(thing) is not types.ModuleType:
-        return pkgutil.resolve_name, (thing.__name__,)  # torch.backends.cudnn, say, which is a module that is an object
+        return pkgutil.resolve_name, (thing.__name__,)  # torch.backends.cudnn, say: an object as a module
     if "torch" in sys.modules:
         _refuse_what_torch_holds(thing)
     if "IPython" in sys.modules:
@@ -72,11 +74,13 @@ def _refuse_what_torch_holds(thing):
     if kind is types.FunctionType and hasattr(thing, "_torchdynamo_orig_callable"):
         raise TypeError("torch.compile has made it; send the function itself, and compile it in the rank")
     if kind is torch.library.CustomOpDef:
-        raise TypeError("it is an operator that this process has registered; define it in a module, and import that")
+        raise TypeError("it is an operator that this process has registered; "
+                        "define it in a module, and import that")
     is_tensor = kind in (torch.Tensor, torch.nn.Parameter) and thing.layout == torch.strided
     if is_tensor and thing.device.type == "cpu" and thing.is_shared():
-        raise TypeError("it is a tensor in shared memory, and ranks would get copies of it; share tensors between "
-                        "processes that one rank starts (torch.multiprocessing), or send `tensor.clone()`")
+        raise TypeError("it is a tensor in shared memory, and ranks would get copies of it; "
+                        "share tensors between processes that one rank starts (torch.multiprocessing), "
+                        "or send `tensor.clone()`")
 
 
 def _shell():
@@ -94,9 +98,10 @@ def _shell():
 
 
 def _reduced_cache(cached):
-    """A cached function of a cell goes by value, as it would without the cache: a rank does not have its `__main__`."""
-    by_value = _cached, (cached.__wrapped__, cached.cache_parameters())
-    return by_value if cached.__module__ == "__main__" else cached.__qualname__
+    """A cached function of a cell goes by value, because a rank does not have the notebook's `__main__`."""
+    if cached.__module__ == "__main__":
+        return _cached, (cached.__wrapped__, cached.cache_parameters())
+    return cached.__qualname__  # to pickle, a string is the name of something that a module has
 
 
 def _cached(function, how):
@@ -111,12 +116,12 @@ def _cached_property(function, name):
 
 
 def packed_call(function, args, kwargs):
-    """A call, with what the session has set up for it, as bytes: first the path, by which a rank finds the rest."""
+    """A call, with what the session has set up for it, as bytes: first `sys.path`, which the rest needs."""
     return packed((sys.path, packed((function, args, kwargs, _loggers()))))
 
 
 def unpacked_call(content):
-    """In a rank: set up what the session has set up, and return a function without arguments that makes the call."""
+    """In a rank: set up what the session has set up; return a function that makes the call."""
     path, content = unpacked(content)
     sys.path[:] = path + [entry for entry in sys.path[1:] if entry not in path]  # PYTHONPATH may be a new one
     function, args, kwargs, loggers = unpacked(content)
@@ -128,12 +133,11 @@ def unpacked_call(content):
 
 
 def _loggers():
-    """What the session logs: of each logger its name, level, whether it propagates, and its handlers that print.
-
-    (Those of Jupyter's own programs print, too; to import their format takes 20 ms.)
-    """
-    def prints(one):
-        return type(one) is logging.StreamHandler and not type(one.formatter).__module__.startswith("traitlets")
+    """What the session logs: each logger's name, level, whether it propagates, and handlers that print."""
+    def prints(handler):
+        # Jupyter's own loggers are left out: a rank would need 20 ms to import their formatter.
+        is_jupyters = type(handler.formatter).__module__.startswith("traitlets")
+        return type(handler) is logging.StreamHandler and not is_jupyters
 
     root, found = logging.getLogger(), []
     for one in (root, *root.manager.loggerDict.values()):
@@ -159,7 +163,7 @@ def _set_up_logging(loggers):
 def trust_no_older_bytecode():
     """Have imports take no bytecode that is older than its source.
 
-    Finding: Python compares whole seconds, and sizes. A module can be edited and launched twice within a second.
+    Finding: Python compares whole seconds, and sizes. One second is enough to edit and launch a module twice.
     """
     path_stats = SourceFileLoader.path_stats
 

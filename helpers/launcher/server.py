@@ -1,4 +1,4 @@
-"""The kernel's side of the fork server: start it, replace it when it must be another one, ask it for ranks."""
+"""The kernel's side of the fork server: start it, replace it when variables change, ask it for ranks."""
 
 import contextlib
 import functools
@@ -13,15 +13,15 @@ import uuid
 from multiprocessing import connection
 from pathlib import Path
 
-#: How ranks start. On macOS, forking a process that holds Apple's frameworks can crash it; there, and on Windows,
-#: every rank is a new process that imports torch itself.
+#: How ranks start. On macOS, forking a process that holds Apple's frameworks can crash it; there, and on
+#: Windows, every rank is a new process that imports torch itself.
 START_METHOD = os.environ.get("COURSE_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
 
-#: What Python, torch and their libraries read once, at their start, begins with one of these. Where such a variable
-#: has changed, ranks come from a new server, which costs a second or two.
+#: What Python, torch and their libraries read once, at their start, begins with one of these. Where such a
+#: variable has changed, ranks come from a new server, which costs a second or two.
 READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "ATEN_", "LD_", "MALLOC_")
 
-# No library may start threads while the server imports it, and nothing may initialise CUDA (see `fork_server.py`).
+# No library may start threads when the server imports it; nothing may initialise CUDA (see `fork_server.py`).
 _SERVERS_OWN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
                 "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
                 "HELPERS_FORK_SERVER": "1"}
@@ -41,10 +41,11 @@ class Server:
         self.variables, self.ready = _read_at_start(environment), False
         self.ranks = set()  # process ids of those whose run is not over
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        main = f"from helpers.launcher import fork_server; fork_server.main({theirs.fileno()}, {_begin_of_folders()!r})"
+        arguments = f"{theirs.fileno()}, {_begin_of_folders()!r}"
+        main = f"from helpers.launcher import fork_server; fork_server.main({arguments})"
         with theirs:
-            # A session of its own: Jupyter interrupts and kills a kernel together with its process group. The server
-            # must not hear of the first, and must survive the second, to clean up.
+            # A session of its own: Jupyter interrupts and kills a kernel together with its process group. The
+            # server must not hear of the first, and must survive the second, to clean up.
             self.process = subprocess.Popen(
                 [sys.executable, "-u", "-c", BEGINNING + main], env={**environment, **_SERVERS_OWN},
                 pass_fds=[theirs.fileno()], start_new_session=True,
@@ -55,8 +56,9 @@ class Server:
         if not self.ready:
             message = self.socket.recv(65536) if connection.wait([self.socket], seconds) else b""
             if not message:
-                raise RuntimeError(f"the fork server has died, or has not imported torch after {seconds:g} s; try "
-                                   "`python -c 'import torch'` in a terminal, then restart the kernel")
+                raise RuntimeError("the fork server has died, or has not imported torch after "
+                                   f"{seconds:g} s; try `python -c 'import torch'` in a terminal, "
+                                   "then restart the kernel")
             if failed := json.loads(message):
                 raise RuntimeError("ranks cannot start, because this fails in a fresh Python process: "
                                    + "; ".join(f"import {name}: {why}" for name, why in failed.items()))
@@ -75,7 +77,7 @@ class Server:
         return int(pid), ours
 
     def forget(self, pid):
-        """Have the server forget a rank that has ended: its number may be another process's by the kernel's end."""
+        """Have the server forget a rank that has ended: another process may soon have its number."""
         self.ranks.discard(pid)
         if self is not _current and not self.ranks:
             self.kill()
@@ -90,20 +92,20 @@ class Server:
 
 
 def start(environment=None):
-    """Return the fork server for this environment (default: the kernel's of now), which may still import torch."""
+    """Return the fork server for this environment (default: the kernel's); it may still import torch."""
     global _current
     environment = os.environ if environment is None else environment
     with _lock:
         runs = _current is not None and _current.process.poll() is None
         if not runs or _current.variables != _read_at_start(environment):
-            if _current is not None and not (runs and _current.ranks):  # else another thread's launch needs it still
+            if _current is not None and not (runs and _current.ranks):  # else another launch still needs it
                 _current.kill()
             _current = Server(environment)
         return _current
 
 
 def wait_until_ready(environment=None, seconds=120):
-    """Return a fork server for this environment that has imported torch (else RuntimeError); None to spawn ranks."""
+    """Return a fork server that has imported torch (else RuntimeError); None where ranks are spawned."""
     if START_METHOD != "forkserver":
         return None
     with _lock:
@@ -124,7 +126,7 @@ def fork(folder, rank, environment):
 
 
 def run_folder():
-    """A new empty folder, which goes with the kernel, however it ends (where ranks are spawned: but by `kill -9`)."""
+    """A new empty folder. It goes with the kernel; but where ranks are spawned, not after `kill -9`."""
     return Path(tempfile.mkdtemp(prefix=os.path.basename(_begin_of_folders())))
 
 
