@@ -1,4 +1,4 @@
-"""Exercises whose answer only computes, in one rank: a loop without end is ended by the time that it has computed."""
+"""Exercises whose answer only computes, in one rank: a limit of computing time ends a loop without end."""
 
 import signal
 
@@ -14,7 +14,7 @@ class Endless(BaseException):
 class Alone(Exercise):
     """An exercise whose answer only computes, in one rank.
 
-    The time that it has computed ends a loop without end, so that a slow answer has as much of it on a busy machine.
+    Not the clock: so a slow answer has as much time on a busy machine as on a quiet one.
     """
 
     timeout, computing = 60, 5

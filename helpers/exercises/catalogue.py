@@ -9,13 +9,14 @@ from helpers.exercises import quiz
 from helpers.exercises.engine import Exercise, as_html
 from helpers.exercises.journal import best_status, first_answers
 
-#: Wrong first answers that are shown. Nobody was asked how sure they were, so none is larger: the last ones are shown.
+#: How many wrong first answers are shown, the last ones. (Nobody was asked how sure they were.)
 SURPRISES = 3
 
 
 def modules():
     """The modules that hold exercises, by their lessons: {"00_start_here": module, …}."""
-    return {path.stem: importlib.import_module(f"lessons.{path.stem[3:]}.exercises") for path in notebooks.paths()}
+    lessons = [path.stem for path in notebooks.paths()]
+    return {lesson: importlib.import_module(f"lessons.{lesson[3:]}.exercises") for lesson in lessons}
 
 
 def exercises_of(module):
@@ -24,7 +25,7 @@ def exercises_of(module):
 
 
 def questions():
-    """The questions of each lesson, as its notebook asks them now: {"00_start_here": {cell's id: Quiz}, …}."""
+    """Each lesson's questions, as its notebook asks them now: {"00_start_here": {cell's id: Quiz}, …}."""
     return {lesson: {cell: quiz.asked()[call[1]] for cell, source in cells
                      if (call := re.match(r'predict\("(\w+)"\)', source)) and call[1] in quiz.asked()}
             for lesson, cells in notebooks.code_cells().items()}
@@ -53,7 +54,7 @@ class Progress:
     predictions: dict
     """{lesson: (whether the first answer held, or None if there is none, by question)}"""
     surprises: tuple
-    """(lesson, id of the cell, `Quiz`, first answer) of the last predictions that did not hold, the latest first."""
+    """(lesson, cell's id, `Quiz`, first answer) of predictions that did not hold, the latest first."""
 
     def _rows(self):
         for lesson, solved in self.lessons.items():
@@ -61,20 +62,24 @@ class Progress:
             answered = len(held) - held.count(None)
             to_go = f"{held.count(None)} to predict" if None in held else ""
             predicted = f"predicted {held.count(True)} of {answered}" if answered else ""
-            yield (lesson, "".join("●" if done else "○" for done in solved), f"{sum(solved)} of {len(solved)} solved",
-                   ", ".join(filter(None, (predicted, to_go))))
+            dots = "".join("●" if done else "○" for done in solved)
+            words = f"{sum(solved)} of {len(solved)} solved"
+            yield lesson, dots, words, ", ".join(filter(None, (predicted, to_go)))
 
     def _said(self):
         held = [one for lesson in self.predictions.values() for one in lesson if one is not None]
         if not held:
             return "You have predicted nothing yet."
-        last = f" Your last {len(self.surprises)} surprises:" if len(self.surprises) > 1 else " Your surprise:"
-        return f"You predicted {sum(held)} of {len(held)}.{last if self.surprises else ''}"
+        shown = len(self.surprises)
+        last = f" Your last {shown} surprises:" if shown > 1 else " Your surprise:" if shown else ""
+        return f"You predicted {sum(held)} of {len(held)}.{last}"
 
     def __repr__(self):
         width = max(map(len, self.lessons), default=0)
-        rows = [f"{lesson:{width}}  {words}  {dots:8}  {predicted}" for lesson, dots, words, predicted in self._rows()]
-        surprises = [f"  {lesson}: {quiz.question} You said: {first}" for lesson, _, quiz, first in self.surprises]
+        rows = [f"{lesson:{width}}  {words}  {dots:8}  {predicted}"
+                for lesson, dots, words, predicted in self._rows()]
+        surprises = [f"  {lesson}: {quiz.question} You said: {first}"
+                     for lesson, _, quiz, first in self.surprises]
         return "\n".join([*map(str.rstrip, rows), self._said(), *surprises])
 
     def _repr_html_(self):
@@ -82,8 +87,10 @@ class Progress:
         rows = "".join(f'<tr><td {left}><a href="{lesson}.ipynb">{lesson}</a></td><td {left}>{words}</td>'
                        f"<td {left}>{dots}</td><td {left}>{predicted}</td></tr>"
                        for lesson, dots, words, predicted in self._rows())
-        heads = "".join(f"<th {left}>{head}</th>" for head in ("lesson", "exercises", "solved", "predictions"))
-        surprises = "".join(f'<li>{lesson}: <a href="{lesson}.ipynb#cell-id={cell}">{as_html(quiz.question)}</a> '
-                            f"You said: <em>{as_html(first)}</em></li>" for lesson, cell, quiz, first in self.surprises)
+        columns = "lesson", "exercises", "solved", "predictions"
+        heads = "".join(f"<th {left}>{column}</th>" for column in columns)
+        surprises = "".join(f'<li>{lesson}: <a href="{lesson}.ipynb#cell-id={cell}">'
+                            f"{as_html(quiz.question)}</a> You said: <em>{as_html(first)}</em></li>"
+                            for lesson, cell, quiz, first in self.surprises)
         return (f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><p>{self._said()}</p>"
                 + (f"<ul>{surprises}</ul>" if surprises else ""))

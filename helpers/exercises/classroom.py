@@ -1,7 +1,7 @@
 """A class at a glance: learners export what their course has kept; who teaches reads a folder of such files.
 
-    python -m helpers.exercises export anna.json --name Anna    a learner's first bets and ways to the solutions
-    python -m helpers.exercises summary FOLDER                  tables of all files in it, and FOLDER/class.png
+    python -m helpers.exercises export anna.json --name Anna    first bets, and the ways to the solutions
+    python -m helpers.exercises summary FOLDER                  tables of all files in it, FOLDER/class.png
 
 An export holds no code, and no name but the one that was typed. Anyone can edit it: it proves nothing.
 """
@@ -27,11 +27,12 @@ def export(file, name):
     exercises, bets = journal.exercises(), journal.first_answers()
     kept = {"format": FORMAT, "name": name, "exercises": exercises, "predictions": bets}
     Path(file).write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
-    print(f"{file} is text, with {len(exercises)} exercises and {len(bets)} predictions of {name}: read it first.")
+    print(f"{file} is text, with {len(exercises)} exercises and {len(bets)} predictions of {name}: "
+          "read it first.")
 
 
 def summary(folder):
-    """Print who is where, how each exercise went, and how the room split; draw the last two into the folder."""
+    """Print who is where, how each exercise went, how the room split; draw the last two into the folder."""
     if not Path(folder).is_dir():
         raise SystemExit(f"{folder} is no folder.")
     learners, lessons = list(_read(Path(folder))), _lessons()
@@ -50,8 +51,9 @@ def summary(folder):
             print(f"{times:5} {'✔' if holds else ' '} {option}")
     if learners:
         _draw(len(learners), exercises, bets).savefig(Path(folder, "class.png"), dpi=100)
-        print(f"\nDrawn in {Path(folder, 'class.png')}. Tries and minutes are medians of those who solved it. Minutes "
-              "count from the first look\nat the task, breaks included. Anyone can edit such a file: do not grade.")
+        print(f"\nDrawn in {Path(folder, 'class.png')}. Tries and minutes are medians of those who solved "
+              "it. Minutes count from the first look\nat the task, breaks included. "
+              "Anyone can edit such a file: do not grade.")
 
 
 def _read(folder):
@@ -60,16 +62,19 @@ def _read(folder):
         try:
             one = json.loads(path.read_text(encoding="utf-8"))
             entries = [*one["exercises"].values(), *one["predictions"].values()]
-            usable = one["format"] == FORMAT and isinstance(one["name"], str) and all(map(journal.is_sound, entries))
+            is_export = one["format"] == FORMAT and isinstance(one["name"], str)
+            usable = is_export and all(map(journal.is_sound, entries))
             json.dumps(one, ensure_ascii=False).encode(), [float(entry.get("tries", 0)) for entry in entries]
             list(map(_minutes, entries)), [entry["first"] for entry in one["predictions"].values()]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
             usable = False
         if usable:
-            tried = {key: entry for key, entry in one["exercises"].items() if entry["status"] != "not attempted"}
+            tried = {key: entry for key, entry in one["exercises"].items()
+                     if entry["status"] != "not attempted"}
             yield {**one, "exercises": tried}
         else:
-            print(f"Left out: {path.name} is no export of this course (python -m helpers.exercises export FILE).")
+            print(f"Left out: {path.name} is no export of this course "
+                  "(python -m helpers.exercises export FILE).")
 
 
 def _lessons():
@@ -82,7 +87,8 @@ def _lessons():
 def _in_order(learners, kind, lessons):
     """All exercises, or predictions, of the learners; those of another version of the course last."""
     places = {key: place for place, key in enumerate(lessons)}
-    return sorted({key for one in learners for key in one[kind]}, key=lambda key: places.get(key, len(places)))
+    keys = {key for one in learners for key in one[kind]}
+    return sorted(keys, key=lambda key: places.get(key, len(places)))
 
 
 def _minutes(entry):
@@ -131,7 +137,8 @@ def _draw(learners, exercises, bets):
     figure = Figure(figsize=(12, 2 + 0.32 * (len(exercises) + len(bets))), layout="constrained")
     top, bottom = figure.subplots(2, height_ratios=[1 + len(exercises), 1 + len(bets)])
     solved = [sum(entry["status"] == "correct" for entry in entries) for entries in exercises.values()]
-    top.barh(list(exercises), [*map(len, exercises.values())], color=WRONG, hatch="///", label="not yet solved")
+    tried = [*map(len, exercises.values())]
+    top.barh(list(exercises), tried, color=WRONG, hatch="///", label="not yet solved")
     top.barh(list(exercises), solved, color=RIGHT, label="solved")
     top.legend(loc="lower right")
     for row, split in enumerate(bets.values()):
@@ -142,8 +149,10 @@ def _draw(learners, exercises, bets):
             bottom.text(left + 0.1, row, words, va="center", fontsize=8, parse_math=False)
             left += times
     bottom.set_yticks(range(len(bets)), list(bets), parse_math=False)
-    for axes, title in ((top, f"Exercises, of {learners} learners"), (bottom, "First bets (green: it holds)")):
+    top.set_title(f"Exercises, of {learners} learners")
+    bottom.set_title("First bets (green: it holds)")
+    for axes in (top, bottom):
         axes.margins(y=0.01)
-        axes.set(xlim=(0, learners), title=title)
+        axes.set_xlim(0, learners)
         axes.invert_yaxis()
     return figure

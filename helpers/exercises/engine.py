@@ -1,10 +1,10 @@
 """What every exercise can do: check the learner's function in real ranks, give a hint, show a solution.
 
-An exercise is one class, in the module of its lesson, and one instance with the same name in small letters. Its name is
-that of no exercise of another lesson. `helpers.exercises.tables` shows one, and compares what ranks observed; where the
-learner's function talks to other ranks, `InGroup` of `helpers.exercises.group` is a base too; where it only computes,
-in one rank, `Alone` of `helpers.exercises.alone`. `answer` and `observe` run in ranks, and take no `self`; of its file,
-`answer` uses imported modules alone.
+An exercise is one class, in the module of its lesson, and one instance with the same name in small letters.
+Its name is that of no exercise of another lesson. `helpers.exercises.tables` shows one, and compares what
+ranks observed; where the learner's function talks to other ranks, `InGroup` of `helpers.exercises.group` is a
+base too; where it only computes, in one rank, `Alone` of `helpers.exercises.alone`. `answer` and `observe`
+run in ranks, and take no `self`; of its file, `answer` uses imported modules alone.
 """
 
 import functools
@@ -23,7 +23,7 @@ from helpers.reporting import RUN_FOLDER
 
 NOT_ATTEMPTED, NOT_YET, CORRECT = journal.STATUSES
 
-#: Seconds that other ranks are given, once one has failed, to fail as well: the feedback then names the lowest.
+#: Seconds in which the other ranks may fail as well, once one has: the feedback then names the lowest.
 GRACE = 2
 
 # Middle tones, readable as a border on white and on black. The sign and the words say the same without them.
@@ -78,9 +78,9 @@ def not_yet(observed, expected, where_to_look=""):
     return Feedback(NOT_YET, observed, expected, where_to_look)
 
 
-#: What `judge` may return where a limit was reached in a rank that had no core to run on: the check tries once more.
-TOO_BUSY = not_yet("this machine is too busy to tell whether your function waits for ever", "an answer in time",
-                   "nothing in your code: run this cell again when less else is running")
+#: What `judge` may return where a rank had no core to run on, and reached a limit: the check tries again.
+TOO_BUSY = not_yet("this machine is too busy to tell whether your function waits for ever",
+                   "an answer in time", "nothing in your code: run this cell again when less else is running")
 #: By how much all limits grow in the second try.
 SLOWLY = 8
 
@@ -101,7 +101,7 @@ class Exercise:
     cases = {"": None}
     """{the case in words, with which its feedback begins: what `observe` and `judge` are given}."""
     timeout = 20
-    """Seconds for one launch; the least that the solution never needs, for a learner waits that long for a hang."""
+    """Seconds for one launch: as few as the solution allows, because a learner waits that long for a hang."""
 
     def __init_subclass__(cls):
         for name in ("answer", "observe"):
@@ -129,7 +129,7 @@ class Exercise:
 
         Raises:
             KeyboardInterrupt: the cell was interrupted.
-            RuntimeError, OSError: no rank can be started here at all; never because of what the learner wrote.
+            RuntimeError, OSError: no rank can be started here at all; the learner's code is never the reason.
         """
         if callable(answer) and not isinstance(answer, (type, *_FUNCTIONS)):
             call = inspect.getattr_static(type(answer), "__call__")  # the object's attributes may do anything
@@ -152,8 +152,9 @@ class Exercise:
     def solution(self):
         """One right answer, and why it is one."""
         journal.helped(self.key, solution=True)
-        source = textwrap.dedent(inspect.getsource(self.answer)).replace("def answer(", f"def {self.name}(", 1)
-        return Note(f"```python\n{source.rstrip()}\n```\n\n{self.explanation}")
+        source = textwrap.dedent(inspect.getsource(self.answer)).rstrip()
+        source = source.replace("def answer(", f"def {self.name}(", 1)
+        return Note(f"```python\n{source}\n```\n\n{self.explanation}")
 
     def __repr__(self):
         stub = f"def {self.name}{inspect.signature(self.answer)}:\n    raise NotImplementedError"
@@ -172,8 +173,9 @@ class Exercise:
             return not_yet(f"check() was given a {given}", "the function itself",
                            f"write `check({self.name})`: the function's name, without parentheses after it")
         if error := _syntax_error_in_cell(getattr(answer, "__name__", "")):
-            return not_yet(f"the cell that last defined `{answer.__name__}` did not run: SyntaxError: {error.msg}, at "
-                           f"`{(error.text or '').strip()}`", "a cell that runs; until then an older function is there",
+            return not_yet(f"the cell that last defined `{answer.__name__}` did not run: "
+                           f"SyntaxError: {error.msg}, at `{(error.text or '').strip()}`",
+                           "a cell that runs; until then an older function is there",
                            f"line {error.lineno} of that cell")
         wanted = inspect.signature(self.answer)
         try:
@@ -183,7 +185,8 @@ class Exercise:
         try:
             has.bind(*wanted.parameters)
         except TypeError as error:
-            return not_yet(f"your function takes `{has}`: {error}", f"`{wanted}`", "the line that starts with `def`")
+            return not_yet(f"your function takes `{has}`: {error}", f"`{wanted}`",
+                           "the line that starts with `def`")
         return None
 
     def _tried(self, answer):
@@ -197,12 +200,12 @@ class Exercise:
         return Feedback(CORRECT, why_it_matters=self.why)
 
     def _in_ranks(self, answer, world_size, slowly=1):
-        """Feedback on what one launch showed, all limits multiplied by `slowly`; None if nothing was wrong."""
+        """Feedback on one launch, its limits multiplied by `slowly`; None if nothing was wrong."""
         from helpers.launcher import RankError, arguments, launch
 
         try:
-            run = launch(_in_rank, world_size, (type(self), answer, slowly), timeout=slowly * self.timeout, show=False,
-                         grace=GRACE)
+            run = launch(_in_rank, world_size, (type(self), answer, slowly), show=False, grace=GRACE,
+                         timeout=slowly * self.timeout)
         except RankError as error:
             if error.exitcode is None and slowly == 1 and _busy():
                 return self._in_ranks(answer, world_size, SLOWLY)
@@ -210,8 +213,11 @@ class Exercise:
         except TypeError as error:  # the one thing to refuse here: the answer cannot be pickled
             culprit = arguments.unsendable(answer, ()) or "your function"
             return not_yet(re.sub("^argument 1, a .*?, cannot", f"{culprit} cannot", str(error)),
-                           "a function that can be sent to another process", "what it uses from outside itself")
-        for (words, case), seen in zip(self.cases.items(), zip(*run.results, strict=True), strict=False):
+                           "a function that can be sent to another process",
+                           "what it uses from outside itself")
+        by_case = zip(*run.results, strict=True)
+        # Not strict: after a case in which the ranks stopped (`ends_after`), the later cases have not run.
+        for (words, case), seen in zip(self.cases.items(), by_case, strict=False):
             feedback = self._judged(list(seen), case)
             if feedback is TOO_BUSY and slowly == 1:
                 return self._in_ranks(answer, world_size, SLOWLY)
@@ -241,24 +247,26 @@ class Exercise:
             observed = str(error)
         else:
             raised = first.traceback and not first.message.startswith("SystemExit")
-            said = first.message if raised else f"failed: {first.message}"
-            observed = f"rank {first.rank} of {len(error.logs)} {'raised ' * (said is first.message)}{said}"
-            observed = _RELAYED.sub(": ", observed)
-        own = [f"`{code}` (line {line}, in {function})" for name, line, function, code in frames if name == file]
+            said = f"raised {first.message}" if raised else f"failed: {first.message}"
+            observed = _RELAYED.sub(": ", f"rank {first.rank} of {len(error.logs)} {said}")
+        own = [f"`{code}` (line {line}, in {function})"
+               for name, line, function, code in frames if name == file]
         if own:
             expected, look = "it returns in every rank", own[-1]
         elif first.exitcode is None:
             expected = f"it returns in every rank within {self.timeout:g} s"
-            look = "a loop without end; or what a rank waits for: does every rank come to the same collectives?"
-        elif frames and frames[-1][0] == inspect.getfile(type(self)):  # `observe`, while reading what came back
+            look = ("a loop without end; or what a rank waits for: "
+                    "does every rank come to the same collectives?")
+        elif frames and frames[-1][0] == inspect.getfile(type(self)):  # in `observe`, after the function
             expected, look = "what the task describes", "what your function returns, and its type"
         else:
             expected, look = "it returns in every rank, and what it returns can be sent to the notebook", ""
         return Feedback(NOT_YET, observed, expected, look, logs=tuple(error.logs))
 
     def _not_attempted(self):
-        return Feedback(NOT_ATTEMPTED, where_to_look="put your own code where `raise NotImplementedError` or `...` "
-                                                     "stands, run that cell, then this one; `.hint()` helps")
+        look = ("put your own code where `raise NotImplementedError` or `...` stands, "
+                "run that cell, then this one; `.hint()` helps")
+        return Feedback(NOT_ATTEMPTED, where_to_look=look)
 
 
 def as_html(text):
@@ -267,14 +275,15 @@ def as_html(text):
 
 
 def _readable(text, limit=1500):
-    text = re.sub(r"\b0x[0-9a-f]{6,}", "0x…", text).replace("a NoneType", "None")  # an address differs every time
-    text = re.sub(r"(?<![^\s'\"`])[^\s'\"`]*/helpers-ranks-[\w-]+/", "…/", text)  # and so does a run's folder
+    # An address and a run's folder differ every time.
+    text = re.sub(r"\b0x[0-9a-f]{6,}", "0x…", text).replace("a NoneType", "None")
+    text = re.sub(r"(?<![^\s'\"`])[^\s'\"`]*/helpers-ranks-[\w-]+/", "…/", text)
     text = re.sub(r"\ba (?=(array|int|islice|object|OrderedDict)\b)", "an ", text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 
 def _cause(feedback):
-    """One name for all who made the same mistake: where to look, without numbers. Of code of the learner's, nothing."""
+    """One name for all who made the same mistake: where to look, without numbers and the learner's code."""
     text = feedback.where_to_look
     if not text or re.search(r"\bline \d", text):  # of their own code
         text = re.sub("`[^`]*`", "`…`", feedback.observed)
@@ -283,7 +292,7 @@ def _cause(feedback):
 
 
 def _syntax_error_in_cell(name):
-    """The SyntaxError of the cell that last defined `name`, if it had one: the function is then an older one."""
+    """The SyntaxError of the cell that last defined `name`, if any: the function is then an older one."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     cells = [cell for cell in shell.user_ns.get("In", ()) if f"def {name}(" in cell] if shell else []
     try:
@@ -299,7 +308,7 @@ def _busy():
 
 
 def scratch():
-    """For `observe`: a temporary folder, as a context, that goes with the run, also where the rank is killed."""
+    """For `observe`: a temporary folder, as a context; it goes with the run, even if the rank is killed."""
     return tempfile.TemporaryDirectory(dir=os.environ[RUN_FOLDER])
 
 

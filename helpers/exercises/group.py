@@ -1,4 +1,4 @@
-"""Exercises whose answer talks to other ranks: the group is formed, and who waits in vain is told, with the line."""
+"""Exercises whose answer talks to other ranks, in a group; feedback names the line that waits in vain."""
 
 import functools
 import re
@@ -16,7 +16,7 @@ _UNWAITED = "started an asynchronous operation and never waited for it"
 
 
 class _Lost(RuntimeError):
-    """Some rank waited in vain, which ends the case in every rank. Its argument: what this rank observes, a `Lost`."""
+    """Some rank waited in vain, which ends the case in every rank. Its argument is this rank's `Lost`."""
 
 
 class Lost(NamedTuple):
@@ -33,10 +33,10 @@ class Lost(NamedTuple):
 class InGroup(Exercise):
     """An exercise whose answer talks to other ranks.
 
-    `observe` finds the default group formed, over gloo. All ranks have to call the answer equally often; each call
-    returns when all ranks have come back from theirs, and the class keeps its `traffic`, of
-    `helpers.instruments.collectives`. A collective that a rank waits for in vain ends after `patience` seconds, and
-    ends the case; so does an operation that nobody waits for.
+    `observe` finds the default group formed, over gloo. All ranks have to call the answer equally often; each
+    call returns when all ranks have come back from theirs, and the class keeps its `traffic`, of
+    `helpers.instruments.collectives`. A collective that a rank waits for in vain ends after `patience`
+    seconds, and ends the case; so does an operation that nobody waits for.
     """
 
     world_sizes = (2,)
@@ -72,7 +72,7 @@ class InGroup(Exercise):
                 if not IN_VAIN.search(str(error)):
                     raise
                 line = own_line(error, answer)
-            without_core = starved()  # before it meets the others, for who waits there long is often without a core
+            without_core = starved()  # before `meet()`: waiting there would itself count as starvation
             lines = meet(line)
             if any(lines):
                 raise _Lost(Lost(lines, (without_core - before) / cls.limit,
@@ -113,11 +113,13 @@ class InGroup(Exercise):
             return not_yet(f"your function {_CAUGHT}", "no rank waits in vain", self.waiting)
         if any(_UNWAITED in one.message for one in error.failures):
             return not_yet(f"your function {_UNWAITED}", "each is waited for before its tensor is used",
-                           "`isend`, `irecv` and `async_op=True` return at once, with something that has a `.wait()`")
+                           "`isend`, `irecv` and `async_op=True` return at once, "
+                           "with something that has a `.wait()`")
         if _DESTROYED in str(error):
             return not_yet("when your function returned, it had destroyed the process group",
                            "the group is still there: the training goes on with it",
-                           "leave out `destroy_process_group`; who formed the group ends it, at the end of the program")
+                           "leave out `destroy_process_group`; who formed the group ends it, "
+                           "at the end of the program")
         feedback = super()._of_error(error, answer)
         observed = re.sub(r"was at `[^`]*` \([^()]*in meet\)", "had returned", feedback.observed)
         return replace(feedback, observed=observed)

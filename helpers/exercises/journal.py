@@ -1,10 +1,10 @@
 """What the learner has solved and predicted: a file, $COURSE_PROGRESS, or ~/.parallel-pytorch-course.json.
 
-It holds, for each "predict:question", the first answer, its status ("correct" or "not yet") and when it was given. For
-each "lesson.exercise" it holds the best status so far, the day of the last check, and how the learner came there: when
-the task was first shown ("began"), how many checks it took ("tries") until one was correct ("solved"), how often each
-cause was given for "not yet" ("causes"), the hints that were given, and whether the solution was ("solution").
-An older course reads such a file, and a newer one reads an older one's.
+For each "predict:question" it holds the first answer, its status ("correct" or "not yet") and its date. For
+each "lesson.exercise" it holds the best status so far, the day of the last check, and the way there: when the
+task was first shown ("began"), how many checks it took ("tries") until one was correct ("solved"), how often
+each cause was given for "not yet" ("causes"), the hints, and whether the solution was shown ("solution").
+Older and newer versions of the course read each other's files.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import tempfile
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
 _PREDICTION = "predict:"
-_KINDS = {"date": str, "first": str, "began": str, "solved": str, "tries": int, "hints": int, "solution": bool,
-          "causes": dict}
+_KINDS = {"date": str, "first": str, "began": str, "solved": str,
+          "tries": int, "hints": int, "solution": bool, "causes": dict}
 _warned = False
 
 
@@ -44,7 +44,7 @@ def first_answers():
 
 
 def record(exercise, status, cause=""):
-    """Count a check of "lesson.exercise" and the cause of a "not yet". Never raises: a check matters more than this."""
+    """Count a check of "lesson.exercise" and the cause of a "not yet". Never raises."""
     if status == STATUSES[0]:
         return
     with _unsolved(exercise) as entry:
@@ -71,11 +71,9 @@ def helped(exercise, hints=0, solution=False):
 
 @contextlib.contextmanager
 def _unsolved(exercise):
-    """What is kept of an exercise, to be changed; once it is solved, changes are forgotten: it is played with."""
+    """What is kept of an exercise, to be changed; once it is solved, changes are forgotten."""
     file = path()
-    # Read again each time: another notebook may have written since. (Two writes within the same millisecond can lose
-    # one.)
-    kept = _read(file)
+    kept = _read(file)  # again each time: another notebook may have written since
     before = (kept or {}).get(exercise, {"status": STATUSES[0]})
     entry = copy.deepcopy(before)
     yield entry
@@ -85,7 +83,7 @@ def _unsolved(exercise):
 
 
 def keep_first(question, option, holds):
-    """Keep `option` as the answer to `question` if there is none yet; return the entry that counts. Never raises."""
+    """Keep `option` as the answer to `question` if it is the first; return the one that counts. Never raises."""
     file = path()
     kept = _read(file)
     entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": _now(), "first": option}
@@ -98,7 +96,7 @@ def keep_first(question, option, holds):
 
 
 def files():
-    """What there is of the progress: the file, one that was damaged, and the best times of lesson 14 beside them."""
+    """The files of the progress: the file itself, one that was damaged, and lesson 14's best times."""
     file = path()
     return [name for name in (file, f"{file}.damaged", f"{file.removesuffix('.json')}.ladders.json")
             if os.path.exists(name)]
@@ -110,7 +108,7 @@ def path():
 
 
 def _read(path):
-    """{"lesson.exercise" or "predict:question": {"status": …, "date": …}}; empty if damaged, None if unreadable."""
+    """{"lesson.exercise" or "predict:question": {"status": …, …}}; empty if damaged, None if unreadable."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -1,4 +1,4 @@
-"""`predict`: a question to bet on with one click before a cell is run; `bet` shows the bet beside that cell's result.
+"""`predict`: a question to bet on before a cell is run; `bet` shows the bet beside that cell's result.
 
 The questions of a lesson stand in its folder, in `questions.py`:
 
@@ -43,9 +43,9 @@ def predict(key):
 
 
 def bet(key):
-    """Stands first in the cell that answers `predict(key)`: shows the learner's bet above the result, the answer below.
+    """Stands first in the cell that answers `predict(key)`: shows the bet above the result, the answer below.
 
-    In stored notebooks such a cell's output is hidden until it runs, so a placeholder shows the first line only.
+    In stored notebooks the output of a cell that begins so is hidden until the cell runs.
     """
     from IPython import get_ipython
     from IPython.display import HTML, Markdown, display
@@ -84,9 +84,11 @@ class Quiz:
         return next(iter(self.options))
 
     def shuffled(self):
-        """[(letter, option), …] in an order that has nothing to do with the answer, and is the same everywhere."""
-        order = sorted(self.options, key=lambda option: hashlib.sha256(f"{self.key}|{option}".encode()).digest())
-        return list(zip(string.ascii_uppercase, order, strict=False))
+        """[(letter, option), …] in an order that is the same everywhere, and tells nothing of the answer."""
+        def mixed(option):
+            return hashlib.sha256(f"{self.key}|{option}".encode()).digest()
+
+        return list(zip(string.ascii_uppercase, sorted(self.options, key=mixed), strict=False))
 
     def verdict(self, first):
         """HTML: whether the bet holds, and why. Who has not bet opens the answer with a click."""

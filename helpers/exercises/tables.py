@@ -5,19 +5,22 @@
         world_sizes, cases = (2, 3), {"6 numbers": 6}
 
         def answer(tensor): …           # a right answer: `.solution()` shows it, and it is the reference
-        def observe(halve, case): …     # in every rank: call the function; a dict of what it left, as plain values
+        def observe(halve, case): …     # in every rank: call it; what it left, a dict of plain values
 
         rules = same("tensor", "…where to look…"), nothing("collectives called", "…where to look…")
         mistakes = ("/ 2", "/ n", "…where to look…"), (a_wrong_function, "…where to look…")
         stops = (("isend", "send", "waited in vain at `dist.send(", "…where to look…"),)
 
-A check runs the answer and the learner's function in the same ranks, and tells the first rule that is broken. Then it
-runs the mistakes: the one that leaves *the same observations*, in every number of ranks and every case, says where to
-look; else the rule does. So a mistake is one row, which the check recognises and one generic test tries. It is either
-(old text of the answer, new text, where to look), or (((old, new), …), where to look), or (a function, where to look).
+A check runs the answer and the learner's function in the same ranks, and tells the first rule that is broken.
+Then it runs the mistakes. The one that leaves *the same observations*, in every number of ranks and every
+case, says where to look; without such a mistake, the rule does. One generic test tries every mistake. A
+mistake is a row of one of three forms. Each ends with where to look:
 
-`mistakes` return. What waits in vain, or raises, is a row of `stops`, which also says how it is recognised: by words of
-the feedback, or by a function of what the ranks observed (`Lost` of helpers.exercises.group). No check runs it.
+    (old text of the answer, new text, look), (((old, new), (old, new), …), look), (a function, look)
+
+`mistakes` return. What waits in vain, or raises, is a row of `stops`, which no check runs. One more entry
+before its last says how it is recognised: words of the feedback, or a function of what the ranks observed
+(`Lost` of helpers.exercises.group).
 """
 
 import difflib
@@ -36,13 +39,13 @@ class Rule(NamedTuple):
     """What must hold of the observations."""
 
     broken: Callable
-    """(mine, wanted, case) -> None, or (observed, expected) in words; `mine`, `wanted`: observations, by rank."""
+    """(mine, wanted, case) -> None, or (observed, expected) in words. The first two are by rank."""
     look: str
     """Where to look when no known mistake shows the same; or a function of the case."""
 
 
 def holds(broken, look):
-    """`broken(mine, wanted, case)` returns None, or (observed, expected) in words. All ranks are seen at once."""
+    """`broken(mine, wanted, case)` returns None, or (observed, expected) in words. It sees all ranks."""
     return Rule(broken, look)
 
 
@@ -148,27 +151,31 @@ class Table(Exercise):
     def _stopped(self, told, seen):
         """`told`, with the place to look of the first row of `stops` that is recognised."""
         for *_, sign, look in self.stops:
-            if sign in told.observed if isinstance(sign, str) else seen and sign(seen):
+            is_it = sign in told.observed if isinstance(sign, str) else seen and sign(seen)
+            if is_it:
                 return replace(told, where_to_look=look)
         return told
 
     def _recognised(self):
-        """Where to look, said by the mistake that shows the same as the learner's function; None if none does."""
+        """Where to look, if a mistake leaves the same as the learner's function; else None."""
         if self.slow:
             return None
-        alive, compared = self.mistakes, False
+        candidates, learners_row, has_run = list(self.mistakes), (self._given,), False
         for world_size in self.world_sizes:
-            if not alive:
+            if not candidates:
                 break
-            *others, mine = self.shown_by((*alive, (self._given,)), world_size)
-            if mine is not None:
-                compared = True
-                alive = [row for row, other in zip(alive, others, strict=True) if same_observations(mine, other)]
-        rows = alive if compared else ()
-        return max(rows, key=lambda row: _alike(self._given, self.written(row)), default=[None])[-1]
+            *theirs, mine = self.shown_by([*candidates, learners_row], world_size)
+            if mine is not None:  # None: this launch failed, and tells nothing of any row
+                has_run = True
+                candidates = [row for row, left in zip(candidates, theirs, strict=True)
+                              if same_observations(mine, left)]
+        if not has_run or not candidates:
+            return None
+        closest = max(candidates, key=lambda row: _alike(self._given, self.written(row)))
+        return closest[-1]  # a row ends with where to look
 
     def first_broken(self, mine, wanted, case):
-        """(observed, expected, where to look) of the first rule that observations, by rank, break; None if all hold."""
+        """(observed, expected, where to look) of the first rule that is broken; None if all hold."""
         for rule in self.rules:
             told = rule.broken(mine, wanted, case)
             if told:
@@ -181,7 +188,8 @@ class Table(Exercise):
 
         functions = [self.written(row) for row in rows]
         try:
-            run = launch(_each_in_rank, world_size, (type(self), functions), timeout=3 * self.timeout, show=False)
+            work = type(self), functions
+            run = launch(_each_in_rank, world_size, work, timeout=3 * self.timeout, show=False)
         except RankError:  # a row that does not return belongs to `stops`: the generic test says which
             return [None] * len(functions)
         return [list(shown) for shown in zip(*run.results, strict=True)]
@@ -218,13 +226,15 @@ def _alike(one, other):
 
 def _each_in_rank(exercise, functions):
     """By function, by case: what it left, or the words of the error that it raised."""
-    return [[_left_by(exercise, function, case, function is functions[-1]) for case in exercise.cases.values()]
+    learners = functions[-1]
+    return [[_left_by(exercise, function, case, function is learners) for case in exercise.cases.values()]
             for function in functions]
 
 
 def _left_by(exercise, function, case, is_learners):
+    run_without_the_answer = super(Table, exercise).run  # of the exercise's other base; `Table.run` runs both
     try:
-        left = super(Table, exercise).run(function, case, 1)
+        left = run_without_the_answer(function, case, 1)
     except Exception as error:
         if is_learners and exercise.world_sizes != (1,):
             raise  # if only some ranks come here, the others would wait for them until the launch is ended
