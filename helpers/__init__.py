@@ -1,6 +1,6 @@
 """What the lessons share: start ranks from a notebook, see this machine, load small data, check exercises.
 
-Importing this package is cheap: nothing below loads before it is first asked for, and torch not before a part needs it.
+Importing this package is cheap: nothing below loads before it is asked for, nor torch before a part needs it.
 """
 
 from importlib import import_module

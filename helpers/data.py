@@ -4,8 +4,8 @@
     digits = Digits(train=True)                        # ships with the course: no network, no torchvision
     mnist = load("MNIST", train=True, download=True)   # torchvision's own class, downloaded once
 
-The larger sets live in a folder: the argument `folder`, else the environment variable COURSE_DATA, else the project's
-`data/`. Whatever goes wrong with files or network is a DataError, whose text says what to do.
+The larger sets live in a folder: the argument `folder`, else the environment variable COURSE_DATA, else the
+project's `data/`. Whatever goes wrong with files or network is a DataError, whose text says what to do.
 """
 
 import os
@@ -21,15 +21,15 @@ from helpers.records import DataError, shipped
 PROJECT_DATA = Path(__file__).resolve().parents[1] / "data"
 FOLDER_VARIABLE = "COURSE_DATA"
 NAMES = ("Digits", "MNIST", "FashionMNIST", "CIFAR10")
-NETWORK_SECONDS = 30  # a server that stays silent for so long counts as no network; torchvision would wait for ever
+NETWORK_SECONDS = 30  # a server that is silent for so long counts as no network; torchvision has no limit
 
 
 class Digits(Dataset):
     """1,797 grey images of handwritten digits, 8×8 pixels: 1,437 for training, 360 for testing.
 
-    Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, CC BY 4.0 (what was done to it:
-    data/digits/README.md). Used like torchvision's datasets: `digits[i]` is (image, label), where the image is a PIL
-    image of mode "L", or what `transform` makes of it, and the label an int, or what `target_transform` makes of it.
+    Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, CC BY 4.0 (what was
+    done to it: data/digits/README.md). Used like torchvision's datasets: `digits[i]` is a PIL image of mode
+    "L" and an int, or what `transform` and `target_transform` make of them.
 
     root: the folder that holds `digits/`; None for the copy that ships with the course.
     data: uint8 tensor [N, 8, 8], 0 (paper) to 255 (ink). The original counts 0 to 16; 16 became 255.
@@ -72,11 +72,11 @@ def load(name, train=True, folder=None, download=False, transform=None):
 
     train: the training part, else the test part. Images: Digits 8×8, MNIST and FashionMNIST 28×28, all grey;
     CIFAR10 32×32 in colour. 10 classes each. `transform` gets the PIL image.
-    folder: where the files are, in torchvision's layout; else the variable COURSE_DATA, else the project's `data/`.
-    Digits ship with the course: for them only the argument counts.
+    folder: where the files are, in torchvision's layout; by default, what `download_folder` says. Digits ship
+    with the course: for them only the argument counts.
     download: have torchvision fetch what is missing, with its progress bar (MNIST 12 MB, FashionMNIST 31 MB,
-    CIFAR10 170 MB). Call it before you launch ranks, not in each of them. Archives that already lie where torchvision
-    puts them are unpacked without network.
+    CIFAR10 170 MB). Call it before you launch ranks, not in each of them. Archives that already lie where
+    torchvision puts them are unpacked without network.
     Raises DataError: an unknown name, missing or damaged files, no network, a folder that cannot be written.
     """
     if name not in NAMES:
@@ -93,10 +93,10 @@ def load(name, train=True, folder=None, download=False, transform=None):
     except Exception as error:  # files, archives, the network: torchvision lets all their errors through
         raise DataError(
             f"{name} cannot be read from {folder}: {str(error).strip() or type(error).__name__}\n"
-            f"To download it: load({name!r}, download=True); if that fails, look at the network, the space on the disk "
-            f"and the right to write there. If it was cut off or is damaged, delete it there first. If you have it "
-            f"elsewhere, or copy it from another machine: set {FOLDER_VARIABLE} or pass folder=…. Digits needs no "
-            "download."
+            f"To download it: load({name!r}, download=True); if that fails, look at the network, the space "
+            "on the disk and the right to write there. If it was cut off or is damaged, delete it there "
+            "first. If you have it elsewhere, or copy it from another machine: "
+            f"set {FOLDER_VARIABLE} or pass folder=…. Digits needs no download."
         ) from error
     finally:
         socket.setdefaulttimeout(before)

@@ -4,8 +4,8 @@
     from helpers.figures import use_course_style
     use_course_style()                    # in a lesson's first cell
 
-From then on a figure at the end of a cell is stored as a picture whose text alternative is `alt(figure)`: what the
-drawing function has said with `figure.set_label("…")`, or else what the axes themselves hold.
+From then on a figure at the end of a cell is stored as a picture whose text alternative is `alt(figure)`:
+what the drawing function has said with `figure.set_label("…")`, or else what the axes themselves hold.
 """
 
 import base64
@@ -19,8 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-#: What a rank or a device does, in every picture; the names are those of `helpers.instruments.traces`. These colours
-#: and those of `HELD` have a contrast of 3:1 and more on white and on #111111. Colour-blind readers tell them apart.
+#: What a rank or a device does, in every picture (`helpers.instruments.traces`). These colours and those of
+#: `HELD` have a contrast of 3:1 and more on white and on #111111. Colour-blind readers tell them apart.
 ACTIVITIES = {"compute": "#264bfb", "communication": "#bb281a", "waiting": "#626c62"}
 #: What is drawn over an activity's colour, so that it can be told in grey, too.
 HATCHES = {"compute": "", "communication": "///", "waiting": "..."}
@@ -28,7 +28,7 @@ HATCHES = {"compute": "", "communication": "///", "waiting": "..."}
 HELD = {"weights": "#6294e2", "gradients": "#f85312", "optimizer": "#6f9f6b", "activations": "#874d8a",
         "gathered": "#94919f"}
 
-#: What `use_course_style(projector=True)` gives a notebook in JupyterLab: large type, and a page to present from.
+#: What `use_course_style(projector=True)` gives a notebook: large type, and a page to present from.
 PROJECTOR = Path(__file__).with_name("projector.html")
 
 
@@ -43,7 +43,7 @@ def use_course_style(projector=False):
     plt.style.use(["helpers.course", "helpers.projector"] if projector else "helpers.course")
     shell = get_ipython()
     if hasattr(shell, "kernel"):
-        plt.switch_backend(plt.get_backend())  # now: loaded at the first figure, it would take away what follows
+        plt.switch_backend(plt.get_backend())  # now: at the first figure, it would undo what follows
         formatters = shell.display_formatter.formatters
         formatters["image/png"].for_type(Figure, stored)
         formatters["text/plain"].for_type(Figure, lambda figure, printer, _cycle: printer.text(title(figure)))
@@ -53,10 +53,11 @@ def use_course_style(projector=False):
 
 
 def stored(figure):
-    """The figure for a notebook: PNG with twice the pixels that it takes on the page, in 64 colours to be small."""
+    """The figure for a notebook: a PNG with twice the pixels that it takes on the page, in 64 colours."""
     width, height = figure.get_size_inches() * 100
     file = io.BytesIO()
-    with plt.rc_context({"figure.constrained_layout.use": False}):  # `savefig` gives it to figures without a layout
+    # Otherwise `savefig` gives this layout to figures that have none.
+    with plt.rc_context({"figure.constrained_layout.use": False}):
         figure.savefig(file, format="png", dpi=200)
     small = io.BytesIO()
     Image.open(file).convert("RGB").quantize(64).save(small, format="png", optimize=True)
@@ -65,7 +66,7 @@ def stored(figure):
 
 def png(figure):
     """The figure as PNG, as bytes. Quick rather than small: explorers draw while a slider moves."""
-    # The canvas of the last time, where there is one: with it goes what matplotlib has worked out about the texts.
+    # Where there is a canvas, keep it: it holds what matplotlib has worked out about the texts.
     canvas = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
     file = io.BytesIO()
     canvas.draw()
@@ -75,8 +76,8 @@ def png(figure):
 
 def as_html(figure):
     """The figure as an `<img>` with its text alternative, for widgets."""
-    data = base64.b64encode(png(figure)).decode()
-    return f'<img style="max-width: 100%" alt="{html.escape(alt(figure))}" src="data:image/png;base64,{data}">'
+    data, text = base64.b64encode(png(figure)).decode(), html.escape(alt(figure))
+    return f'<img style="max-width: 100%" alt="{text}" src="data:image/png;base64,{data}">'
 
 
 def title(figure):

@@ -5,8 +5,8 @@
     hardware.tier(gpus=2)     # "real here", "scaled down here" or "recorded", and why
 
 `python -m helpers.hardware` prints the same table for a bug report: it holds no user name, host name or path.
-Everything is looked up when first asked for. Importing this module imports no torch, and nothing here starts CUDA in
-the calling process (one that has started CUDA cannot fork workers that use it).
+Everything is looked up when first asked for. Importing this module imports no torch, and nothing here starts
+CUDA in the calling process (one that has started CUDA cannot fork workers that use it).
 """
 
 from __future__ import annotations  # helpers.preflight says, also in Python 3.9, that it is too old
@@ -26,10 +26,11 @@ from pathlib import Path
 GIB = 2**30
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 # The instruction sets that decide which number formats are fast on a CPU: x86 first, then Arm.
-CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve", "bf16", "i8mm")
+CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16",
+             "asimd", "sve", "bf16", "i8mm")
 # The oldest compute capability whose tensor cores work in this format.
 FAST_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
-NVIDIA_SMI_SECONDS = 15  # it needs seconds where the driver sleeps between uses; more than this is a broken driver
+NVIDIA_SMI_SECONDS = 15  # a driver that sleeps between uses needs some seconds; a broken one, more
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class GPU:
 
     def __str__(self):
         memory = "memory not known" if self.memory_gib is None else f"{self.memory_gib:.1f} GiB"
-        capability = ".".join(map(str, self.capability))
-        return f"{self.name}, {memory}, capability {capability}, fast: {', '.join(self.fast_dtypes) or 'fp32 only'}"
+        capability, fast = ".".join(map(str, self.capability)), ", ".join(self.fast_dtypes) or "fp32 only"
+        return f"{self.name}, {memory}, capability {capability}, fast: {fast}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Hardware:
 
     @property
     def memory_available_gib(self):
-        """Memory that programs could still get, in GiB, now: looked up each time. It ignores a container's limit."""
+        """Memory that programs could still get now, in GiB, whatever a container's limit."""
         return _memory().available / GIB
 
     @cached_property
@@ -161,11 +162,12 @@ class Hardware:
 
     @property
     def sentence(self):
-        """One sentence without numbers, the same on all machines of a kind: fit for a lesson's stored output."""
+        """One sentence without numbers, which a lesson can store: all machines of a kind have the same."""
         if self.usable_gpus > 1:
             return "Several GPUs here: experiments on GPUs run for real."
         if self.usable_gpus == 1:
-            return "One GPU here: what needs several is scaled down to this one or to the CPU, or shown as recorded."
+            return ("One GPU here: what needs several is scaled down to this one or to the CPU, "
+                    "or shown as recorded.")
         return "No GPU here: what needs one is scaled down to the CPU, or shown as recorded."
 
     def tier(self, gpus=0, *, cpu_stand_in=False, gpu_can_be_shared=False):
@@ -173,7 +175,7 @@ class Hardware:
 
         gpus: how many it wants; 0 for one that is about processes on the CPU.
         cpu_stand_in: the lesson can show the same thing with CPU ranks over gloo.
-        gpu_can_be_shared: the lesson can show it with several ranks on one GPU over gloo; preferred over the CPU.
+        gpu_can_be_shared: the lesson can, and rather would, show it with several ranks on one GPU over gloo.
         """
         if gpus == 0:
             return Tier("real here", "this needs no GPU.")
@@ -228,15 +230,16 @@ def free_port():
 def _output(*command, seconds=5):
     """What a command prints, or nothing at all if it is absent, fails or takes too long."""
     try:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
-                              check=True).stdout
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=seconds, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def _nvidia_smi(fields):
     """What the driver says of each GPU, a line each."""
-    text = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", seconds=NVIDIA_SMI_SECONDS)
+    text = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits",
+                   seconds=NVIDIA_SMI_SECONDS)
     return [line for line in text.splitlines() if line[:1].isdigit()]  # it also says "No devices were found"
 
 
@@ -268,7 +271,7 @@ def _read(path):
 
 
 def _cgroup(name, root=Path("/sys/fs/cgroup"), own=Path("/proc/self/cgroup")):
-    """What `name` holds in this process's control group (version 2) and in those above it: each of them limits it."""
+    """What `name` holds in this process's control group (version 2) and in those above it: each limits it."""
     match = re.search("^0::/(.*)$", _read(own), re.MULTILINE)
     inside = root / match[1] if match else root
     texts = [_read(place / name) for place in (inside, *inside.parents) if place.is_relative_to(root)]
@@ -276,7 +279,7 @@ def _cgroup(name, root=Path("/sys/fs/cgroup"), own=Path("/proc/self/cgroup")):
 
 
 def _system():
-    """Distribution and kernel. Only the kernel's number: the rest of its name may be a company's or a person's."""
+    """Distribution and kernel; of that only the number: the rest may be a company's or a person's name."""
     number = re.match(r"[\d.]*", platform.release())[0].rstrip(".")
     text = f"{platform.system()} {number} {platform.machine()}"
     try:

@@ -1,4 +1,4 @@
-"""What a notebook adds to a NameError: which cell of the lesson makes this name, and so is to be run first."""
+"""What a notebook adds to a NameError: which cell of the lesson makes this name, and has to be run first."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ def install():
 
 def load_ipython_extension(shell):
     """Called by IPython, too, where its configuration names this module as an extension."""
-    shell.set_custom_exc((NameError, RuntimeError), _show)  # RuntimeError: a RankError, which a NameError caused
+    shell.set_custom_exc((NameError, RuntimeError), _show)  # a rank's NameError comes as a RankError
 
 
 def _show(shell, kind, error, traceback, tb_offset=None):
@@ -35,8 +35,8 @@ def _advice(name, shell):
     makers = [source for source in above if name in names_made(shell.transform_cell(source))]
     if not makers:
         return ""
-    return (f". A cell of this lesson that begins with `{makers[-1].splitlines()[0]}` makes it: run that cell first, "
-            "or all cells above this one")
+    return (f". A cell of this lesson that begins with `{makers[-1].splitlines()[0]}` makes it: "
+            "run that cell first, or all cells above this one")
 
 
 def names_made(source):
@@ -47,4 +47,5 @@ def names_made(source):
         code = compile(source, "<cell>", "exec")
     except (SyntaxError, ValueError):
         return set()
-    return {step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_NAME", "STORE_GLOBAL")}
+    stores = "STORE_NAME", "STORE_GLOBAL"
+    return {step.argval for step in dis.get_instructions(code) if step.opname in stores}

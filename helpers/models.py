@@ -16,8 +16,10 @@ def attention_by_hand(q, k, v, is_causal):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward net, each with a norm before it and a way around it: (batch, length, width), as it
-    comes, so it goes. Source: https://arxiv.org/abs/2002.04745, figure 1b."""
+    """Attention and a feed-forward net, each with a norm before it and a way around it.
+
+    (batch, length, width) to the same. Source: https://arxiv.org/abs/2002.04745, figure 1b.
+    """
 
     def __init__(self, width, heads):
         super().__init__()
@@ -35,7 +37,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder as large language models are, only small: tokens (batch, length) to scores (batch, length, vocabulary).
+    """A small decoder: tokens (batch, length) to scores (batch, length, vocabulary).
 
     checkpointing: keep only what enters each block, and compute the rest again in backward.
     """
@@ -55,7 +57,7 @@ class GPT(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """A block of Llama 3: heads share keys and values in groups; the feed-forward net has a gate; no biases."""
+    """A block of Llama 3: heads share keys and values in groups; the feed-forward net has a gate."""
 
     def __init__(self, width, hidden, heads, groups):
         super().__init__()
@@ -68,7 +70,8 @@ class LlamaBlock(nn.Module):
 
     def forward(self, x):
         y = self.norm1(x)
-        q, k, v = (part(y).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        parts = self.q(y), self.k(y), self.v(y)
+        q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
         k, v = (part.repeat_interleave(q.size(1) // k.size(1), 1) for part in (k, v))
         x = x + self.o(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         y = self.norm2(x)
@@ -76,7 +79,7 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """Llama 3 70B, with as many of its 80 layers as asked for: tokens (batch, length) to scores. Without positions.
+    """Llama 3 70B without positions: tokens (batch, length) to scores, through `layers` of its 80 layers.
 
     Source: https://arxiv.org/abs/2407.21783, table 3.
     """
@@ -95,7 +98,7 @@ class Llama(nn.Module):
 
 
 class Masters(torch.optim.AdamW):
-    """AdamW for 16-bit parameters: it steps float32 copies, the masters, and rounds these into the parameters."""
+    """AdamW for 16-bit parameters: it steps float32 copies, the masters, and rounds them to 16 bits."""
 
     def __init__(self, parameters, **how):
         self.low = list(parameters)

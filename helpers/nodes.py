@@ -1,10 +1,10 @@
-"""Computers inside this one: each has a network of its own, and a cable of a chosen speed to a switch between them.
+"""Computers inside this one: each has a network of its own, and a cable of a chosen speed to one switch.
 
     from helpers.nodes import Nodes
 
-    with Nodes(2, mbit=50) as lab:                   # up to 4; no root needed, where the system allows namespaces
+    with Nodes(2, mbit=50) as lab:                   # up to 4; no root needed, if the system has namespaces
         print(lab.kind)                              # which of the two it is: see below
-        job = lab.torchrun("train.py", "--epochs", "3")       # one torchrun agent on each, as on real computers
+        job = lab.torchrun("train.py", "--epochs", "3")       # one torchrun agent on each, as in a cluster
         job.outputs, job.exitcodes                   # by node: what it printed, and how it ended
 
         lab.cable(200)                               # another speed, also while something runs
@@ -13,11 +13,11 @@
                                                      # `lab.unplug(1)`: its cable pulled
         job.wait(60)
 
-A node is a network and a PID namespace: it has an address of its own, nobody outside can talk to it, and who kills its
-first process kills all that runs on it. Linux lets every user make them, but containers and some distributions do not.
-There, or with COURSE_NODES=loopback in the environment, the agents run side by side on this computer's loopback, over
-no cable: `lab.shaped` is False. Everything a node runs ends with `close()`, and with the process that called `Nodes`,
-however that ends. (All nodes see the same files, as computers of a cluster see a shared disk.)
+A node is a network and a PID namespace: it has its own address, nobody outside can talk to it, and all that
+runs on it ends with its first process. Linux lets every user make them; containers and some distributions do
+not. There, or with COURSE_NODES=loopback in the environment, the agents run on this computer's loopback, side
+by side and without a cable: `lab.shaped` is False. What a node runs ends with `close()`, and with the process
+that called `Nodes`, however that ends. All nodes see the same files, like a cluster with a shared disk.
 """
 
 import atexit
@@ -49,8 +49,8 @@ _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 class Nodes(contextlib.AbstractContextManager):
     """`n` computers, from 0; see the module.
 
-    Attributes: `kind`, one sentence that says what they are; `addresses`, by node; `shaped`, whether the cable has a
-    speed; `folder`, a Path that all nodes see, and that goes with them.
+    Attributes: `kind`, one sentence that says what they are; `addresses`, by node; `shaped`, whether the
+    cable has a speed; `folder`, a Path that all nodes see, and that goes with them.
     """
 
     def __init__(self, n, mbit=None):
@@ -67,15 +67,15 @@ class Nodes(contextlib.AbstractContextManager):
             if self.shaped:
                 self.addresses = [f"10.0.0.{node + 1}" for node in range(n)]
                 self.interface = "eth0"
-                self.kind = (f"real here: this system has made {n} computers inside this one, each with an address of "
-                             "its own, and a cable between them.")
+                self.kind = (f"real here: this system has made {n} computers inside this one, "
+                             "each with an address of its own, and a cable between them.")
                 self.cable(mbit)
             else:
                 # Agents are numbered by address; only Linux has more than one on loopback.
                 self.addresses = [f"127.0.0.{1 + node * (sys.platform == 'linux')}" for node in range(n)]
                 self.interface = "lo0" if sys.platform == "darwin" else "lo"
-                self.kind = (f"scaled down here: this system makes no networks of our own ({why}); {n} agents side by "
-                             "side on loopback stand in, and no cable.")
+                self.kind = (f"scaled down here: this system makes no networks of our own ({why}); "
+                             f"{n} agents side by side on loopback stand in, and no cable.")
                 self._keeper = _keeper([sys.executable, _INSIDE, "keep"])
             self.folder = self._keeper.folder
         except BaseException:
@@ -88,8 +88,8 @@ class Nodes(contextlib.AbstractContextManager):
             return "it takes Linux, with util-linux"
         if importlib.util.find_spec("pyroute2") is None:
             return "the package pyroute2 is missing"
-        self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child",
-                                "--mount-proc", sys.executable, _INSIDE, "switch"])
+        self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork",
+                                "--kill-child", "--mount-proc", sys.executable, _INSIDE, "switch"])
         try:
             self._ask(cable=1000)  # to find out whether that works here
             for node in range(self.n):
@@ -120,7 +120,7 @@ class Nodes(contextlib.AbstractContextManager):
             raise RuntimeError(said or "it does not answer")
 
     def cable(self, mbit):
-        """Let every node send at most `mbit` Mbit/s (1,000,000 bits a second) from now on; None: as fast as it can.
+        """Let every node send at most `mbit` Mbit/s (10^6 bits) from now on; None: as fast as it can.
 
         On loopback there is no cable, and nothing happens.
         """
@@ -130,8 +130,8 @@ class Nodes(contextlib.AbstractContextManager):
     def start(self, node, command, env=None, **popen):
         """Start a command on a node; return its `Popen`, to wait for and to read from.
 
-        `env` comes on top of this process's environment and of what all commands get; the Popen's attribute `env` holds
-        these two. A signal to it reaches only who waits for the command there: `kill(node)` ends that.
+        `env` comes on top of this process's environment and of what all commands get; `env` of the Popen has
+        these two. A signal to the Popen does not reach the command: `kill(node)` ends it.
 
         Raises:
             RuntimeError: the node was killed; `boot` it.
@@ -141,18 +141,19 @@ class Nodes(contextlib.AbstractContextManager):
             init = self._inits.get(node)
             if init is None:
                 raise RuntimeError(f"node {node} was killed; boot({node}) starts it again")
-            command = ["nsenter", f"--target={init}", "--user", "--preserve-credentials", "--net", "--pid", "--mount",
-                       "env", "-C", os.getcwd(), *command]
+            command = ["nsenter", f"--target={init}", "--user", "--preserve-credentials", "--net", "--pid",
+                       "--mount", "env", "-C", os.getcwd(), *command]
         else:
             theirs, ours = os.pipe()  # closed at our end, it tells the guard to end all
             command = [sys.executable, _INSIDE, "guard", str(theirs), *command]
         own = {"GLOO_SOCKET_IFNAME": self.interface, "TMPDIR": str(self.folder), "PYTHONUNBUFFERED": "1",
-               "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",  # two nodes cannot share one GPU: they have none
+               "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",  # two nodes cannot share one GPU
                "TORCH_CPP_LOG_LEVEL": "ERROR",  # or torch warns that addresses have no names
                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a restart over gloo may wait for ever
                **(env or {})}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True,  # no Ctrl-C of ours
-                                   env={**os.environ, **own}, pass_fds=[theirs] if theirs else [], **popen)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **own},
+                                   start_new_session=True,  # no Ctrl-C of ours
+                                   pass_fds=[theirs] if theirs else [], **popen)
         process.lifeline, process.env = ours, own
         self._started[node].append(process)
         if theirs:
@@ -206,7 +207,7 @@ class Nodes(contextlib.AbstractContextManager):
                 raise RuntimeError(f"node {node} ended as it started")
 
     def unplug(self, node):
-        """Pull a node's cable: it runs on, and nobody hears of it, as if it had no power. `kill` and `boot` plug it in.
+        """Pull a node's cable: it runs on, and nobody hears of it. `kill` and `boot` plug it in.
 
         Raises:
             RuntimeError: on loopback there is no cable.
@@ -218,16 +219,16 @@ class Nodes(contextlib.AbstractContextManager):
     def start_torchrun(self, script, *options, script_args=(), nproc_per_node=1, env=None, rdzv_conf=""):
         """Start a torchrun agent on each node, which meet at the first; return a `Job`.
 
-        `options` are torchrun's own, and come after ours, all but `rdzv_conf`, "key=value,…", of which the last would
-        count alone. The script's arguments are `script_args`.
+        `options` are torchrun's own, and come after ours, all but `rdzv_conf`, "key=value,…", of which the
+        last would count alone. The script's arguments are `script_args`.
         """
         self._jobs += 1
         port = 29500 + self._jobs if self.shaped else free_port()
         job = Job(self)
         for node in range(self.n):
             job.add(node, [sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.n}",
-                           f"--nproc-per-node={nproc_per_node}", f"--rdzv-id=job-{self._jobs}", "--rdzv-backend=c10d",
-                           f"--rdzv-endpoint={self.addresses[0]}:{port}",
+                           f"--nproc-per-node={nproc_per_node}", "--rdzv-backend=c10d",
+                           f"--rdzv-id=job-{self._jobs}", f"--rdzv-endpoint={self.addresses[0]}:{port}",
                            f"--rdzv-conf=is_host={int(node == 0)},{rdzv_conf}".rstrip(","),
                            f"--local-addr={self.addresses[node]}", *options, script, *script_args], env)
         return job
@@ -235,7 +236,7 @@ class Nodes(contextlib.AbstractContextManager):
     def torchrun(self, script, *script_args, timeout=120, **how):
         """Run a script under one torchrun on each node, and wait; see `start_torchrun`. Returns the `Job`.
 
-        Where a rank aborts after its work (pytorch/pytorch#190489), all is run again, up to three times in all.
+        If a rank aborts after its work (pytorch/pytorch#190489), all is run again, at most twice.
 
         Raises:
             TimeoutError: it had not ended after `timeout` seconds; the nodes were killed and booted anew.
@@ -258,7 +259,7 @@ class Nodes(contextlib.AbstractContextManager):
                 keeper.stdin.close()
         for process in itertools.chain(*self._started):
             _let_go(process)
-        for process in filter(None, [*itertools.chain(*self._started), keeper]):  # the keeper removes the folder
+        for process in filter(None, [*itertools.chain(*self._started), keeper]):  # who removes the folder
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
@@ -272,8 +273,8 @@ class Nodes(contextlib.AbstractContextManager):
 class Job:
     """Commands that run on several nodes, one on each.
 
-    Attributes: `processes`, by node; `rows`, all printed lines so far that are JSON objects, as dicts, in the order in
-    which they came, each with its "node".
+    Attributes: `processes`, by node; `rows`, all printed lines so far that are JSON objects, as dicts, in the
+    order in which they came, each with its "node".
     """
 
     def __init__(self, lab):
@@ -307,7 +308,7 @@ class Job:
 
     @property
     def aborted(self):
-        """Whether a rank has said that it aborts after all its work: torch's fault (pytorch/pytorch#190489)."""
+        """Whether a rank says that it aborts after all its work: torch's fault (pytorch/pytorch#190489)."""
         return any(_ABORTED in text for text in self.outputs.values())
 
     def ranks(self, node):
@@ -319,7 +320,7 @@ class Job:
         return [process for _, process in sorted(found.items())]
 
     def until(self, holds, timeout=120):
-        """Wait until `holds(job)` is true, and return it; or, where all commands end before, whatever it is then.
+        """Wait until `holds(job)` is true, or all commands have ended; return what `holds` returned last.
 
         Raises:
             TimeoutError: it was not true within `timeout` seconds; the nodes were killed and booted anew.
@@ -372,7 +373,7 @@ def _keeper(command):
 
 
 def _address(text):
-    """An address of /proc/net/tcp, which writes its 32-bit words in this machine's order, as people write it."""
+    """An address, as people write it, from /proc/net/tcp: that has 32-bit words in this machine's order."""
     words = [int(text[i:i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(text), 8)]
     address = ipaddress.ip_address(b"".join(words))
     return str(getattr(address, "ipv4_mapped", None) or address)

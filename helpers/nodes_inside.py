@@ -22,22 +22,20 @@ _PR_SET_CHILD_SUBREAPER, _CLONE_NEWNET = 36, 0x40000000
 
 
 def _switch():
-    """The first process in the namespaces, and the switch: boots and kills nodes, sets the speed of their cables."""
+    """The first process in the namespaces, and the switch: boots and kills nodes, sets cables' speed."""
     from pyroute2 import IPRoute, NetlinkError
 
     libc, nodes, speed = ctypes.CDLL(None, use_errno=True), {}, [None]
 
     @contextlib.contextmanager
     def inside(node):  # netlink's sockets belong to the network in which they were made
-        here, there = (os.open(f"/proc/{process}/ns/net", os.O_RDONLY) for process in ("self", nodes[node].pid))
-        try:
-            if libc.setns(there, _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
-            yield
-        finally:
-            libc.setns(here, _CLONE_NEWNET)
-            os.close(here)
-            os.close(there)
+        with open("/proc/self/ns/net") as our_network, open(f"/proc/{nodes[node].pid}/ns/net") as its_network:
+            try:
+                if libc.setns(its_network.fileno(), _CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+                yield
+            finally:
+                libc.setns(our_network.fileno(), _CLONE_NEWNET)
 
     def kill(node):
         if node in nodes:
@@ -58,7 +56,8 @@ def _switch():
         if nodes[node].stdout.readline() != b"up\n":
             raise RuntimeError("no second namespace inside the first")
         with IPRoute() as ip:
-            ip.link("add", ifname=f"port{node}", kind="veth", peer={"ifname": "eth0", "net_ns_pid": nodes[node].pid})
+            cable_end = {"ifname": "eth0", "net_ns_pid": nodes[node].pid}
+            ip.link("add", ifname=f"port{node}", kind="veth", peer=cable_end)
             ip.link("set", index=ip.link_lookup(ifname=f"port{node}")[0], state="up",
                     master=ip.link_lookup(ifname="switch")[0])
         with inside(node), IPRoute() as ip:
@@ -72,7 +71,8 @@ def _switch():
         with inside(node), IPRoute() as ip:
             cable = ip.link_lookup(ifname="eth0")[0]
             if speed[0]:  # a bucket of tokens: 64 KiB may pass at once, then so many bits a second
-                ip.tc("replace", "tbf", index=cable, rate=f"{round(speed[0] * 1000)}kbit", burst=65536, latency="400ms")
+                rate = f"{round(speed[0] * 1000)}kbit"
+                ip.tc("replace", "tbf", index=cable, rate=rate, burst=65536, latency="400ms")
             else:
                 ip.tc("replace", "pfifo", index=cable, limit=1000)
 
@@ -109,7 +109,7 @@ def _switch():
 
 @contextlib.contextmanager
 def _folder():
-    """A new folder. Its path is the first line that is said; who makes it, removes it, whenever its starter ends."""
+    """A new folder, which goes when the starter of this process ends. Its path is the first line printed."""
     folder = tempfile.mkdtemp(prefix="nodes-")
     try:
         print(folder, flush=True)  # fails where the starter has ended already

@@ -10,11 +10,12 @@ LESSONS = NOTEBOOKS / "lessons"
 
 def paths():
     """The lessons' notebooks, in their order; a learner's copies are none."""
-    return [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")) if (LESSONS / path.stem[3:]).is_dir()]
+    numbered = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    return [path for path in numbered if (LESSONS / path.stem[3:]).is_dir()]
 
 
 def code_cells():
-    """{"00_start_here": [(cell's id, source), …], …}, in their order; a notebook that cannot be read is left out."""
+    """{"00_start_here": [(cell's id, source), …], …}, in their order; what cannot be read is left out."""
     found = {}
     for path in paths():
         try:

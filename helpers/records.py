@@ -1,10 +1,10 @@
-"""What was measured on hardware that a learner may lack: data/records/, one JSON a lesson, the hardware of each named.
+"""What was measured on hardware that a learner may lack: data/records/, one JSON a lesson, with the hardware.
 
-    @experiment(gpus=2)                        # in notebooks/lessons/<lesson>/recorded.py; tools/record.py runs it
+    @experiment(gpus=2)                   # in notebooks/lessons/<lesson>/recorded.py; tools/record.py runs it
     def scaling():
         \"""Images a second on one GPU and on two, ResNet-18: median of five.\"""
 
-    recorded("data_parallel", "scaling")       # in the lesson: the numbers and their machine, or what would be measured
+    recorded("data_parallel", "scaling")  # in the lesson: numbers, machine, or what would be measured
 """
 
 import hashlib
@@ -27,14 +27,14 @@ def experiment(gpus):
 
 
 def experiments(lesson):
-    """{name: function} of a lesson's marked experiments; its first line of documentation says what it measures."""
+    """{name: function} of a lesson's marked experiments; the docstring's first line says what it measures."""
     module = importlib.import_module(f"lessons.{lesson}.recorded")
     return {name: value for name, value in vars(module).items() if hasattr(value, "gpus")}
 
 
 @dataclass(frozen=True)
 class Record:
-    """One experiment's result, and where and when it was measured; `result` is None where nobody has recorded it."""
+    """One experiment's result, and where and when it was measured; `result` is None before that."""
 
     what: str
     gpus: int
@@ -45,8 +45,8 @@ class Record:
         if self.result is None:
             plural = "s" * (self.gpus > 1)
             # JupyterLab breaks a long line of text anywhere, in the middle of words.
-            return textwrap.fill(f"Would be measured on a machine with {self.gpus} GPU{plural}, by tools/record.py: "
-                                 f"{self.what}", 110)
+            return textwrap.fill(f"Would be measured on a machine with {self.gpus} GPU{plural}, "
+                                 f"by tools/record.py: {self.what}", 110)
         return "\n".join([self.what, f"recorded: {self.where}", *_lines(self.result)])
 
 
@@ -58,7 +58,8 @@ def _lines(result, indent="  "):
             yield from _lines(value, indent + "  ")
         else:
             values = value if isinstance(value, list) else [value]
-            yield f"{indent}{name}: " + ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in values)
+            texts = [f"{one:.4g}" if isinstance(one, float) else str(one) for one in values]
+            yield f"{indent}{name}: {', '.join(texts)}"
 
 
 def recorded(lesson, name):
@@ -73,7 +74,7 @@ def recorded(lesson, name):
 
 
 def read(lesson):
-    """What data/records/ holds of a lesson: each result with the machine it is from, and what was not run last time.
+    """What data/records/ holds of a lesson: each result with its machine, and what was not run last time.
 
     {"results": {name: {"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}},
      "skipped": {name: why}}
@@ -118,5 +119,6 @@ def store(path, content):
 
 
 def _sums(folder):
-    """{name: checksum} of SHA256SUMS in a folder. Raises OSError or ValueError where there is none that can be read."""
-    return dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines())
+    """{name: checksum} of SHA256SUMS in a folder. Raises OSError or ValueError if it cannot be read."""
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    return dict(line.split()[::-1] for line in lines)

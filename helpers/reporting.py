@@ -3,8 +3,8 @@
 import json
 import os
 
-#: In the environment of every rank that `launch` started: the folder of its run, and the file that it watches for the
-#: rank's numbers. Absent when nobody listens (plain torchrun).
+#: In the environment of every rank that `launch` started: the folder of its run, and the file that it watches
+#: for the rank's numbers. Absent when nobody listens (plain torchrun).
 RUN_FOLDER, REPORT_FILE = "HELPERS_RUN_FOLDER", "HELPERS_REPORT_FILE"
 
 _open = None  # (path, descriptor): opened at the first report of a process
@@ -13,8 +13,8 @@ _open = None  # (path, descriptor): opened at the first report of a process
 def report(**numbers):
     """Send numbers to the notebook, one row a call; under plain `torchrun`, print them as one line.
 
-    Values are numbers, strings, None, or lists and dicts of them; a tensor or array with one element is sent as its
-    number, a longer one as a list.
+    Values are numbers, strings, None, or lists and dicts of them; a tensor or array with one element is sent
+    as its number, a longer one as a list.
 
     Raises:
         TypeError: a value is none of these (the message names it), or nothing was given.
@@ -24,9 +24,8 @@ def report(**numbers):
     row = {name: _plain(name, value) for name, value in numbers.items()}
     path = os.environ.get(REPORT_FILE)
     if path is None:
-        rank = os.environ.get("RANK")
-        print(f"{'' if rank is None else f'[rank {rank}] '}{' '.join(f'{k}={_short(v)}' for k, v in row.items())}",
-              flush=True)
+        rank = f"[rank {os.environ['RANK']}] " if "RANK" in os.environ else ""
+        print(rank + " ".join(f"{name}={_short(value)}" for name, value in row.items()), flush=True)
         return
     global _open
     if _open is None or _open[0] != path:
@@ -43,8 +42,8 @@ def _plain(name, value):
     try:
         json.dumps(value)
     except (TypeError, ValueError):
-        raise TypeError(f"report({name}=…): a {type(value).__name__} cannot be sent; send numbers, text or lists of "
-                        f"them, for example report({name}=float(x))") from None
+        raise TypeError(f"report({name}=…): a {type(value).__name__} cannot be sent; send numbers, text "
+                        f"or lists of them, for example report({name}=float(x))") from None
     return value
 
 

@@ -83,7 +83,7 @@ def _unsolved(exercise):
 
 
 def keep_first(question, option, holds):
-    """Keep `option` as the answer to `question` if it is the first; return the one that counts. Never raises."""
+    """Keep `option` as the answer to `question` if it is the first; return what counts. Never raises."""
     file = path()
     kept = _read(file)
     entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": _now(), "first": option}

@@ -7,11 +7,11 @@ from unittest import mock
 
 @contextlib.contextmanager
 def counted_calls(owner, *names):
-    """Within the block, keep each call of the functions `names` of a module, class or object; they do what they did.
+    """Within the block, keep each call of the functions `names` of a module, class or object.
 
     Yields:
-        {name: [(args, kwargs), …]}, in the order of the calls. A method's `self` is the first of its args where `owner`
-        is a class.
+        {name: [(args, kwargs), …]}, in the order of the calls. A method's `self` is the first of its args
+        where `owner` is a class.
 
     Raises:
         AttributeError: `owner` has no such function.

@@ -1,4 +1,4 @@
-"""What a rank asks of its process groups: each collective by name, its bytes, what was sent, what nobody waited for."""
+"""What a rank asks of its process groups: each collective and its bytes, messages, what nobody waited for."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ class Collective(NamedTuple):
     bytes: int
     """Of what this rank put in."""
     group: str = "default_pg"
-    """Its group, as torch describes it: "mesh_" and the name of the axis, where the group is one of a mesh."""
+    """Its group, as torch describes it; of a mesh, "mesh_" and the name of the axis."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Traffic:
     """What one rank asked for within a block."""
 
     collectives: list = field(default_factory=list)
-    """Of `Collective`, in order: by whichever of torch's functions, DDP's own among them. Known when the block ends."""
+    """Of `Collective`, in order, DDP's own among them. Known when the block ends."""
     sent: list = field(default_factory=list)
     """Bytes of each message given to `send`, `isend` or `batch_isend_irecv`."""
     received: int = 0
@@ -42,28 +42,30 @@ class Traffic:
 
     def count(self, *names):
         """How many collectives there were of these names; without names, of all but barriers."""
-        return sum(one.name in names if names else one.name != "barrier" for one in self.collectives)
+        if not names:
+            return sum(one.name != "barrier" for one in self.collectives)
+        return sum(one.name in names for one in self.collectives)
 
     def bytes(self, *names):
         """The bytes that this rank put into collectives of these names; of all, without names."""
         return sum(one.bytes for one in self.collectives if not names or one.name in names)
 
 
-_ITEM = {"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8,
-         "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16}
+_ITEM = {"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
+         "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16}
 #: The methods of a group that return something to wait for; not all versions of torch have all.
-_METHODS = ("send", "recv", "recv_anysource", "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather",
-            "_allgather_base", "gather", "all_gather_single", "allgather_coalesced",
-            "allgather_into_tensor_coalesced", "gather_single", "scatter", "reduce_scatter", "reduce_scatter_single",
-            "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base",
-            "all_to_all_single", "barrier")
+_METHODS = ("send", "recv", "recv_anysource", "broadcast", "reduce", "allreduce", "allreduce_coalesced",
+            "gather", "gather_single", "allgather", "_allgather_base", "all_gather_single",
+            "allgather_coalesced", "allgather_into_tensor_coalesced", "scatter", "reduce_scatter",
+            "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
+            "alltoall", "alltoall_base", "all_to_all_single", "barrier")
 #: Names that the recorder gives to one and the same thing in different versions of torch.
 _SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
          "_reduce_scatter_base": "reduce_scatter_tensor", "all_to_all_base": "all_to_all_single"}
 
 
 def recorded():
-    """What torch's flight recorder holds in this rank, as dicts, the oldest first (torch/csrc: FlightRecorder)."""
+    """What torch's flight recorder holds in this rank, as dicts, the oldest first."""
     return json.loads(c10d._dump_fr_trace_json()).get("entries", [])
 
 
@@ -71,9 +73,9 @@ def recorded():
 def counted_traffic():
     """Count what this rank asks of its process groups within the block.
 
-    Collectives come from the flight recorder, which sees them below all of torch's functions and DDP; it must have been
-    switched on before the group was formed (`TORCH_FR_BUFFER_SIZE`, which `helpers.instruments.waits.form_group` sets).
-    Messages are seen where Python hands them to the group.
+    Collectives come from the flight recorder, which sees them below all of torch's functions and DDP; it must
+    have been switched on before the group was formed (`TORCH_FR_BUFFER_SIZE`, which
+    `helpers.instruments.waits.form_group` sets). Messages are seen where Python hands them to the group.
 
     Yields:
         `Traffic`, complete when the block ends.
@@ -109,6 +111,7 @@ def counted_traffic():
     with contextlib.ExitStack() as patches:
         for name in filter(partial(hasattr, dist.ProcessGroup), _METHODS):
             patches.enter_context(mock.patch.object(dist.ProcessGroup, name, asking(name)))
+        # Whoever has asked for the future, or has heard that the work is done, need not call `wait` as well.
         for name in ("wait", "get_future", "is_completed"):
             patches.enter_context(mock.patch.object(dist.Work, name, waits(getattr(dist.Work, name))))
         monitored = patches.enter_context(counted_calls(dist.ProcessGroup, "monitored_barrier"))
@@ -116,20 +119,19 @@ def counted_traffic():
     for entry in recorded():
         if entry["record_id"] not in before:
             name = entry["profiling_name"].rpartition(":")[2]
-            sizes = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-            traffic.collectives.append(Collective(
-                _SAME.get(name, name), sum(prod(size) * _ITEM.get(dtype, 4) for size, dtype in sizes),
-                entry["process_group"][1]))
+            tensors = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
+            size = sum(prod(shape) * _ITEM.get(dtype, 4) for shape, dtype in tensors)
+            traffic.collectives.append(Collective(_SAME.get(name, name), size, entry["process_group"][1]))
     traffic.collectives += [Collective("barrier", 0) for _ in monitored["monitored_barrier"]]  # not recorded
     traffic.unwaited = sum(work is not None and id(work) not in waited for work in works)
 
 
 @contextlib.contextmanager
 def late_results():
-    """Within the block, what `all_reduce` leaves in a tensor comes when it is waited for, or its future asked for.
+    """Within the block, `all_reduce` changes a tensor when it is waited for, or its future asked for.
 
-    That moment is torch's to choose, between the call and the wait. So who writes into the tensor before loses what was
-    written: here each time, and otherwise by the clock.
+    That moment is torch's to choose, between the call and the wait. So who writes into the tensor before
+    loses what was written: here each time, and otherwise by the clock.
     """
     late, allreduce, future = {}, dist.ProcessGroup.allreduce, dist.Work.get_future
 
@@ -145,7 +147,7 @@ def late_results():
             if result and id(work) in late:
                 _, tensors, copies = late[id(work)]
                 while copies:
-                    tensors[len(copies) - 1].data.copy_(copies.pop())  # like torch: its version stays as it is
+                    tensors[len(copies) - 1].data.copy_(copies.pop())  # `.data`: the version stays
             return result
 
         return waited

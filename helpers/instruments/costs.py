@@ -1,7 +1,7 @@
-"""What training costs, before anyone rents a cluster: a model of the bytes that a rank holds, and of a step's seconds.
+"""What training costs, before anyone rents a cluster: a model of a rank's bytes, and of a step's seconds.
 
-Tests compare the bytes with what `helpers.instruments.memory` counts in real ranks. The seconds are checked against
-published rows in lesson 13 and in tests, which say by how much they miss.
+Tests compare the bytes with what `helpers.instruments.memory` counts in real ranks. The seconds are checked
+against published rows in lesson 13 and in tests, which say by how much they miss.
 """
 
 import math
@@ -15,13 +15,14 @@ STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 
 
 def block_parameters(width):
-    """Parameters of one block: four projections of attention, two layers of 4 · width, two norms; with biases."""
+    """Parameters of a block: four projections, two layers of 4 · width, two norms; with biases."""
     return 12 * width**2 + 13 * width
 
 
 def parameters(width, layers, vocabulary, length):
     """Parameters of a `GPT`."""
-    return (vocabulary + length) * width + layers * block_parameters(width) + 2 * width + (width + 1) * vocabulary
+    embeddings, norm, head = (vocabulary + length) * width, 2 * width, (width + 1) * vocabulary
+    return embeddings + layers * block_parameters(width) + norm + head
 
 
 def states(parameters, ranks, stage):
@@ -76,9 +77,9 @@ class Shape(NamedTuple):
         return self.layers * self.layer + self.head * (2 - self.tied)
 
     def flops(self, length):
-        """FLOPs of one token, forward and backward: 6 for each weight of a matrix, and attention over `length`.
+        """FLOPs of one token, forward and backward: 6 for a matrix's weight, and attention over `length`.
 
-        Source: https://arxiv.org/abs/2204.02311, appendix B. What checkpointing computes again does not count.
+        Source: https://arxiv.org/abs/2204.02311, appendix B. Checkpointing's second forward does not count.
         """
         matrices = self.layers * self.layer + self.head  # looking up an embedding multiplies nothing
         return 6 * matrices + 12 * self.layers * self.width * length
@@ -104,7 +105,7 @@ class Cluster(NamedTuple):
     cable: float
     """Bytes/s of one GPU's network card, by its data sheet."""
     all_reduce: dict
-    """{GPUs in a group: bytes/s}, 2 (n − 1)/n of the tensor over seconds, as we read it: its source does not say."""
+    """{GPUs in a group: bytes/s}; we assume 2 (n − 1)/n of the tensor per second; its source does not say."""
     all_gather: dict
     """The same, (n − 1)/n of the tensor over seconds."""
     reached: float
@@ -129,7 +130,7 @@ class Habits(NamedTuple):
 
 
 def bandwidth(table, gpus):
-    """Bytes/s between `gpus` GPUs, from {GPUs: bytes/s}: a straight line in logarithms; its ends go on level."""
+    """Bytes/s between `gpus` GPUs, from {GPUs: bytes/s}: straight lines in logarithms, level at both ends."""
     sizes, speeds = zip(*sorted(table.items()), strict=True)
     return math.exp(numpy.interp(math.log(gpus), numpy.log(sizes), numpy.log(speeds)))
 
@@ -137,15 +138,15 @@ def bandwidth(table, gpus):
 def layer_seconds(shape, layout, cluster, length):
     """Seconds in which a rank computes its part of one layer for one micro-batch, forward and backward.
 
-    Products of matrices take time ~ width². All else moves bytes ~ width, so it costs more where layers are narrow.
+    Products of matrices take time ~ width². All else moves bytes ~ width: it costs more in narrow layers.
     """
-    flops = 6 * shape.layer + 6 * shape.width * length  # of a token; causal attention computes half of its scores
+    flops = 6 * shape.layer + 6 * shape.width * length  # of a token; causal: half of attention's scores
     products = flops * layout.micro_batch * length / layout.tensor / (cluster.peak * cluster.reached)
     return products * (1 + cluster.narrow / shape.width)
 
 
 def longest_stage(layers, stages, head):
-    """The work of the busiest stage, in layers: whole layers, dealt out as evenly as the last stage's head allows.
+    """The work of the busiest stage, in layers, dealt out as evenly as the last stage's head allows.
 
     head: what scoring the vocabulary costs, in layers.
     """
@@ -153,31 +154,33 @@ def longest_stage(layers, stages, head):
 
 
 def gather_seconds(shape, layout, cluster, length):
-    """Seconds in which tensor-parallel ranks exchange activations (bf16) for one layer and one micro-batch."""
+    """Seconds in which tensor-parallel ranks exchange activations (bf16) for a layer and a micro-batch."""
     activation = 2 * layout.micro_batch * length * shape.width  # bytes between two layers
     # Forward and backward of a layer each gather and reduce-scatter twice.
     return 8 * (layout.tensor - 1) / layout.tensor * activation / bandwidth(cluster.all_gather, layout.tensor)
 
 
 def send_seconds(shape, layout, cluster, length, pieces):
-    """Seconds in which a stage sends activations (bf16), and backward their gradients, for one micro-batch."""
+    """Seconds in which a stage sends activations (bf16), and then their gradients, for one micro-batch."""
     activation = 2 * layout.micro_batch * length * shape.width
     return (layout.pipeline > 1) * pieces * 2 * activation / layout.tensor / cluster.cable
 
 
 def data_seconds(shape, layout, cluster, zero):
-    """Seconds in which data-parallel ranks sum gradients in float32; with ZeRO-1 they then gather weights in bf16.
+    """Seconds in which data-parallel ranks sum gradients in float32, and with ZeRO-1 gather weights in bf16.
 
     The groups of all stages are busy at the same time, so each gets the bandwidth of a group of all GPUs.
     """
     data, tensor, pipeline, *_ = layout
     sent = (data - 1) / data * shape.parameters / (tensor * pipeline)  # numbers
     gpus = data * tensor * pipeline
-    return 6 * sent / bandwidth(cluster.all_gather, gpus) if zero else 8 * sent / bandwidth(cluster.all_reduce, gpus)
+    if zero:
+        return 6 * sent / bandwidth(cluster.all_gather, gpus)
+    return 8 * sent / bandwidth(cluster.all_reduce, gpus)
 
 
 def seconds(shape, layout, cluster, length, habits):
-    """Seconds of one step, as a dict: "compute", "tensor", "sends", "bubble" and "data"; their sum is the step."""
+    """Seconds of one step, as a dict of its parts: "compute", "tensor", "sends", "bubble" and "data"."""
     again = 4 / 3 if habits.recompute else 1  # forward is a third of a layer's work
     head = shape.head / (shape.layer + shape.width * length)
     stage = again * longest_stage(shape.layers, layout.pipeline, head)
@@ -186,7 +189,8 @@ def seconds(shape, layout, cluster, length, habits):
            "sends": send_seconds(shape, layout, cluster, length, habits.pieces)}
     parts = {part: layout.micro_batches * took for part, took in one.items()}
     shown = data_seconds(shape, layout, cluster, habits.zero) - habits.data_hidden * parts["compute"]
-    return parts | {"bubble": (layout.pipeline - 1) / habits.pieces * sum(one.values()), "data": max(0, shown)}
+    bubble = (layout.pipeline - 1) / habits.pieces * sum(one.values())
+    return parts | {"bubble": bubble, "data": max(0, shown)}
 
 
 def mfu(shape, layout, cluster, length, habits):
@@ -197,7 +201,7 @@ def mfu(shape, layout, cluster, length, habits):
 
 
 def layouts(gpus, batch, layers):
-    """All layouts of `gpus` ranks for `batch` sequences: up to `layers` stages, 1, 2, 4, 8 or 16 tensor-parallel."""
+    """All layouts of `gpus` ranks for `batch` sequences: up to `layers` stages, up to 16 tensor-parallel."""
     for tensor in (1, 2, 4, 8, 16):
         for pipeline in (stages for stages in range(1, layers + 1) if gpus % (tensor * stages) == 0):
             data = gpus // (tensor * pipeline)

@@ -1,7 +1,7 @@
 """Is the gradient of a parallel program that of the same program in one process? If not, how does it differ?
 
-A loss does not tell: AdamW forgives a gradient that is N times too large, and many wrong gradients still lead downhill.
-Compare in float64, or allow `tolerance=1e-4` in float32.
+A loss does not tell: AdamW forgives a gradient that is N times too large, and many wrong gradients still lead
+downhill. Compare in float64, or allow `tolerance=1e-4` in float32.
 """
 
 from typing import NamedTuple
@@ -27,9 +27,9 @@ class Row(NamedTuple):
 
 
 def compare_gradients(mine, reference, shards=None, tolerance=1e-6):
-    """Hold this rank's gradients against those of one process; all ranks call it together, and get the same `Row`s.
+    """Hold this rank's gradients against those of one process. All ranks call it, and get the same `Row`s.
 
-    mine, reference: {name: gradient}; shards: {name: dimension in which it is cut among the ranks, in even pieces}.
+    mine, reference: {name: gradient}; shards: {name: dimension in which it is cut evenly among the ranks}.
     """
     everybody = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, mine)
@@ -40,7 +40,8 @@ def compare_gradients(mine, reference, shards=None, tolerance=1e-6):
         wanted = whole.chunk(len(got), shards[name]) if cut else [whole] * len(got)
         factors, rests = zip(*map(_fit, got, wanted), strict=True)
         total = (0.0, 1.0) if cut else _fit(sum(got), whole)
-        rows.append(Row(name, factors, max(rests), _meaning(factors, max(rests), total, tolerance * len(got))))
+        meaning = _meaning(factors, max(rests), total, tolerance * len(got))
+        rows.append(Row(name, factors, max(rests), meaning))
     return rows
 
 
@@ -53,7 +54,8 @@ def _fit(got, wanted):
 def _meaning(factors, rest, total, tolerance):
     n = len(factors)
     multiples = {n: "N times too large: a sum, not a mean; or reduced twice",
-                 1 / n: "N times too small: a mean, not a sum", 1: "right"}  # last: in one rank all three are 1
+                 1 / n: "N times too small: a mean, not a sum",
+                 1: "right"}  # last, because in one rank all three keys are 1
     parts = {1: "a part in each rank: not added up yet", n: "of its own batch in each rank: not averaged yet"}
     if rest < tolerance and max(factors) - min(factors) < tolerance:
         return next((text for one, text in multiples.items() if abs(one - factors[0]) < tolerance), "scaled")

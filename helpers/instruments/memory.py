@@ -1,4 +1,4 @@
-"""The bytes of tensors that are alive: what a rank holds, the most that it ever held at once, and what for."""
+"""The bytes of tensors that are alive: what a rank holds, the most that it held at once, and what for."""
 
 import contextlib
 import weakref
@@ -22,8 +22,8 @@ class Held:
 def held_bytes():
     """Within the block, count the memory behind every tensor that an operator returns, until it is freed.
 
-    Works on any device and needs no allocator's help: each new storage is watched with a weak reference. What was there
-    before the block is not counted; nor is what operators allocate and free inside themselves.
+    Works on any device and needs no allocator's help: each new storage is watched with a weak reference. What
+    was there before the block is not counted; nor is what operators allocate and free inside themselves.
 
     Yields:
         `Held`, which goes on counting what is freed after the block.
@@ -59,14 +59,14 @@ class Memory(NamedTuple):
     optimizer: int
     """The optimizer's state, without its step counters."""
     activations: int
-    """All else that operators have returned since the block began: what backward needs, and what passes by."""
+    """All else that operators have returned since the block began: what backward needs, what passes by."""
 
 
 @contextlib.contextmanager
 def memory_by_kind(model, optimizer):
     """Within the block, write down after each operator, and at the block's end, what the memory is held for.
 
-    Sharded tensors (DTensors) count as this rank's shard. What backward allocates inside one operator is not seen.
+    Of sharded tensors (DTensors), this rank's shard counts. What backward allocates in one operator does not.
 
     Yields:
         A list, of a `Memory` per operator.
@@ -76,13 +76,18 @@ def memory_by_kind(model, optimizer):
 
     def after(_before, made):
         for storage in made:
-            live.setdefault(storage._cdata, weakref.ref(storage, lambda _, key=storage._cdata: live.pop(key, None)))
-        state = [value for values in optimizer.state.values() for value in values.values() if getattr(value, "ndim", 0)]
+            key = storage._cdata
+            if key not in live:
+                live[key] = weakref.ref(storage)
+                weakref.finalize(storage, live.pop, key, None)
+        state = [value for values in optimizer.state.values() for value in values.values()
+                 if getattr(value, "ndim", 0)]
         inside = list(model.parameters())
         kinds = own, inside, [one.grad for one in (*own, *inside)], state
+        all_live = filter(None, (storage() for storage in list(live.values())))
         counted, sizes = set(), []
-        for storages in (*map(_storages, kinds), filter(None, (storage() for storage in list(live.values())))):
-            fresh = {storage._cdata: storage.nbytes() for storage in storages if storage._cdata not in counted}
+        for storages in (*map(_storages, kinds), all_live):
+            fresh = {one._cdata: one.nbytes() for one in storages if one._cdata not in counted}
             counted |= fresh.keys()
             sizes.append(sum(fresh.values()))
         moments.append(Memory(*sizes))
@@ -93,7 +98,7 @@ def memory_by_kind(model, optimizer):
 
 
 def _after_each_operator(after):
-    """A mode that calls `after(before, made)`: the keys of the storages that went in, and those that came out."""
+    """A mode that calls `after(before, made)`: keys of the storages that went in, storages that came out."""
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -107,5 +112,6 @@ def _after_each_operator(after):
 
 def _storages(things):
     """The memory behind all tensors among these; of a sharded one, this rank's."""
+    tensors = [one for one in things if isinstance(one, torch.Tensor)]
     # Not `to_local()`: that makes a view, each time, and prepares a backward.
-    return [getattr(one, "_local_tensor", one).untyped_storage() for one in things if isinstance(one, torch.Tensor)]
+    return [getattr(one, "_local_tensor", one).untyped_storage() for one in tensors]

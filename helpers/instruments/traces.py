@@ -1,12 +1,12 @@
 """Read the traces that torch.profiler writes, and count where the time went.
 
-    trace = read("trace.json")             # what `prof.export_chrome_trace("trace.json")` wrote, or a .json.gz
+    trace = read("trace.json")             # what `prof.export_chrome_trace("trace.json")` wrote; or .json.gz
     trace.seconds()                        # {"compute": …, "communication": …, "waiting": …, "other": …}
     trace.overlap()                        # the share of the communication that is hidden behind compute
     trace.steps                            # {2: (begin, end), …}, from the profiler's own marks
     ranks = together([read(path) for path in paths])    # one clock for all ranks; who waited for whom?
 
-The format is Chrome's ("Trace Event Format"), with the categories of Kineto, torch's tracer. Times are microseconds.
+The format is Chrome's ("Trace Event Format"), with the categories of Kineto, torch's tracer. Times are in µs.
 """
 
 import gzip
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 COMPUTE, COMMUNICATION, WAITING, OTHER = KINDS = ("compute", "communication", "waiting", "other")
 
-# What a backend itself does: "gloo:all_reduce" on the CPU, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)" on a GPU.
+# What a backend itself does: "gloo:all_reduce" on the CPU, "ncclDevKernel_AllReduce_Sum_f32(…)" on a GPU.
 _TRANSFER = re.compile(r"gloo:|mpi:|ucc:|nccl(Dev)?Kernel", re.IGNORECASE)
 _WAITS = re.compile(r"cuda(Device|Stream|Event)Synchronize|enumerate\(DataLoader\)")
 _MARKS = re.compile(r"ProfilerStep[#*]|PyTorch Profiler")
@@ -45,7 +45,7 @@ class Event(NamedTuple):
     thread: str
     """Where it ran: a thread of the CPU (gloo communicates in threads of its own) or a stream of a GPU."""
     kind: str
-    """One of KINDS. OTHER is what is none of the rest: labels, copies, and launching work that runs elsewhere."""
+    """One of KINDS. OTHER is the rest: labels, copies, and launching work that runs elsewhere."""
     depth: int = 0
     """How many events on the same thread it lies in."""
     mark: bool = False
@@ -58,10 +58,9 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """What one rank did. `begin_us` counts from the trace's first event, or from the first of all ranks' (`together`).
+    """What one rank did. `begin_us` counts from the first event, in `together` from the first of all ranks.
 
-    Nested events are kept, with their depth; whatever counts seconds gives each moment of a thread to the innermost
-    event only.
+    Events may be nested. Whatever counts seconds gives each moment of a thread to the innermost event.
     """
 
     events: list
@@ -75,7 +74,7 @@ class Trace:
 
     @cached_property
     def steps(self):
-        """{number: (begin_us, end_us)} of the profiler's steps, in order; empty where there was no schedule."""
+        """{number: (begin_us, end_us)} of the profiler's steps, in order; empty if there was no schedule."""
         found = {}
         for event in self.events:
             if match := _STEP.match(event.name):
@@ -137,32 +136,31 @@ class Trace:
     def busy(self, kind):
         """[(begin_us, end_us)]: when something of this kind ran, on any thread; in order, without overlaps.
 
-        A rank waits only while it does nothing else: waiting beside compute or communication costs nothing, and is left
-        out.
+        A rank waits only while it does nothing else: waiting beside compute or communication is left out.
         """
         return self._busy[kind]
 
     def seconds(self):
         """{kind: seconds in which something of this kind ran}.
 
-        No moment counts twice within a kind. Two kinds may run at the same moment, so the sum can be more than the
-        span. "other" is the rest of the span: Python between the operators, mostly.
+        No moment counts twice within a kind. Two kinds may run at the same moment, so the sum can be more
+        than the span. "other" is the rest of the span: Python between the operators, mostly.
         """
         busy = {kind: self.busy(kind) for kind in (COMPUTE, COMMUNICATION, WAITING)}
         covered = _length(union(piece for pieces in busy.values() for piece in pieces))
         begin, end = self.span_us if self.events else (0, 0)
-        return {kind: _length(pieces) / 1e6 for kind, pieces in busy.items()} | {OTHER: (end - begin - covered) / 1e6}
+        measured = {kind: _length(pieces) for kind, pieces in busy.items()} | {OTHER: end - begin - covered}
+        return {kind: us / 1e6 for kind, us in measured.items()}
 
     def overlap(self):
-        """The share, 0 to 1, of the communication during which something computed; None without communication."""
+        """The share, 0 to 1, of the communication during which something computed; None without any."""
         communication, compute = self.busy(COMMUNICATION), self.busy(COMPUTE)
         if not communication:
             return None
         return _length(_both(communication, compute)) / _length(communication)
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
+# ---------------------------------------------------------------------------------------------------- reading
 
 def read(path):
     """Read a trace that `torch.profiler.profile.export_chrome_trace` or `tensorboard_trace_handler` wrote.
@@ -187,8 +185,8 @@ def read(path):
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TraceError(f"{path.name} is damaged ({error!r}). Record it again") from None
     if all(event.mark for event in events):
-        raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the end of "
-                         "every step, inside the loop, and is at least one active step reached?")
+        raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the "
+                         "end of every step, inside the loop, and is at least one active step reached?")
     return _shifted(Trace(events, rank, base, memory), -events[0].begin_us)
 
 
@@ -199,11 +197,12 @@ def _content(path):
         text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
         return json.loads(text.decode(), strict=False)
     except FileNotFoundError:
-        raise TraceError(f"there is no file {path.name}: a profiler with a schedule writes one when its active steps "
-                         "are over. Is `prof.step()` called at the end of every step, inside the loop?") from None
+        raise TraceError(f"there is no file {path.name}: a profiler with a schedule writes one when its "
+                         "active steps are over. Is `prof.step()` called at the end of every step, "
+                         "inside the loop?") from None
     except (OSError, EOFError, zlib.error, ValueError):
-        raise TraceError(f"{path.name} breaks off, or is damaged: was the program ended while it wrote, or is the copy "
-                         "not whole? Record or copy it again") from None
+        raise TraceError(f"{path.name} breaks off, or is damaged: was the program ended while it wrote, "
+                         "or is the copy not whole? Record or copy it again") from None
 
 
 def _event(raw, on_gpu):
@@ -243,15 +242,14 @@ def _order(event):
     return event.begin_us, -event.duration_us
 
 
-# ----------------------------------------------------------------------------------------------------------- many ranks
-
+# ------------------------------------------------------------------------------------------------- many ranks
 
 def together(traces):
     """Put the traces of all ranks of one machine on one clock, and find the waiting in their communication.
 
-    A collective can move data only once all ranks have joined it. So the part of each rank's n-th collective before the
-    last rank begins its own n-th is waiting: that part becomes an event of the kind "waiting" whose name says which
-    rank was waited for. Traces that are together already stay as they are.
+    A collective can move data only once all ranks have joined it. So the part of each rank's n-th collective
+    before the last rank begins its own n-th is waiting: that part becomes an event of the kind "waiting"
+    whose name says which rank was waited for. Traces that are together already stay as they are.
 
     Returns:
         New traces, in the order of the ranks (of the arguments, where they name no ranks).
@@ -264,15 +262,17 @@ def together(traces):
     traces = sorted(traces, key=lambda trace: trace.rank)
     ranks = [trace.rank for trace in traces]
     if len(set(ranks)) < len(ranks):
-        raise TraceError(f"these are traces of the ranks {', '.join(map(str, ranks))}: one of each rank is needed")
+        raise TraceError(f"these are traces of the ranks {', '.join(map(str, ranks))}: "
+                         "one of each rank is needed")
     start = min(trace.start_us for trace in traces)
     traces = [_shifted(trace, trace.start_us - start) for trace in traces]
     transfers = [[event for event in trace.events if event.kind == COMMUNICATION] for trace in traces]
     counts = {len(events) for events in transfers}
     if len(counts) > 1:
-        counted = ", ".join(f"rank {rank}: {len(events)}" for rank, events in zip(ranks, transfers, strict=True))
-        raise TraceError(f"the ranks recorded different numbers of collectives ({counted}): do all of them profile the "
-                         "same steps?")
+        counted = ", ".join(f"rank {rank}: {len(events)}"
+                            for rank, events in zip(ranks, transfers, strict=True))
+        raise TraceError(f"the ranks recorded different numbers of collectives ({counted}): "
+                         "do all of them profile the same steps?")
     joins = [max(zip((event.begin_us for event in events), ranks, strict=True), key=itemgetter(0))
              for events in zip(*transfers, strict=True)]
     return [replace(trace, events=sorted(_parted(trace.events, joins), key=_order)) for trace in traces]
@@ -303,7 +303,7 @@ def _shifted(trace, by):
 
 
 def waited_for(traces):
-    """{(who, whom): seconds} that one rank did nothing but wait for another; of traces that `together` returned."""
+    """{(who, whom): seconds} in which one rank only waited for another, in traces from `together`."""
     total = {}
     for trace in traces:
         by_rank = defaultdict(list)
@@ -315,11 +315,10 @@ def waited_for(traces):
     return total
 
 
-# ------------------------------------------------------------------------------------------------------------ intervals
-
+# -------------------------------------------------------------------------------------------------- intervals
 
 def _innermost(events):
-    """[(begin, end, event)] without overlaps, in order: each moment to the event that began last of those that run."""
+    """[(begin, end, event)], in order, without overlaps: of the running events, the one that began last."""
     pieces, running, at = [], [], 0.0
 
     def until(moment):
@@ -341,7 +340,7 @@ def _innermost(events):
 
 
 def union(pieces, gap=0):
-    """Intervals, in order and without overlaps, that cover the same moments, and gaps between them up to `gap`."""
+    """Intervals that cover the same moments, and gaps up to `gap`; in order, without overlaps."""
     joined = []
     for begin, end in sorted(pieces):
         if joined and begin <= joined[-1][1] + gap:

@@ -1,7 +1,7 @@
 """Who waited in vain, and where: ranks that lose each other in a collective, on machines quick and busy.
 
-A rank's collectives end after a limit. Whether the limit was fair is measured, not guessed: `starved` tells for how
-long this process was ready to run and had no core to run on.
+A rank's collectives end after a limit. Whether the limit was fair is measured, not guessed: `starved` tells
+for how long this process was ready to run and had no core to run on.
 """
 
 import contextlib
@@ -20,15 +20,16 @@ from helpers.reporting import RUN_FOLDER
 PATIENCE = 1.5
 
 #: What a collective says that was waited for in vain; left by a peer, or longer than its limit.
-IN_VAIN = re.compile(r"Timed out waiting|[Tt]imeout|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier")
+IN_VAIN = re.compile(r"Timed out waiting|[Tt]imeout|Connection (closed|reset) by peer|Broken pipe|"
+                     r"monitoredBarrier")
 
 _meetings = itertools.count()
 
 
 def starved():
-    """Seconds for which this process's living threads were ready to run and waited for a core, since they began.
+    """Seconds for which this process's living threads have been ready to run and waited for a core.
 
-    0 where the system does not say. Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
+    0 where the system does not say. Source: Linux, Documentation/scheduler/sched-stats.rst (schedstat).
     """
     total = 0
     for thread in Path("/proc/self/task").glob("*/schedstat"):
@@ -47,7 +48,7 @@ def form_group(patience=PATIENCE):
     """
     import torch.distributed as dist
 
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # `helpers.instruments.collectives` reads the recorder
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # for `helpers.instruments.collectives`
     meet()
     limit = patience + 20 * starved()
     dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
@@ -78,7 +79,7 @@ def meet(word=""):
 
 
 def own_line(error, function):
-    """The innermost line of the function's own file in the traceback of `error`, as text; "?" if there is none."""
+    """The innermost line of the function's own file in the traceback of `error`; "?" if there is none."""
     file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
     lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return (lines or [""])[-1].partition("  #")[0].strip() or "?"

@@ -11,9 +11,9 @@ _SENT_AND_REPEATED = 200  # where they stand in `struct tcp_info`, two numbers o
 def wire_bytes():
     """Bytes that this process's TCP connections have sent since each was opened, repetitions apart.
 
-    Take the difference of two calls, with a barrier before each: what waits to be sent does not count, nor what TCP
-    sends again because the receiver had no core to answer in time. gloo sends over TCP, also between ranks of one
-    machine.
+    Take the difference of two calls, with a barrier before each: what waits to be sent does not count, nor
+    what TCP sends again because the receiver had no core to answer in time. gloo sends over TCP, also between
+    ranks of one machine.
 
     Raises:
         OSError: the system is not Linux.

@@ -1,4 +1,4 @@
-"""What all explorers share: presets, play and controls beside a picture that is drawn anew when one of them changes."""
+"""What all explorers share: presets, play and controls beside a picture that they draw anew."""
 
 import warnings
 
@@ -15,8 +15,8 @@ except ImportError:
 
 #: How a control looks: in the column beside the picture, its name at its left.
 LOOK = {"style": {"description_width": "110px"}, "layout": {"width": "auto"}}
-#: The picture is as large as the screen allows, with room for a question above it. Where the notebook is too narrow for
-#: both, the column stands above the picture.
+#: The picture is as large as the screen allows, with room for a question above it. Where the notebook is too
+#: narrow for both, the column stands above the picture.
 SHEET = """<style>
 .explorer {flex-flow: row wrap; gap: 4px 14px}
 .explorer > .side {flex: 0 0 300px; overflow: visible}
@@ -28,7 +28,8 @@ SHEET = """<style>
 .explorer .keys :is(.jupyter-button, .widget-label) {width: auto; flex-grow: 0; padding: 0 8px}
 .explorer .keys .widget-play {width: 76px}
 .explorer .widget-inline-hbox:has(> .widget-label) {height: auto; min-height: 28px}
-.explorer .widget-label {white-space: normal; line-height: 1.15; text-align: left; align-self: center; height: auto}
+.explorer .widget-label {white-space: normal; line-height: 1.15; text-align: left}
+.explorer .widget-label {align-self: center; height: auto}
 .explorer .widget-readout {min-width: 50px; flex-shrink: 0; overflow: visible}
 .explorer .widget-toggle-buttons {flex-flow: column; height: auto}
 .explorer .widget-toggle-button {width: auto; padding: 0 8px}
@@ -123,7 +124,8 @@ class Explorer(widgets.Box):
     def _player(self):
         """Buttons that move the slider. The browser counts, so that a slow kernel leaves pictures out."""
         now = self.playing
-        play = self.player = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step, interval=500)
+        play = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step, interval=500)
+        self.player = play
         play.show_repeat = False
         widgets.link((now, "max"), (play, "max"))
         widgets.jslink((play, "value"), (now, "value"))

@@ -104,7 +104,8 @@ class LaunchPanel(widgets.VBox):
         if shown is not None:
             self.reports = shown.reports
             self.finish(shown.logs)
-        self._draw("Choose a script and press Run. Compare what the ranks print, and how fast their losses fall.")
+        self._draw("Choose a script and press Run. "
+                   "Compare what the ranks print, and how fast their losses fall.")
         controls = [self.script, self.args, self.nprocs, self.run_button, self.stop_button, *presets]
         super().__init__([widgets.HBox(controls, layout={"flex_flow": "row wrap"}), self.output, self.curve])
         self.add_class("panel")
