@@ -35,8 +35,7 @@ PROJECTOR = Path(__file__).with_name("projector.html")
 def use_course_style(projector=False):
     """Give matplotlib the look of the course, and pictures in this notebook their text alternatives.
 
-    Args:
-        projector: Pictures, text and controls of the whole notebook large enough for the back row.
+    projector: pictures, text and controls of the whole notebook are large enough for the back row.
     """
     from IPython import get_ipython
 

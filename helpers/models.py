@@ -16,10 +16,7 @@ def attention_by_hand(q, k, v, is_causal):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward net, each with a norm before it and a way around it.
-
-    (batch, length, width) to the same. Source: https://arxiv.org/abs/2002.04745, figure 1b.
-    """
+    """A norm and attention, a norm and a feed-forward net: https://arxiv.org/abs/2002.04745, figure 1b."""
 
     def __init__(self, width, heads):
         super().__init__()

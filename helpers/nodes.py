@@ -133,8 +133,7 @@ class Nodes(contextlib.AbstractContextManager):
         `env` comes on top of this process's environment and of what all commands get; `env` of the Popen has
         these two. A signal to the Popen does not reach the command: `kill(node)` ends it.
 
-        Raises:
-            RuntimeError: the node was killed; `boot` it.
+        Raises RuntimeError: the node was killed; `boot` it.
         """
         command, ours, theirs = [str(part) for part in command], None, None
         if self.shaped:
@@ -207,11 +206,7 @@ class Nodes(contextlib.AbstractContextManager):
                 raise RuntimeError(f"node {node} ended as it started")
 
     def unplug(self, node):
-        """Pull a node's cable: it runs on, and nobody hears of it. `kill` and `boot` plug it in.
-
-        Raises:
-            RuntimeError: on loopback there is no cable.
-        """
+        """Pull a node's cable: it runs on, and nobody hears of it. `kill` and `boot` plug it in."""
         if not self.shaped:
             raise RuntimeError(f"there is no cable to unplug: {self.kind}")
         self._ask(unplug=node)
@@ -238,8 +233,7 @@ class Nodes(contextlib.AbstractContextManager):
 
         If a rank aborts after its work (pytorch/pytorch#190489), all is run again, at most twice.
 
-        Raises:
-            TimeoutError: it had not ended after `timeout` seconds; the nodes were killed and booted anew.
+        Raises TimeoutError: it had not ended after `timeout` seconds; the nodes were killed and booted anew.
         """
         for _ in range(3):
             job = self.start_torchrun(script, script_args=script_args, **how)
@@ -322,8 +316,7 @@ class Job:
     def until(self, holds, timeout=120):
         """Wait until `holds(job)` is true, or all commands have ended; return what `holds` returned last.
 
-        Raises:
-            TimeoutError: it was not true within `timeout` seconds; the nodes were killed and booted anew.
+        Raises TimeoutError: it was not true within `timeout` seconds; the nodes were killed and booted anew.
         """
         end = time.monotonic() + timeout
         try:

@@ -16,8 +16,7 @@ def report(**numbers):
     Values are numbers, strings, None, or lists and dicts of them; a tensor or array with one element is sent
     as its number, a longer one as a list.
 
-    Raises:
-        TypeError: a value is none of these (the message names it), or nothing was given.
+    Raises TypeError: a value is none of these (the message names it), or nothing was given.
     """
     if not numbers:
         raise TypeError("report() needs at least one number, for example report(loss=0.3)")

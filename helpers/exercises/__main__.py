@@ -8,8 +8,7 @@ import os
 
 from helpers.exercises import classroom, journal, progress
 
-about = "Your progress in the course."
-parser = argparse.ArgumentParser(prog="python -m helpers.exercises", description=about)
+parser = argparse.ArgumentParser("python -m helpers.exercises", description="Your progress in the course.")
 parser.add_argument("--clear", action="store_true", help="remove the files that hold it, and say which")
 commands = parser.add_subparsers(dest="command")
 export = commands.add_parser("export", help="write it into a file, for who teaches you: no code is in it")

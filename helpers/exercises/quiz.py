@@ -32,11 +32,7 @@ _STYLE = """<style>
 
 
 def predict(key):
-    """The question `key` of a lesson. The first click on an option is the learner's bet, and is kept.
-
-    Raises:
-        ValueError: no lesson asks a question of this name.
-    """
+    """The question `key` of a lesson. The first click on an option is the learner's bet, and is kept."""
     if key not in asked():
         raise ValueError(f"no lesson has a question {key!r}")
     return asked()[key]
@@ -85,10 +81,8 @@ class Quiz:
 
     def shuffled(self):
         """[(letter, option), …] in an order that is the same everywhere, and tells nothing of the answer."""
-        def mixed(option):
-            return hashlib.sha256(f"{self.key}|{option}".encode()).digest()
-
-        return list(zip(string.ascii_uppercase, sorted(self.options, key=mixed), strict=False))
+        hashes = {one: hashlib.sha256(f"{self.key}|{one}".encode()).digest() for one in self.options}
+        return list(zip(string.ascii_uppercase, sorted(hashes, key=hashes.get), strict=False))
 
     def verdict(self, first):
         """HTML: whether the bet holds, and why. Who has not bet opens the answer with a click."""

@@ -12,9 +12,6 @@ def counted_calls(owner, *names):
     Yields:
         {name: [(args, kwargs), …]}, in the order of the calls. A method's `self` is the first of its args
         where `owner` is a class.
-
-    Raises:
-        AttributeError: `owner` has no such function.
     """
     calls = {name: [] for name in names}
 

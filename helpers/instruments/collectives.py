@@ -77,8 +77,7 @@ def counted_traffic():
     have been switched on before the group was formed (`TORCH_FR_BUFFER_SIZE`, which
     `helpers.instruments.waits.form_group` sets). Messages are seen where Python hands them to the group.
 
-    Yields:
-        `Traffic`, complete when the block ends.
+    Yields `Traffic`, complete when the block ends.
     """
     traffic, works, waited = Traffic(), [], set()
 

@@ -28,8 +28,6 @@ def parameters(width, layers, vocabulary, length):
 def states(parameters, ranks, stage):
     """Bytes that one rank holds of a model in float32 under AdamW, by kind; pieces are rounded up.
 
-    Raises:
-        ValueError: `stage` is not one of STAGES.
     Source: Rajbhandari et al., 2019, https://arxiv.org/abs/1910.02054, section 5.
     """
     number, piece = STAGES.index(stage), -(-parameters // ranks)

@@ -25,8 +25,7 @@ def held_bytes():
     Works on any device and needs no allocator's help: each new storage is watched with a weak reference. What
     was there before the block is not counted; nor is what operators allocate and free inside themselves.
 
-    Yields:
-        `Held`, which goes on counting what is freed after the block.
+    Yields `Held`, which goes on counting what is freed after the block.
     """
     held, known = Held(), set()
 
@@ -68,8 +67,7 @@ def memory_by_kind(model, optimizer):
 
     Of sharded tensors (DTensors), this rank's shard counts. What backward allocates in one operator does not.
 
-    Yields:
-        A list, of a `Memory` per operator.
+    Yields a list, of a `Memory` per operator.
     """
     moments, live = [], {}
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -89,8 +89,7 @@ class Trace:
     def step(self, number):
         """The part of the trace that lies in a step of the profiler; what reaches over its ends is cut.
 
-        Raises:
-            TraceError: the trace has no such step.
+        Raises TraceError: the trace has no such step.
         """
         if number not in self.steps:
             had = ", ".join(map(str, self.steps)) or "none: was the profiler given a schedule?"
@@ -160,13 +159,10 @@ class Trace:
         return _length(_both(communication, compute)) / _length(communication)
 
 
-# ---------------------------------------------------------------------------------------------------- reading
-
 def read(path):
     """Read a trace that `torch.profiler.profile.export_chrome_trace` or `tensorboard_trace_handler` wrote.
 
-    Raises:
-        TraceError: there is no such file, or it is cut off, damaged, no trace, or without events.
+    Raises TraceError: there is no such file, or it is cut off, damaged, no trace, or without events.
     """
     path = Path(path)
     content = _content(path)
@@ -242,8 +238,6 @@ def _order(event):
     return event.begin_us, -event.duration_us
 
 
-# ------------------------------------------------------------------------------------------------- many ranks
-
 def together(traces):
     """Put the traces of all ranks of one machine on one clock, and find the waiting in their communication.
 
@@ -251,11 +245,8 @@ def together(traces):
     before the last rank begins its own n-th is waiting: that part becomes an event of the kind "waiting"
     whose name says which rank was waited for. Traces that are together already stay as they are.
 
-    Returns:
-        New traces, in the order of the ranks (of the arguments, where they name no ranks).
-
-    Raises:
-        TraceError: a rank is there twice, or the ranks did not record the same number of collectives.
+    Returns new traces, in the order of the ranks (of the arguments, where they name no ranks).
+    Raises TraceError: a rank is there twice, or the ranks did not record the same number of collectives.
     """
     if any(trace.rank is None for trace in traces):
         traces = [replace(trace, rank=rank) for rank, trace in enumerate(traces)]
@@ -314,8 +305,6 @@ def waited_for(traces):
             total[trace.rank, whom] = _length(_both(union(pieces), trace.busy(WAITING))) / 1e6
     return total
 
-
-# -------------------------------------------------------------------------------------------------- intervals
 
 def _innermost(events):
     """[(begin, end, event)], in order, without overlaps: of the running events, the one that began last."""

@@ -43,8 +43,7 @@ def form_group(patience=PATIENCE):
 
     On a busy machine they end later, by twenty times as long as this rank has been without a core so far.
 
-    Returns:
-        The limit in seconds.
+    Returns the limit in seconds.
     """
     import torch.distributed as dist
 
@@ -58,11 +57,8 @@ def form_group(patience=PATIENCE):
 def meet(word=""):
     """Wait until every rank of this run has come here, for who leaves takes its connections along.
 
-    Returns:
-        What each rank said, by rank.
-
-    Raises:
-        RuntimeError: a rank has failed, and will not come.
+    Returns what each rank said, by rank.
+    Raises RuntimeError: a rank has failed, and will not come.
     """
     from helpers.launcher.files import Files, write  # here, because it starts the fork server
 

@@ -15,8 +15,7 @@ def wire_bytes():
     what TCP sends again because the receiver had no core to answer in time. gloo sends over TCP, also between
     ranks of one machine.
 
-    Raises:
-        OSError: the system is not Linux.
+    Raises OSError: the system is not Linux.
     Source: Linux, include/uapi/linux/tcp.h.
     """
     if not os.path.isdir("/proc/self/fd"):

@@ -39,8 +39,7 @@ class Run:
     seconds: float
 
     def __repr__(self):
-        ranks = len(self.results)
-        return f"<Run of {ranks} rank{'s' * (ranks != 1)}>"  # the same in every execution
+        return f"<Run of {len(self.results)} rank{'s' * (len(self.results) != 1)}>"
 
 
 def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, timeout=TIMEOUT, gpus=0,

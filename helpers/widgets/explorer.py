@@ -124,9 +124,8 @@ class Explorer(widgets.Box):
     def _player(self):
         """Buttons that move the slider. The browser counts, so that a slow kernel leaves pictures out."""
         now = self.playing
-        play = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step, interval=500)
-        self.player = play
-        play.show_repeat = False
+        play = self.player = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step)
+        play.interval, play.show_repeat = 500, False
         widgets.link((now, "max"), (play, "max"))
         widgets.jslink((play, "value"), (now, "value"))
         return play, self._button("Step", self.step)

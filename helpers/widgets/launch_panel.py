@@ -23,13 +23,7 @@ INTERVAL, CURVE_INTERVAL = 0.1, 0.5
 
 
 def draw_ranks(lines, unfinished, status):
-    """One box per rank with the last lines it printed, as HTML.
-
-    Args:
-        lines: By rank, the lines printed so far.
-        unfinished: {rank: the line it is writing}.
-        status: One sentence on the run.
-    """
+    """`status`, a sentence on the run, above a box for each rank: its last lines, as HTML."""
     boxes = []
     for rank, printed in enumerate(lines):
         shown = [*printed, *filter(None, [unfinished.get(rank)])][-SHOWN_LINES:]
@@ -44,12 +38,7 @@ def draw_ranks(lines, unfinished, status):
 
 
 def draw_curves(ax, reports):
-    """Draw every rank's reported loss, one point a report; the axes are there before the first one has come.
-
-    Args:
-        ax: The axes; what they showed is removed.
-        reports: By rank, the rows that it reported, as dicts.
-    """
+    """Draw every rank's loss, one point a report; `reports`: by rank, the rows that it reported, as dicts."""
     ax.clear()
     said = []
     for rank, rows in enumerate(reports):
@@ -77,11 +66,8 @@ class LaunchPanel(widgets.VBox):
 
     def __init__(self, *scripts, args=(), nprocs=2, shown=None):
         """
-        Args:
-            scripts: Names of scripts in notebooks/lessons/, or paths.
-            args: The command line that each of them gets at first; there is a field to change it.
-            nprocs: Ranks at first.
-            shown: A `Run` that the panel shows until its first own.
+        scripts: names of scripts in notebooks/lessons/, or paths; args: their command line, at first.
+        shown: a `Run` that the panel shows until it has one of its own.
         """
         self.stop_event, self.thread = threading.Event(), None
         self.script = widgets.Dropdown(options=scripts, description="Script")

@@ -8,9 +8,7 @@ def draw_overlap(ax, traces, title="When each rank computed, communicated and wa
     """Draw when each rank computed, communicated and waited, and beside it how long in all.
 
     Args:
-        ax: The axes; those that share its figure add to the text alternative.
         traces: One `Trace` per rank, or the paths of their files.
-        title: Stands above the picture.
         step: The number of the profiler's step to show, each rank's own; None for all that was recorded.
     """
     traces = tracing.together([trace if isinstance(trace, tracing.Trace) else tracing.read(trace)
