@@ -14,7 +14,7 @@ class Endless(BaseException):
 class Alone(Exercise):
     """An exercise whose answer only computes, in one rank.
 
-    Not the clock: so a slow answer has as much time on a busy machine as on a quiet one.
+    The limit is computing time, not the clock: a slow answer has the same on a busy and on a quiet machine.
     """
 
     timeout, computing = 60, 5

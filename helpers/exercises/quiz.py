@@ -41,7 +41,7 @@ def predict(key):
 def bet(key):
     """Stands first in the cell that answers `predict(key)`: shows the bet above the result, the answer below.
 
-    In stored notebooks the output of a cell that begins so is hidden until the cell runs.
+    In stored notebooks the output of a cell whose first line this is stays hidden until the cell runs.
     """
     from IPython import get_ipython
     from IPython.display import HTML, Markdown, display

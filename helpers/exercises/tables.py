@@ -151,8 +151,8 @@ class Table(Exercise):
     def _stopped(self, told, seen):
         """`told`, with the place to look of the first row of `stops` that is recognised."""
         for *_, sign, look in self.stops:
-            is_it = sign in told.observed if isinstance(sign, str) else seen and sign(seen)
-            if is_it:
+            recognised = sign in told.observed if isinstance(sign, str) else seen and sign(seen)
+            if recognised:
                 return replace(told, where_to_look=look)
         return told
 

@@ -40,7 +40,7 @@ def meet_by_file(path):
         world_size = int(asked.get("world_size") or os.environ["WORLD_SIZE"])
         meetings[world_size] += 1
         where = f"{path}-{world_size}-{meetings[world_size]}"
-        # NCCL's watchdog asks the store from a thread, even while Python ends: on GPUs, no store in Python.
+        # With GPUs, a store in C++: NCCL's watchdog asks it from a thread, even while Python ends.
         store = dist.FileStore(where, world_size) if device_count() else quick_store(where, world_size)
         store.set_timeout(timeout)
         _stores.append(store)
@@ -92,7 +92,7 @@ def _let_all_connect(where, rank, world_size, seconds=2.0):
     """Wait, but not for long, until all ranks have formed the group.
 
     Finding: `init_process_group` returns as soon as this rank's own connections stand. A rank that ends right
-    after it closes them, and a slower one fails with "Gloo connectFullMesh failed": 18 of 300 launches, busy.
+    after it closes them, and a slower one fails with "Gloo connectFullMesh failed" (18 of 300 launches).
     """
     Path(f"{where}-{rank}").touch()
     connected = [f"{where}-{other}" for other in range(world_size)]
