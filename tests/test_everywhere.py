@@ -15,9 +15,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.browser import EXPLORERS
 from tests.conftest import ROOT
-from tests.test_browser import EXPLORERS
-from tools import everywhere
+from tools import everywhere, update
 from tools.execute import minutes, store
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -42,12 +42,20 @@ def copied(folder, *without):
 def public(tmp_path_factory):
     """A copy of what lesson 00 needs with a public address, which is a git repository here, at its version."""
     course = copied(tmp_path_factory.mktemp("public") / "course", "tests", "docs", "0[1-9]_*.ipynb", "[1-9a-z]*.ipynb")
+
+    def git(*words):
+        settings = "user.name=a", "user.email=a@b.c", "core.autocrlf=false"
+        subprocess.run(["git", *(part for one in settings for part in ("-c", one)), *words], cwd=course, check=True)
+
+    git("init", "-q")
+    git("add", "-A")
     code, said = run(sys.executable, "tools/publish.py", course.as_uri(), cwd=course)
     assert code == 0 and course.as_uri() in said, said
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "core.autocrlf=false"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"],
-                  ["tag", f"v{everywhere.project('version')}"]):
-        subprocess.run([*git, *words], cwd=course, check=True)
+    listed = json.loads((course / update.LIST).read_text())
+    assert "README.md" in listed and ".git/HEAD" not in listed
+    git("add", "-A")
+    git("commit", "-qm", "all")
+    git("tag", f"v{everywhere.project('version')}")
     return course
 
 

@@ -17,9 +17,10 @@
 What a script finds other than under torchrun stands in docs/launch.md.
 
 Where there is no fork server (macOS, Windows, or COURSE_START_METHOD=spawn in the kernel's environment) all
-of it holds, but each rank imports torch itself, so a launch takes seconds. Windows has no signals between
-processes, and no process groups: there a hang names the ranks that wait but not their lines, an interrupt
-ends ranks in the middle of a line, and what a rank has started may outlive it.
+of it holds, but each rank imports torch itself, so a launch takes seconds, and has a thread that ends it with
+the kernel. Windows has no signals between processes, and no process groups: there a hang names the ranks that
+wait but not their lines, an interrupt ends ranks in the middle of a line, and what a rank has started may
+outlive it.
 """
 
 import contextlib
