@@ -1,4 +1,4 @@
-"""A lesson as a talk of some twelve slides: its own pictures, results and questions, by the ids of its cells.
+"""A lesson as a talk of a dozen slides or so: its own pictures, results and questions, by the ids of its cells.
 
     pip install -r docs/requirements.txt
     python tools/talk.py 05          to build/talks/05_….html; without a number, all lessons
