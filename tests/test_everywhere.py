@@ -259,6 +259,7 @@ def test_a_lesson_opened_anywhere_launches_ranks(public, bare_without_one, packa
 def test_published_lessons_pass_the_tests_of_lessons(tmp_path):
     """With an address on GitHub, badges too; and again when it goes on to another one."""
     course = copied(tmp_path / "course")
+    subprocess.run(["git", "init", "-q"], cwd=course, check=True)  # publish lists what git tracks
     for address in ("https://github.com/OWNER/NAME", "https://github.com/other/place.git"):
         code, said = run(sys.executable, "tools/publish.py", address, cwd=course)
         assert code == 0, said
