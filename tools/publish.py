@@ -45,8 +45,9 @@ def main():
         book = nbformat.read(path, as_version=4)
         place(book, path.name)
         store(book, path)
-    files = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
-    sums = {path: checksum for path, checksum in update.checksums(ROOT).items() if path in files}
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    files = [path for path in tracked if path != update.LIST and (ROOT / path).is_file()]
+    sums = {path: update.checksum(ROOT / path) for path in files}
     (ROOT / update.LIST).write_text(json.dumps(sums, indent=0), encoding="utf-8")
     address, version = project("Repository"), project("version")
     print(f"The lessons fetch version {version} from {address}. Commit this, then: git tag v{version} && git push "

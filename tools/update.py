@@ -45,27 +45,26 @@ def by_git():
 
 def by_download(new):
     """Take over what is in the folder `new`; return what it changes, and what stays."""
-    before, after, theirs = _listed(ROOT), checksums(new), set()
-    if before is None:
+    before, here, after = _listed(ROOT), checksums(ROOT), checksums(new)
+    theirs, stays = set(), set()
+    if before:
+        stays = set(here) - set(before) - set(after)  # yours alone
+    else:
+        before = {}
         print(f"There is no {LIST} here, so nobody knows what you have changed: all that differs moves to mine/.")
-    before = before or {}
-    stays = set(checksums(ROOT)) - set(before) - set(after) if before else set()
     for path in sorted({*before, *after}):
-        here = _checksum(ROOT / path)
-        if here == after.get(path):
+        if here.get(path) == after.get(path):
             continue
         if before.get(path) == after.get(path):
             stays.add(path)
             continue
         theirs.add(path)
-        if here not in (None, before.get(path)):
+        if here.get(path) not in (None, before.get(path)):
             _keep(path)
+        (ROOT / path).unlink(missing_ok=True)  # first, for it may be a file that may only be read
         if path in after:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-            (ROOT / path).unlink(missing_ok=True)  # one that may only be read
             shutil.copyfile(new / path, ROOT / path)
-        else:
-            (ROOT / path).unlink(missing_ok=True)
     # What has been changed or written in `new` itself is somebody's: the next update must not take it for the course's.
     (ROOT / LIST).write_text(json.dumps(_listed(new) or after, indent=0), encoding="utf-8")
     return theirs, stays
@@ -82,13 +81,13 @@ def _listed(folder):
 def checksums(folder):
     """{path: checksum} of all files of the course in a folder."""
     names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    return {name.as_posix(): _checksum(folder / name) for name in names
+    return {name.as_posix(): checksum(folder / name) for name in names
             if not NOT_THE_COURSE.intersection(name.parts) and name.as_posix() != LIST}
 
 
-def _checksum(path):
-    """None for a file that is not there. Line ends do not count: on Windows, git writes other ones."""
-    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest() if path.is_file() else None
+def checksum(path):
+    """Of a file. Line ends do not count: on Windows, git writes other ones."""
+    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
 def _keep(path):
@@ -116,15 +115,18 @@ def _names(*words):
 
 
 def main(download=None):
-    if download is None and (ROOT / ".git").exists() and not shutil.which("git"):
-        raise SystemExit("This course is a git clone, and there is no command `git`: install git.")
-    if download is None and not (ROOT / ".git").exists():
-        raise SystemExit("This course is no git clone. Download a newer one, unpack it, and name its folder.")
-    if download is not None and not Path(download, "tools", "update.py").exists():
-        raise SystemExit(f"{download} is not the folder of a course, which holds its README.md.")
-    if download is not None and Path(download).resolve() == ROOT:
-        raise SystemExit("That is this folder itself. Unpack the newer course elsewhere, and name its folder.")
-    theirs, stays = by_git() if download is None else by_download(Path(download))
+    if download is None:
+        if not (ROOT / ".git").exists():
+            raise SystemExit("This course is no git clone. Download a newer one, unpack it, and name its folder.")
+        if not shutil.which("git"):
+            raise SystemExit("This course is a git clone, and there is no command `git`: install git.")
+        theirs, stays = by_git()
+    else:
+        if not Path(download, "tools", "update.py").exists():
+            raise SystemExit(f"{download} is not the folder of a course, which holds its README.md.")
+        if Path(download).resolve() == ROOT:
+            raise SystemExit("That is this folder itself. Unpack the newer course elsewhere, and name its folder.")
+        theirs, stays = by_download(Path(download))
     print(f"{len(theirs)} files of the course are new. Yours that stay: {', '.join(sorted(stays)) or 'none'}.")
     if theirs:
         print("Close and open lessons that are open, and restart their kernels.")
