@@ -4,6 +4,7 @@ import io
 import itertools
 import os
 import signal
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -101,6 +102,12 @@ def children():
         except psutil.Error:
             continue
     return left
+
+
+def git(folder, *words):
+    """Run git in a folder, as somebody."""
+    settings = "-c user.name=a -c user.email=a@b.c -c core.autocrlf=false".split()
+    subprocess.run(["git", *settings, *words], cwd=folder, check=True)
 
 
 def eventually(holds, seconds=30):

@@ -16,7 +16,7 @@ import nbformat
 import pytest
 
 from tests.browser import EXPLORERS
-from tests.conftest import ROOT
+from tests.conftest import ROOT, git
 from tools import everywhere, update
 from tools.execute import minutes, store
 
@@ -42,20 +42,15 @@ def copied(folder, *without):
 def public(tmp_path_factory):
     """A copy of what lesson 00 needs with a public address, which is a git repository here, at its version."""
     course = copied(tmp_path_factory.mktemp("public") / "course", "tests", "docs", "0[1-9]_*.ipynb", "[1-9a-z]*.ipynb")
-
-    def git(*words):
-        settings = "user.name=a", "user.email=a@b.c", "core.autocrlf=false"
-        subprocess.run(["git", *(part for one in settings for part in ("-c", one)), *words], cwd=course, check=True)
-
-    git("init", "-q")
-    git("add", "-A")
+    git(course, "init", "-q")
+    git(course, "add", "-A")
     code, said = run(sys.executable, "tools/publish.py", course.as_uri(), cwd=course)
     assert code == 0 and course.as_uri() in said, said
     listed = json.loads((course / update.LIST).read_text())
     assert "README.md" in listed and ".git/HEAD" not in listed
-    git("add", "-A")
-    git("commit", "-qm", "all")
-    git("tag", f"v{everywhere.project('version')}")
+    git(course, "add", "-A")
+    git(course, "commit", "-qm", "all")
+    git(course, "tag", f"v{everywhere.project('version')}")
     return course
 
 
@@ -259,7 +254,7 @@ def test_a_lesson_opened_anywhere_launches_ranks(public, bare_without_one, packa
 def test_published_lessons_pass_the_tests_of_lessons(tmp_path):
     """With an address on GitHub, badges too; and again when it goes on to another one."""
     course = copied(tmp_path / "course")
-    subprocess.run(["git", "init", "-q"], cwd=course, check=True)  # publish lists what git tracks
+    git(course, "init", "-q")  # publish lists what git tracks
     for address in ("https://github.com/OWNER/NAME", "https://github.com/other/place.git"):
         code, said = run(sys.executable, "tools/publish.py", address, cwd=course)
         assert code == 0, said

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from helpers.exercises import journal
-from tests.conftest import LESSONS, ROOT
+from tests.conftest import LESSONS, ROOT, git
 from tools import update
 
 FILES = [".gitignore", "tools/update.py", "requirements.txt",
@@ -17,10 +17,6 @@ FILES = [".gitignore", "tools/update.py", "requirements.txt",
          "notebooks/lessons/start_here/hello.py", "notebooks/lessons/start_here/pictures.py"]
 RUN, ALSO_RUN, UNTOUCHED = FILES[3:6]
 WORKER, REMOVED, DELETED = FILES[6:]
-
-
-def git(folder, *words):
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=folder, check=True)
 
 
 def changed(file, cell, source):
