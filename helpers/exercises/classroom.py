@@ -17,7 +17,6 @@ from helpers.exercises import catalogue, journal, quiz
 from helpers.exercises.engine import RIGHT, WRONG
 
 FORMAT = "parallel-pytorch-course, progress, 1"
-INDENT = {"initial_indent": "  ", "subsequent_indent": "  "}
 
 
 def export(file, name):
@@ -63,9 +62,12 @@ def _read(folder):
             one = json.loads(path.read_text(encoding="utf-8"))
             entries = [*one["exercises"].values(), *one["predictions"].values()]
             is_export = one["format"] == FORMAT and isinstance(one["name"], str)
-            usable = is_export and all(map(journal.is_sound, entries))
-            json.dumps(one, ensure_ascii=False).encode(), [float(entry.get("tries", 0)) for entry in entries]
-            list(map(_minutes, entries)), [entry["first"] for entry in one["predictions"].values()]
+            has_bets = all("first" in entry for entry in one["predictions"].values())
+            usable = is_export and has_bets and all(map(journal.is_sound, entries))
+            for entry in entries:  # dates that are none, and numbers of 400 digits, raise
+                float(entry.get("tries", 0))
+                _minutes(entry)
+            json.dumps(one, ensure_ascii=False).encode()  # and so does half a character, which nothing prints
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
             usable = False
         if usable:
@@ -117,8 +119,8 @@ def _how_it_went(name, entries):
     tries = [entry["tries"] for entry in solved if "tries" in entry]
     minutes = [_minutes(entry) for entry in solved if _minutes(entry) is not None]
     causes = Counter(cause for entry in entries for cause in entry.get("causes", ()))  # learners, not tries
-    cause = "".join(f"\n{textwrap.fill(f'{text} ({times} of {len(entries)})', 98, **INDENT)}"
-                    for text, times in causes.most_common(1))
+    commonest = [f"{text} ({times} of {len(entries)})" for text, times in causes.most_common(1)]
+    cause = "".join(f"\n{textwrap.indent(textwrap.fill(one, 96), '  ')}" for one in commonest)
     return (f"{name:44}  {len(entries):5}  {len(solved):6}  {f'{median(tries):g}' if tries else '':>5}  "
             f"{f'{median(minutes):.0f}' if minutes else '':>7}  "
             f"{sum(entry.get('solution', False) for entry in entries):13}{cause}")

@@ -28,8 +28,8 @@ SHEET = """<style>
 .explorer .keys :is(.jupyter-button, .widget-label) {width: auto; flex-grow: 0; padding: 0 8px}
 .explorer .keys .widget-play {width: 76px}
 .explorer .widget-inline-hbox:has(> .widget-label) {height: auto; min-height: 28px}
-.explorer .widget-label {white-space: normal; line-height: 1.15; text-align: left}
-.explorer .widget-label {align-self: center; height: auto}
+.explorer .widget-label {white-space: normal; line-height: 1.15; text-align: left;
+    align-self: center; height: auto}
 .explorer .widget-readout {min-width: 50px; flex-shrink: 0; overflow: visible}
 .explorer .widget-toggle-buttons {flex-flow: column; height: auto}
 .explorer .widget-toggle-button {width: auto; padding: 0 8px}
