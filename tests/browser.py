@@ -46,12 +46,9 @@ def jupyterlab(folder, **tracker):
     command = [sys.executable, "-m", "jupyter", "lab", "notebooks/00_start_here.ipynb", "--no-browser",
                f"--port={20_000 + secrets.randbelow(10_000)}",  # outgoing connections have none of these
                f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
-    settings = {"apputils-extension/notification": {"fetchNews": "false"},  # or a box asks for it, before everything
-                "notebook-extension/tracker": tracker}
-    for name, values in settings.items():
-        file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(values))
+    settings = folder / "settings" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(json.dumps(tracker))
     environment = {**os.environ, "COURSE_TEST_MARK": mark, "JUPYTER_CONFIG_DIR": str(folder / "config"),
                    "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
                    "COURSE_PROGRESS": str(folder / "progress.json")}
