@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.benchmark import Timer
 
 from helpers.models import attention_by_hand
 from helpers.records import experiment
@@ -30,6 +29,8 @@ def all_to_all(x, split, join):
 
 def measured(way, tokens):
     """Milliseconds (mean of 5) of forward and backward, and peak MiB, of causal attention in bfloat16."""
+    from torch.utils.benchmark import Timer  # here, because it warns where it finds no GPU
+
     torch.manual_seed(0)
     qkv = torch.randn(3, HEADS, tokens, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     slope = torch.randn_like(qkv[0])
