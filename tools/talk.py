@@ -8,7 +8,7 @@ notebooks/lessons/<lesson>/talk.md says what is on the slides. A heading begins 
     {all-reduce}              what the cell of this id has put out, as large as fits
     {code: all-reduce}        its code
     {predict: two_make_all}   the lesson's question; the next key shows the answer
-    Ask: 2                    speaker notes: the second *Ask* of the lesson's part of docs/instructors.md
+    Ask: Are two ranks …      speaker notes: the question of docs/instructors.md that begins so
     Note: …                   speaker notes
 
 and Markdown. The file needs no network. Space turns the pages, S opens the speaker's view, D makes it dark or light, F
@@ -34,6 +34,7 @@ def talk(lesson):
 
     Raises:
         KeyError: talk.md names a cell or a question that the lesson has not.
+        ValueError: no question of docs/instructors.md begins as talk.md says, or more than one does.
     """
     slug = lesson.stem[3:]
     text = (ROOT / "notebooks" / "lessons" / slug / "talk.md").read_text(encoding="utf-8")
@@ -70,7 +71,8 @@ def _notes(part, number):
         return part.removeprefix("Note: ")
     guide = GUIDE.read_text(encoding="utf-8")
     section = re.search(rf"^## {number} · .*?(?=^## |\Z)", guide, re.DOTALL | re.MULTILINE)[0]
-    asked = re.findall(r"^- (\*.+)", section, re.MULTILINE)[int(part.removeprefix("Ask: ")) - 1]
+    begin = re.escape(part.removeprefix("Ask: ").removesuffix(" …"))
+    (asked,) = re.findall(rf"^- (\*{begin}.+)", section, re.MULTILINE)
     return re.sub(r" (They say|True):", r"\n\n*\1*:", f"*Ask*: {asked}")
 
 
