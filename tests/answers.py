@@ -10,6 +10,8 @@
 
     @right(ex.my_share)                                                    # another style, as right as ours
     def test_blocks_of_neighbours(items, rank, world_size): …              # (all of an exercise are one test)
+
+For a slow exercise, its table alone speaks in every test run; these tests are long.
 """
 
 import pytest
@@ -32,6 +34,10 @@ def refused(exercise, answer, fragment):
     assert feedback.observed and feedback.expected and not feedback
 
 
+def long_if_slow(exercise, test):
+    return pytest.mark.long(test) if exercise.slow else test
+
+
 def edits(exercise, *rows):
     """A test of wrong answers: (old, new, fragment), or (((old, new), …), fragment) where one change is not enough."""
 
@@ -40,7 +46,7 @@ def edits(exercise, *rows):
         *change, fragment = row
         refused(exercise, edited(exercise, *(change[0] if len(change) == 1 else [change])), fragment)
 
-    return test
+    return long_if_slow(exercise, test)
 
 
 def wrong(exercise, fragment):
@@ -50,7 +56,7 @@ def wrong(exercise, fragment):
         def test():
             refused(exercise, answer, fragment)
 
-        return test
+        return long_if_slow(exercise, test)
 
     return decorate
 
@@ -77,7 +83,7 @@ def right(exercise):
                         broken = exercise.first_broken(mine, wanted, case)
                         assert broken is None, f"{told}: {broken}"
 
-        return test
+        return long_if_slow(exercise, test)
 
     return decorate
 

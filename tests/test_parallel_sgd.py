@@ -74,9 +74,8 @@ def test_every_rank_holds_the_averaged_model():
     assert run.reports[0][0]["loss"] == pytest.approx(run.reports[1][0]["loss"], abs=1e-6)
 
 
-@pytest.mark.parametrize("script", [*RANKS, "sgd_hogwild.py"])  # spawning is slow
-def test_a_worker_without_company(script):
-    rows, _ = trained(script, 1, "--epochs", 1)
+def test_a_worker_without_company():
+    rows, _ = trained("sgd_every_k.py", 1, "--epochs", 1)
     assert rows[-1]["accuracy"] > 0.7
 
 
@@ -85,19 +84,14 @@ def test_a_worker_without_company(script):
 
 @pytest.mark.parametrize("script, args, said", [
     ("sgd_every_k.py", ("--every", 0), "--every must be 1 or more, not 0"),
-    ("sgd_every_k.py", ("--every", -3), "--every must be 1 or more, not -3"),
     ("sgd_every_k.py", ("--skew", 1.5), "from 0 to 1, not 1.5"),
     ("sgd_every_k.py", ("--samples", 0), "the dataset is empty"),
-    ("sgd_staying.py", ("--samples", 0), "the dataset is empty"),
     ("sgd_ddp.py", ("--samples", 1), "need 2 samples; there are 1"),
     ("sgd_staying.py", ("--samples", 100_000), "--samples 100000: there are only 1437"),
-    ("sgd_staying.py", ("--epochs", 0), "--epochs must be 1 or more, not 0"),
     ("sgd_staying.py", ("--task", "ImageNet"), "Digits, MNIST, not ImageNet"),
     ("sgd_ddp.py", ("--method", "Lion"), "SGD or Adam, not Lion"),
-    ("sgd_respawned.py", ("--workers", 0), "--workers must be 1 or more, not 0"),
     ("sgd_hogwild.py", ("--workers", 0), "--workers must be 1 or more, not 0"),
     ("sgd_hogwild.py", ("--workers", 9, "--samples", 4), "need 9 samples; there are 4"),
-    ("sgd_respawned.py", ("--samples", 0), "the dataset is empty"),
     ("sgd_hogwild.py", ("--samples", -5), "--samples must be 0 or more, not -5"),
 ])
 def test_bad_input_is_refused(script, args, said):
@@ -112,32 +106,17 @@ def test_mnist_that_is_not_there(tmp_path, monkeypatch):
         trained("sgd_staying.py", 2, "--task", "MNIST")
 
 
-@pytest.mark.parametrize("n_samples, n_workers, said", [
-    (10, 0, "1 worker or more, not 0"), (10, -1, "not -1"), (0, 2, "empty"), (3, 4, "need 4 samples; there are 3"),
-])
-def test_split_refuses(n_samples, n_workers, said):
-    with pytest.raises(ValueError, match=said):
-        split(n_samples, n_workers)
-
-
 def test_split_gives_the_remainder_to_the_last():
     assert split(1437, 4) == [range(0, 359), range(359, 718), range(718, 1077), range(1077, 1437)]
 
 
-@pytest.mark.parametrize("skew", [0.0, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("workers", [1, 3, 4, 8])
-def test_skewed_split_uses_every_sample_once(skew, workers):
+@pytest.mark.parametrize("workers, skew", [(1, 1.0), (3, 0.0), (4, 0.5), (8, 1.0)])
+def test_skewed_split_uses_every_sample_once(workers, skew):
     labels = labels_of(TASKS["Digits"])
     shards = skewed_split(labels, workers, skew)
     assert sorted(torch.cat(shards).tolist()) == list(range(len(labels)))
     kinds = [len(labels[shard].unique()) for shard in shards]
     assert max(kinds) <= -(-10 // workers) + 1 if skew == 1 else min(kinds) == 10
-
-
-@pytest.mark.parametrize("skew", [-0.1, 2, float("nan")])
-def test_skewed_split_refuses(skew):
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        skewed_split(labels_of(TASKS["Digits"]), 2, skew)
 
 
 def test_batches_are_a_pass_and_differ():
@@ -184,8 +163,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("script, function", [
-    pytest.param("sgd_respawned", "train_epoch", marks=pytest.mark.long), ("sgd_hogwild", "train"),
-    ("sgd_published", "train_epoch")])
+    ("sgd_hogwild", "train"),
+    pytest.param("sgd_respawned", "train_epoch", marks=pytest.mark.long),
+    pytest.param("sgd_published", "train_epoch", marks=pytest.mark.long)])
 def test_a_worker_that_dies_ends_the_run(tmp_path, script, function):
     path = tmp_path / "dies.py"
     path.write_text(DIES.format(workers=str(ROOT / "notebooks/lessons/parallel_sgd"), script=script, function=function,
@@ -222,7 +202,7 @@ def grid():
     return stored_grid()
 
 
-@pytest.mark.parametrize("setting", [(4, 16, 1.0), (2, 4, 0.5), (8, 0, 0.0)])
+@pytest.mark.parametrize("setting", [(4, 16, 1.0), (2, 4, 0.5)])
 def test_stored_curves_agree_with_real_ranks(grid, setting):
     for stored, real in zip(grid[setting], train(*setting), strict=True):
         assert stored == pytest.approx(real, abs=0.006)

@@ -195,7 +195,7 @@ def test_one_command_shows_it_all_and_clears_it(tmp_path):
     assert "0 of 3 solved" in said and said.count("--clear would remove ") == 3 and len(os.listdir(tmp_path)) == 4
     said = elsewhere(["-m", "helpers.exercises", "--clear"])
     assert said.count("\nremoved ") == 3 and os.listdir(tmp_path) == ["progress.txt"]
-    assert "remove" not in elsewhere(["-m", "helpers.exercises"]) and not journal.first_answers()
+    assert not journal.first_answers()
 
 
 def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path, monkeypatch, capsys):

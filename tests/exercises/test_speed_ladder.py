@@ -1,6 +1,5 @@
 """The speed ladder: cheats and kinds of mistakes that no row of a table can be, and right answers in other styles."""
 
-import numpy
 import pytest
 import torch
 
@@ -73,12 +72,9 @@ test_beat_the_course = edits(
     (((LEARN, "            if number % 2 == 0:\n" + LEARN.replace(12 * " ", 16 * " ")),
       ("for batch, wanted in zip(", "for number, (batch, wanted) in enumerate(zip("),
       ("strict=True):", "strict=True)):")), "a gradient of its own"),
-)
-test_beat_the_course_at_length = pytest.mark.long(edits(
-    ex.beat_the_course,
     ("net(batch)", "net.forward(batch)", "what goes through `net.forward(batch)` is not seen"),
     ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
-))
+)
 
 
 @wrong(ex.beat_the_course, "operators: 115")
@@ -86,7 +82,6 @@ def test_the_course_itself(net, images, labels, epochs, dice):
     return course_loop(net, images, labels, epochs, dice)
 
 
-@pytest.mark.long
 @wrong(ex.beat_the_course, "at least 10")
 def test_hides_in_a_thread(net, images, labels, epochs, dice):
     import threading
@@ -98,7 +93,6 @@ def test_hides_in_a_thread(net, images, labels, epochs, dice):
     thread.join()
 
 
-@pytest.mark.long
 @right(ex.beat_the_course)
 def test_a_larger_batch_with_a_larger_rate(net, images, labels, epochs, dice):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.06, momentum=0.9, fused=True)
@@ -138,7 +132,7 @@ def test_batches_of_the_hunts_generator(net, images, labels, epochs, dice):
         optimizer.step()
 
 
-test_prepared_once = edits(
+test_prepared_once = pytest.mark.long(edits(
     ex.prepared_once,
     (ex.TWO_EACH, "(64, 2, 1), generator=dice).repeat(-(-len(images) // 64), 1, 1)[:len(images)]",
      "batches with the moves of another batch: 12"),
@@ -152,7 +146,7 @@ test_prepared_once = edits(
     (ex.LOOP, "    for epoch in range(epochs):\n        dice = torch.Generator().manual_seed(epoch)\n",
      "the same batches for other dice"),
     ("images / 128 - 0.5", "images / 255", "pictures that no image gives"),
-)
+))
 
 
 @wrong(ex.prepared_once, "is there a loop over images?")
@@ -163,17 +157,6 @@ def test_image_by_image(images, labels, epochs, dice):
             moves = torch.randint(-1, 2, (len(indices), 2), generator=dice).tolist()
             pairs = zip(indices, moves, strict=True)
             yield torch.stack([pixels[i].roll(move, (1, 2)) for i, move in pairs]), labels[indices]
-
-
-@wrong(ex.prepared_once, "is there a loop over images?")
-def test_image_by_image_in_numpy(images, labels, epochs, dice):
-    pixels = (images / 128 - 0.5).numpy()
-    for _ in range(epochs):
-        order = torch.randperm(len(images), generator=dice)
-        moves = torch.randint(-1, 2, (len(images), 2), generator=dice).tolist()
-        moved = [numpy.roll(one, move, (0, 1)) for one, move in zip(pixels, moves, strict=True)]
-        moved = torch.from_numpy(numpy.stack(moved))[order].unsqueeze(1)
-        yield from zip(moved.split(64), labels[order].split(64), strict=True)
 
 
 @right(ex.prepared_once)
