@@ -9,7 +9,6 @@ It must import and do nothing else, and never initialise CUDA: after one multith
 rank forked from it would hang in its own first one.
 """
 
-import atexit
 import contextlib
 import ctypes
 import gc
@@ -69,10 +68,6 @@ def import_all():
     # The finalizers of what was imported need not run at a rank's exit: they would take 35 ms.
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
-    # Exit functions run in reverse order of their registration. So take this one out: a learner's first
-    # finalizer registers it again, and it has the place that it would have without this server.
-    atexit.unregister(weakref.finalize._exitfunc)
-    weakref.finalize._registered_with_atexit = False
     gc.freeze()  # a rank's collector then touches, and so copies, no page that it shares with the server
     gc.enable()
     _gather_in_huge_pages()

@@ -1,5 +1,7 @@
 """What happens in one rank: become a rank, run the learner's code, leave a result or the reason for none."""
 
+import _thread
+import atexit
 import contextlib
 import faulthandler
 import importlib
@@ -19,6 +21,7 @@ import threading
 import time
 import traceback
 import types
+import weakref
 from pathlib import Path
 
 from helpers.launcher import asking, ending, meeting, sending
@@ -57,7 +60,7 @@ def spawned(folder, rank):
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
-    threading.Thread(target=end_with_kernel, daemon=True).start()
+    _thread.start_new_thread(end_with_kernel, ())  # `threading` does not list it among the script's own
     main(folder, rank)
 
 
@@ -85,6 +88,10 @@ def _become_a_rank(files, folder, rank, work):
     import numpy
     import torch
 
+    # Exit functions run in reverse order of their registration. So take torch's out: a script's first
+    # finalizer registers it again, and it has the place that it would have by itself.
+    atexit.unregister(weakref.finalize._exitfunc)
+    weakref.finalize._registered_with_atexit = False
     logging._startTime = time.time() if sys.version_info < (3, 13) else time.time_ns()
     # The generators were seeded when the server imported them: without new seeds, all ranks draw the same.
     torch.default_generator.seed()
