@@ -132,14 +132,14 @@ def _launch(script, target, folder, mark):
     module = {"module": True} if script.started_as.startswith("-m ") else {}
     seconds = script.timeout * (5 if os.environ.get("COURSE_START_METHOD") == "spawn" else 1)
     not_pythons = {name: None for name in os.environ if name.startswith("PYTHON")}
-    arguments = {"nprocs": script.nprocs, "args": script.args, "timeout": seconds, "env": not_pythons, **module}
+    arguments = {"nprocs": script.nprocs, "args": script.args, "timeout": seconds, **module}
     before = os.getcwd()
     os.chdir(folder)
     threads = os.environ.pop("OMP_NUM_THREADS", None)
     os.environ |= {MARK: mark, "KINETO_LOG_LEVEL": "6"}
     os.environ["NAMES_BEFORE"] = " ".join([*os.environ, "NAMES_BEFORE"])
     try:
-        return {}, launch(target, show=False, **arguments).logs
+        return {}, launch(target, show=False, env=not_pythons, **arguments).logs
     except RankError as error:
         logs, codes = list(error.logs), {failure.rank: failure.exitcode for failure in error.failures}
         for failure in error.failures:
@@ -212,14 +212,11 @@ def _told(log, folder):
     for line in log.replace(f"{folder}/", "").splitlines():
         line = re.sub(r"/\S*/(site-packages|python3\.\d+)/", "", line)
         line = re.sub(r"^(\[rank\d+\]: )+", "", line)  # torch's own hook puts it there
-        if re.match(r"(  \+ Exception Group |Original )?Traceback \(most recent call last\)", line):
-            inside, uncaught, group = True, not before.startswith(NOT_UNCAUGHT), line.startswith("  +")
-        elif inside and group and line.startswith((" ", "\t")):
-            if re.match(r"  \| \w", line):
-                exceptions.append(line[4:])
+        if re.match(r"(Original )?Traceback \(most recent call last\)", line):
+            inside, uncaught = True, not before.startswith(NOT_UNCAUGHT)
         elif inside and line.startswith((" ", "\t")):
             pass
-        elif inside and not group and uncaught:
+        elif inside and uncaught:
             inside = False
             exceptions.append(line)
         elif line.strip() and not line.startswith(BETWEEN_TWO_TRACEBACKS) and not NOISE.match(line):

@@ -5,22 +5,18 @@ directives:
 
     # nprocs: 3              ranks, 2 without it
     # args: --lr 0.1         the command line
-    # as: link.py            how the script is started, `script.py` without it. Here: as a link to
-                             real/script.py. Also: `folder` (its __main__.py), `tool.pyz`, `tool.pyc`,
-                             `-m package.tool`
+    # as: folder             how the script is started, `script.py` without it. Here: as a folder's
+                             __main__.py. Also: `-m package.tool`
     # twice                  run two times in the same folder; the second run counts
-    # slow                   it takes seconds, because its children import torch, say: tested with `-m long` alone
+    # slow                   its children import torch, which takes seconds: tested with `-m long` alone
     # timeout: 5             seconds that launch is given, 20 without it
     # differs: key           launch cannot be like torchrun here; docs/launch.md has the key in its table
 
 The files in `scripts/<its name>/`, where there are any, are put beside the script.
 """
 
-import os
-import py_compile
 import re
 import shutil
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +47,7 @@ class Script:
 
 def read(name):
     """The script called `name`."""
-    source = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8-sig")
+    source = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
     directive = r"^# (nprocs|args|as|timeout|differs|twice|slow)(?:: (.+))?$"
     said = dict(re.findall(directive, source, re.MULTILINE))
     return Script(name, source, int(said.get("nprocs", 2)), said.get("args", "").split(),
@@ -70,17 +66,7 @@ def lay_out(script, folder):
         _write(path, content)
         _write(path.with_name("__init__.py"), b"")
         return how[3:]
-    if how.endswith(".pyz"):
-        with zipfile.ZipFile(folder / how, "w") as file:
-            file.writestr("__main__.py", content)
-    elif how.endswith(".pyc"):
-        _write(folder / "source.py", content)
-        py_compile.compile(os.fspath(folder / "source.py"), cfile=os.fspath(folder / how), doraise=True)
-    elif how == "link.py":
-        _write(folder / "real" / "script.py", content)
-        (folder / how).symlink_to("real/script.py")
-    else:
-        _write(folder / how if how.endswith(".py") else folder / how / "__main__.py", content)
+    _write(folder / how if how.endswith(".py") else folder / how / "__main__.py", content)
     return how
 
 

@@ -33,8 +33,8 @@ def test_where_launch_differs_it_does_what_its_page_says(name):
     assert got != recorded(TORCHRUN)[name], "launch does what torchrun does now: take its row out of the page"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "meets_by_env" else pytest.mark.long)
-                                  for name in SPAWNED])
+@pytest.mark.long
+@pytest.mark.parametrize("name", SPAWNED)
 def test_launch_without_a_fork_server_does_what_torchrun_does(name):
     assert outcome.by_spawn([name])[name] == recorded(TORCHRUN)[name], read(name).says
 
@@ -50,12 +50,12 @@ def test_scripts_are_short_and_recorded():
     assert not {name: length for name, length in lengths.items() if length > 25}
     assert sorted(recorded(TORCHRUN)) == NAMES
     assert sorted(recorded(LAUNCH)) == DIFFERENT
-    assert all(re.match(r'(# coding.*\n)?"""', read(name).source) for name in NAMES)
+    assert all(read(name).source.startswith('"""') for name in NAMES)
 
 
 def test_the_page_names_every_difference_and_no_other():
     """A row of its table begins with the key, as code. A script or a test beside it has `# differs: key`."""
-    text = "\n".join(path.read_text(encoding="utf-8-sig") for path in HERE.rglob("*.py"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in HERE.rglob("*.py"))
     shown = set(re.findall(r"^# differs: ([a-z-]+)$", text, re.M))
     assert shown == set(re.findall(r"^\| `([a-z-]+)`", PAGE.read_text(), re.M))
 

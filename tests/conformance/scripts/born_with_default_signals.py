@@ -1,7 +1,8 @@
 """Signals have the handlers that Python gives them, and none is blocked."""
 import signal
 
-names = "SIGTERM SIGUSR1 SIGUSR2 SIGPIPE SIGALRM SIGCHLD SIGSEGV SIGXFSZ"  # SIGINT is ignored after `nohup … &`
+# Not SIGINT: it is ignored after `nohup … &`.
+names = "SIGTERM SIGUSR1 SIGUSR2 SIGPIPE SIGALRM SIGCHLD SIGSEGV SIGXFSZ"
 for name in names.split():
     handler = signal.getsignal(getattr(signal, name))
     print(name, getattr(handler, "name", None) or getattr(handler, "__name__", handler))

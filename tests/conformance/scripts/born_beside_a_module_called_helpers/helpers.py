@@ -1,5 +1,0 @@
-WHOSE = "the learner's"
-
-
-def launch():
-    return "no launcher"

@@ -1,1 +1,0 @@
-WHOSE = "my psutil"

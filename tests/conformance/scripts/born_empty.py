@@ -1,1 +1,0 @@
-"""An empty script does nothing, in good order."""

@@ -1,1 +1,0 @@
-WHERE = "beside the real script"

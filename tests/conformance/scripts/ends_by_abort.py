@@ -1,5 +1,0 @@
-"""os.abort() has exit code -6."""
-# nprocs: 1
-import os
-
-os.abort()

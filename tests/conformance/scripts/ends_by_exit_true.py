@@ -1,5 +1,0 @@
-"""sys.exit(True) is exit code 1."""
-# nprocs: 1
-import sys
-
-sys.exit(True)
