@@ -1,4 +1,7 @@
-"""launch inside a real Jupyter kernel: interrupted, restarted, killed; what it displays, each time the same."""
+"""launch inside a real Jupyter kernel: interrupted, restarted, killed; each by the fork server and by spawn.
+
+The first of it is short: tests/conformance/test_session.py, and test_launch.py for spawn.
+"""
 
 import os
 import time
@@ -7,6 +10,8 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from tests.conftest import OWN_SEMAPHORES, ROOT, eventually, orphaned_memory, running
+
+pytestmark = pytest.mark.long
 
 ENDLESS = """
 def work():
@@ -45,7 +50,8 @@ class Kernel:
         for _ in range(20):
             outputs = []
             reply = self.client.execute_interactive(code, timeout=timeout, output_hook=outputs.append)
-            if reply["content"]["status"] != "aborted":  # what arrives while Jupyter still ends a cell that failed
+            # Aborted is what arrives while Jupyter still ends a cell that failed.
+            if reply["content"]["status"] != "aborted":
                 break
             time.sleep(0.1)
         return reply["content"], [message for message in outputs if message["msg_type"] != "status"]
@@ -68,13 +74,15 @@ class Kernel:
 
     def shows_the_cells_own_line(self):
         reply, _ = self.run("def work():\n    x = 1\n    return x / 0\n\nlaunch(work, nprocs=2)", 300)
-        assert reply["ename"] == "RankError" and reply["evalue"].endswith("ZeroDivisionError: division by zero")
+        assert reply["ename"] == "RankError"
+        assert reply["evalue"].endswith("ZeroDivisionError: division by zero")
         trace = "\n".join(reply["traceback"])
         assert "launcher" not in trace and "multiprocessing" not in trace
         return "line 3, in work" in trace and "return x / 0" in trace and "Cell In[" in trace
 
     def nothing_is_left(self):
-        return eventually(lambda: not running(self.mark)) and eventually(lambda: not list(self.folder.iterdir()))
+        gone = eventually(lambda: not running(self.mark))
+        return gone and eventually(lambda: not list(self.folder.iterdir()))
 
 
 def text(outputs):
@@ -94,36 +102,63 @@ def used(folder):
     assert eventually(lambda: not orphaned_memory(shared)), orphaned_memory(shared)
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    """One for all tests: starting one, with its fork server, takes longer than they do."""
-    yield from used(tmp_path_factory.mktemp("kernel"))
+@pytest.fixture(scope="module", params=["fork server", "spawn"], autouse=True)
+def kernel(request, tmp_path_factory):
+    """One for all tests: starting one takes longer than they do. Ranks are spawned on macOS and Windows."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "spawn":
+            patch.setenv("COURSE_START_METHOD", "spawn")
+        yield from used(tmp_path_factory.mktemp("kernel"))
 
 
-@pytest.mark.parametrize("how", [COLLECTIVE, pytest.param(COMPUTE, marks=pytest.mark.long)])
-def test_an_interrupted_cell_ends_its_ranks_and_the_next_cell_works(kernel, how):
-    assert kernel.is_interrupted(how)
+def test_functions_of_cells_and_scripts_run_print_report_and_return(kernel):
+    reply, outputs = kernel.run("""
+from helpers import report
+factor = 10
 
+class Pair:
+    def __init__(self, *both):
+        self.both = both
 
-def test_what_stays_is_ordered_by_rank_and_what_comes_first_is_stable(kernel):
-    code = ("def work():\n    import os, time\n    time.sleep(0.4 * (1 - int(os.environ['RANK'])))\n"
-            "    print('hello')\n\nrun = launch(work, nprocs=2)")
-    for _ in range(2):
-        _, outputs = kernel.run(code)
-        shown = [message for message in outputs if message["msg_type"] in ("stream", "display_data")]
-        assert [message["msg_type"] for message in shown] == ["display_data", "stream"]
-        assert shown[0]["content"]["data"] == {}, "nbval compares the first state of a display: this one is empty"
-        assert shown[1]["content"]["text"] == "[0] hello\n[1] hello\n"
-        updates = [message["content"]["data"] for message in outputs if message["msg_type"] == "update_display_data"]
-        assert {"text/plain": "[1] hello"} in updates, "rank 1's line was seen while rank 0 was still asleep"
-        assert updates[-1] == {}, "and in the end the display is empty again"
+def work(start):
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group()
+    total = torch.tensor(start + dist.get_rank())
+    dist.all_reduce(total)
+    report(loss=factor * dist.get_rank())
+    print("I am", dist.get_rank())
+    return Pair(dist.get_rank(), total.item())
+
+run = launch(work, nprocs=2, args=(5,), timeout=240)
+print([pair.both for pair in run.results], run.reports)
+print(launch("hello.py", nprocs=2, show=False, timeout=240).logs)
+""", timeout=500)
+    assert reply["status"] == "ok", reply
+    said = text(outputs)
+    assert said.startswith("[0] I am 0\n[1] I am 1\n"), said
+    assert "[(0, 11), (1, 11)] [[{'loss': 0}], [{'loss': 10}]]\n" in said
+    assert "I am rank 1 of 2" in said
 
 
 def test_an_exception_shows_the_cells_own_line(kernel):
     assert kernel.shows_the_cells_own_line()
 
 
-@pytest.mark.parametrize("now", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_hang_ends_at_its_limit_and_says_who_waits_where(kernel):
+    limited = ENDLESS.format(how=COLLECTIVE).replace("nprocs=2", "nprocs=2, timeout=60")
+    reply, _ = kernel.run(limited, timeout=300)
+    assert reply["ename"] == "RankError" and "60 s" in reply["evalue"], reply["evalue"]
+    said = "\n".join(reply["traceback"])
+    assert "dist.barrier()" in said and "time.sleep(1000)" in said, said
+
+
+@pytest.mark.parametrize("how", [COMPUTE, COLLECTIVE])
+def test_an_interrupted_cell_leaves_nothing_and_the_next_one_works(kernel, how):
+    assert kernel.is_interrupted(how, patience=60)
+
+
+@pytest.mark.parametrize("now", [True, False])
 def test_a_restarted_kernel_leaves_no_rank(kernel, now):
     kernel.run("from helpers import launch")
     kernel.start(ENDLESS.format(how=COLLECTIVE))
@@ -132,7 +167,6 @@ def test_a_restarted_kernel_leaves_no_rank(kernel, now):
     assert kernel.ranks_are_gone()
 
 
-@pytest.mark.long
 def test_a_killed_kernel_leaves_nothing(kernel):
     """What ranks leave is gone when the fixture ends, which kills the kernel and looks."""
     kernel.run("from helpers import launch")
