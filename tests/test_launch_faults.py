@@ -1,6 +1,5 @@
-"""launch under faults: each ends within its time with an error that a learner can act on, and leaves nothing behind."""
+"""launch under faults: each ends in time, with an error to act on, and leaves nothing behind."""
 
-import dataclasses
 import io
 import os
 import pickle
@@ -37,18 +36,13 @@ def says(error, pattern):
     return re.search(pattern, str(error), re.DOTALL)
 
 
-# ------------------------------------------------------------------------------------------------- a rank raises
+# ---------------------------------------------------------------------------------------------- a rank raises
 
 
 def before():
     if os.environ["RANK"] == "1":
         raise ValueError("boom before")
     group().barrier()
-
-
-def inside():
-    dist = group()
-    dist.all_reduce(torch.ones(2) if dist.get_rank() == 0 else "not a tensor")
 
 
 def tidy():
@@ -64,7 +58,6 @@ def tidy():
 
 @pytest.mark.parametrize(("work", "message", "line"), [
     (before, "ValueError: boom before", 'raise ValueError("boom before")'),
-    (inside, "TypeError: .*tensor", "dist.all_reduce("),
     (tidy, "ValueError: boom tidy", 'raise ValueError("boom tidy")'),
 ])
 def test_the_exception_of_the_rank_that_failed_first_is_shown(work, message, line):
@@ -80,14 +73,14 @@ def test_the_exception_of_the_rank_that_failed_first_is_shown(work, message, lin
 
 def test_a_failing_script_shows_its_own_line(tmp_path):
     script = tmp_path / "fails.py"
-    script.write_text("import torch\n\n\ndef deep():\n    import no_such_module\n\n\nprint('so far')\ndeep()\n")
+    script.write_text("import torch\n\ndef deep():\n    import no_such_module\n\nprint('so far')\ndeep()\n")
     error = failing(script)
     assert says(error, "ModuleNotFoundError: No module named 'no_such_module'")
-    assert 'fails.py", line 5, in deep' in error.failures[0].traceback
+    assert 'fails.py", line 4, in deep' in error.failures[0].traceback
     assert error.logs[error.rank] == "so far\n"
 
 
-# ---------------------------------------------------------------------------------------------- a rank goes away
+# ------------------------------------------------------------------------------------------- a rank goes away
 
 
 def leave(how):
@@ -101,7 +94,6 @@ def leave(how):
 @pytest.mark.parametrize(("how", "exitcode", "message"), [
     (lambda: os._exit(3), 3, r"exit code 3 \(os._exit\?\)"),
     (lambda: os._exit(0), 0, "left before its work was done"),
-    (lambda: sys.exit("no data"), 1, "SystemExit: no data"),
     (lambda: os.kill(os.getpid(), signal.SIGKILL), -9, "SIGKILL.*memory"),
     (lambda: __import__("ctypes").string_at(0), -11, "SIGSEGV at `.*string_at"),
 ])
@@ -122,7 +114,7 @@ def test_a_rank_that_leaves_in_good_order_too_early_is_named():
 
 
 def test_whatever_a_rank_hangs_in_is_found_when_it_sleeps_too():
-    """One sleeps, one waits for it, one does not end, one has become another program, one prints without end."""
+    """One sleeps, one waits for it, one does not end, one has become another program."""
     def hang():
         dist = torch.distributed
         dist.init_process_group("gloo")
@@ -135,10 +127,8 @@ def test_whatever_a_rank_hangs_in_is_found_when_it_sleeps_too():
             threading.Thread(target=time.sleep, args=(1000,)).start()
         if rank == 3:
             os.execvp("sleep", ["sleep", "1000"])
-        while rank == 4:
-            print("x" * 1000)
 
-    error = failing(hang, nprocs=5, timeout=2)
+    error = failing(hang, nprocs=4, timeout=2)
     assert error.exitcode is None and says(error, "no result after 2 s: ")
     assert "rank 0 was at `time.sleep(1000)`" in str(error)
     assert "rank 1 was at `dist.all_reduce(torch.ones(1))`" in str(error)
@@ -171,41 +161,26 @@ def test_what_a_rank_has_started_ends_with_it(monkeypatch):
     assert eventually(lambda: not running("987654")), "after a failure"
 
 
-def test_a_writer_that_left_the_ranks_group_does_not_hold_the_launch():
-    def leave_a_flood_behind():
-        subprocess.Popen(["timeout", "1", "yes"], start_new_session=True)
-        time.sleep(0.1)
-
-    began = time.monotonic()
-    launch(leave_a_flood_behind, nprocs=1, show=False)
-    assert time.monotonic() - began < 20
+# ----------------------------------------------------------------------------------- what is sent and printed
 
 
-# ----------------------------------------------------------------------------------------- what is sent and printed
+def test_a_huge_exception_is_shortened():
+    def fail():
+        raise ValueError("x" * 10**6)
 
-
-def test_an_exception_that_cannot_be_changed_is_the_cause_and_a_huge_one_is_shortened():
-    @dataclasses.dataclass(frozen=True)
-    class Frozen(Exception):
-        pass
-
-    def fail(error):
-        raise error
-
-    assert type(failing(fail, 1, args=(Frozen(),)).__cause__).__name__ == "Frozen"
-    assert len("\n".join(failing(fail, 1, args=(ValueError("x" * 10**6),))._render_traceback_())) < 50_000
+    assert len("\n".join(failing(fail, 1)._render_traceback_())) < 50_000
 
 
 def test_floods_are_kept_up_to_a_bound_and_shown_in_part(capsys):
     def flood():
         if os.environ["RANK"] == "0":
-            print("\n".join(f"line {i} of a flood" for i in range(200_000)))
+            print("\n".join(f"line {i} of a flood" for i in range(20_000)))
         else:
             for _ in range(40):
                 os.write(1, b"x" * 2**19)
 
     few, endless = launch(flood, nprocs=2, timeout=120).logs
-    assert few.count("\n") == 200_000 and few.endswith("line 199999 of a flood\n")
+    assert few.count("\n") == 20_000 and few.endswith("line 19999 of a flood\n")
     assert 16 * 2**20 < len(endless) < 17 * 2**20 and "left out" in endless
     assert len(capsys.readouterr().out) < 100_000
 
@@ -236,17 +211,7 @@ def test_long_reports_arrive_whole():
     assert [len(row) for row in launch(work, nprocs=1, show=False).reports[0]] == [1, 1]
 
 
-def test_threads_of_a_rank_that_ask_at_once_are_answered_one_by_one():
-    def ask():
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(3) as threads:
-            return [str(one.exception()) for one in [threads.submit(input, "? ") for _ in range(3)]]
-
-    assert launch(ask, nprocs=1, show=False, timeout=30).results == [["EOF when reading a line"] * 3]
-
-
-# ------------------------------------------------------------------------------------------------ the surroundings
+# ------------------------------------------------------------------------------------------- the surroundings
 
 
 @pytest.mark.parametrize("process_groups", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -284,13 +249,13 @@ def test_signal_handlers_are_left_as_they_were():
 
 def test_torch_used_with_all_threads_before():
     torch.set_num_threads(max(2, torch.get_num_threads()))
-    torch.randn(4_000_000).exp()
+    torch.randn(400_000).exp()
 
     def work():
         group().barrier()
-        return torch.randn(4_000_000).exp().shape[0]
+        return torch.randn(400_000).exp().shape[0]
 
-    assert launch(work, nprocs=2, show=False, timeout=60).results == [4_000_000] * 2
+    assert launch(work, nprocs=2, show=False, timeout=60).results == [400_000] * 2
 
 
 def test_nothing_listens_beyond_loopback():
@@ -310,39 +275,16 @@ def test_nothing_listens_beyond_loopback():
     assert {address.ip for address in seen} <= {"127.0.0.1", "::1"}
 
 
-def test_two_launches_at_once_from_threads():
-    results = {}
-
-    def work(name):
-        dist = group()
-        total = torch.tensor([name])
-        dist.all_reduce(total)
-        return total.item()
-
-    threads = [threading.Thread(target=lambda n=n: results.update({n: launch(work, 2, (n,), show=False).results}))
-               for n in (1, 10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert results == {1: [2, 2], 10: [20, 20]}
-
-
 def test_an_unwritable_temporary_folder(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc/self/no-such-folder")
     with pytest.raises(OSError, match="set TMPDIR to a folder that you can write"):
         launch(print, nprocs=1)
 
 
-@pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A": "a\0b"}, {"A": 1}, ["A"]])
-def test_what_is_no_environment_is_refused(env):
-    with pytest.raises(TypeError, match="env must be a dict of texts"):
-        launch(print, nprocs=1, env=env)
+# ---------------------------------------------------------------------------------- the fork server goes away
 
 
-# ------------------------------------------------------------------------------------------- the fork server goes away
-
-
+@pytest.mark.long
 def test_the_fork_server_killed_during_a_run_and_the_next_launch(monkeypatch):
     monkeypatch.setattr(processes, "MOMENT", 0.2)
     launch(print, nprocs=1, show=False)
@@ -381,7 +323,7 @@ def test_an_import_that_fails_is_told_each_time():
     assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
 
 
-# ------------------------------------------------------------------------------------------- the kernel goes away
+# --------------------------------------------------------------------------------------- the kernel goes away
 
 #: A plain script without a main guard.
 KERNEL = """
@@ -419,25 +361,26 @@ def alone(tmp_path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
     shared_before = set(os.listdir("/dev/shm"))
     yield {**os.environ, "TMPDIR": str(tmp_path), "COURSE_TEST_MARK": mark}
-    assert eventually(lambda: not list(tmp_path.iterdir()), 15), list(tmp_path.rglob("*"))  # CHILD may still run
+    left = f"{tmp_path} is not empty"  # while CHILD still runs
+    assert eventually(lambda: not list(tmp_path.iterdir()), 15), left
     assert eventually(lambda: not running(mark)), running(mark)
     assert eventually(lambda: not orphaned_memory(shared_before)), orphaned_memory(shared_before)
 
 
 @pytest.mark.parametrize(("number", "whole_group", "child"), [
     pytest.param(signal.SIGKILL, False, "", id="kill -9"),
-    pytest.param(signal.SIGKILL, True, "", marks=pytest.mark.long, id="kill -9 of its group"),
     pytest.param(signal.SIGTERM, True, "", marks=pytest.mark.long, id="SIGTERM to its group"),
     # The child holds the kernel's end of the fork server's socket.
     pytest.param(signal.SIGKILL, False, CHILD, marks=pytest.mark.long, id="kill -9, and a child lives on"),
 ])
 def test_a_kernel_that_is_gone_leaves_nothing(number, whole_group, child, alone):
-    may_mount = shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL)
-    command = ["unshare", "-m", "sh", "-c", f'{SMALL}exec "$@"', "sh"] if may_mount and not may_mount.returncode else []
-    kernel = subprocess.Popen([*command, sys.executable, "-c", KERNEL + child + ENDLESS], env=alone, text=True,
-                              stdout=subprocess.PIPE, start_new_session=True)
+    command = [sys.executable, "-c", KERNEL + child + ENDLESS]
+    may_mount = shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], capture_output=True)
+    if may_mount and may_mount.returncode == 0:
+        command = ["unshare", "-m", "sh", "-c", f'{SMALL}exec "$@"', "sh", *command]
+    kernel = subprocess.Popen(command, env=alone, text=True, stdout=subprocess.PIPE, start_new_session=True)
     assert [kernel.stdout.readline() for _ in range(4)] == ["once\n", "[2000.0, 2000.0]\n", "up\n", "up\n"]
-    assert len(running(alone["COURSE_TEST_MARK"])) >= 6, "kernel, server, tracker, two ranks, what they started"
+    assert len(running(alone["COURSE_TEST_MARK"])) >= 6, "kernel, server, tracker, two ranks, their children"
     (os.killpg if whole_group else os.kill)(kernel.pid, number)
     kernel.wait(20)
     kernel.stdout.close()

@@ -1,6 +1,6 @@
-"""The traps that launching ranks has to avoid: each private name that it needs is there, and the trap is avoided.
+"""The traps that launching ranks has to avoid: each private name that it needs is there, and it helps.
 
-When a new Python or torch fails one of these, read the finding beside the code: a name has moved, or the code can go.
+When a new Python or torch fails one, read the finding beside the code: a name has moved, or the code can go.
 """
 
 import datetime
@@ -51,7 +51,8 @@ def test_what_a_rank_has_from_the_server_and_what_not():
 
     assert launch(found, nprocs=1, show=False).results == [{
         "signal when the server dies": 9, "packages were looked through": True,
-        "exit functions of the server's imports": 0, "store": "FileStore" if hardware.gpus else "QuickFileStore"}]
+        "exit functions of the server's imports": 0,
+        "store": "FileStore" if hardware.gpus else "QuickFileStore"}]
 
 
 def test_the_store_that_looks_oftener_does_what_torchs_own_does(tmp_path):

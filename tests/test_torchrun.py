@@ -1,4 +1,4 @@
-"""The workers under real torchrun: the same files, unchanged, as in a terminal. (Two agents: test_many_machines.)"""
+"""The workers under real torchrun: the same files, unchanged. (Lesson 12 runs torchrun, too.)"""
 
 import os
 import re
@@ -13,23 +13,24 @@ from helpers.notebooks import LESSONS
 from tests.conftest import eventually, running
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("script", "args", "says"), [
     ("start_here/hello.py", [], r"I am rank 1 of 2"),
-    *(pytest.param(*one, marks=pytest.mark.long) for one in (
-        ("start_here/train_digits.py", ["--epochs", "2"], r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
-        ("ddp_in_practice/train.py", ["--epochs", "2"], r"epoch 1: \d\d% of the test digits are right"),
-        ("parallel_sgd/sgd_every_k.py", ["--epochs", "2"], r"accuracy=0\.\d"),
-        ("profiling/slow_training.py", ["--epochs", "2", "--images", "32"], r""))),
+    ("start_here/train_digits.py", ["--epochs", "2"], r"test accuracy after 2 epochs on 2 rank\(s\): 0\.\d\d"),
+    ("ddp_in_practice/train.py", ["--epochs", "2"], r"epoch 1: \d\d% of the test digits are right"),
+    ("parallel_sgd/sgd_every_k.py", ["--epochs", "2"], r"accuracy=0\.\d"),
+    ("profiling/slow_training.py", ["--epochs", "2", "--images", "32"], r""),
 ])
 def test_workers_run_under_torchrun(script, args, says, tmp_path):
     mark = f"torchrun-{os.getpid()}-{tmp_path.name}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", LESSONS / script]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HELPERS_")}
     environment = {**kept, "COURSE_TEST_MARK": mark, "GLOO_SOCKET_IFNAME": "lo", "KINETO_LOG_LEVEL": "6"}
-    # Outside of `launch`, one of gloo's threads may want the interpreter when it is already ending, which then aborts
-    # (pytorch/pytorch#190489): in 3 of 16 runs of a script that destroys its group, beside three busy loops.
+    # Outside of `launch`, one of gloo's threads may want the interpreter when it is already ending, which
+    # then aborts (pytorch/pytorch#190489).
     for _ in range(5):
-        done = subprocess.run([*command, *args], capture_output=True, text=True, timeout=120, env=environment)
+        done = subprocess.run([*torchrun, LESSONS / script, *args], capture_output=True, text=True,
+                              timeout=120, env=environment)
         if "terminate called without an active exception" not in done.stderr:
             break
     assert done.returncode == 0 and "USDT" not in done.stderr, done.stderr

@@ -1,6 +1,5 @@
 """Reading traces: nesting, kinds, many ranks, real files of a DDP run, and everything that is no trace."""
 
-import gzip
 import json
 import random
 
@@ -33,7 +32,7 @@ def milli(trace):
     return {kind: round(seconds * 1e6) for kind, seconds in trace.seconds().items()}
 
 
-# ------------------------------------------------------------------------------------------------------------- counting
+# --------------------------------------------------------------------------------------------------- counting
 
 
 def test_nested_events_count_once_and_the_innermost_wins(tmp_path):
@@ -106,7 +105,7 @@ def test_a_loader_that_is_waited_for(tmp_path):
         "compute": 30, "communication": 0, "waiting": 70, "other": 0}
 
 
-# ----------------------------------------------------------------------------------------------------------- many ranks
+# ------------------------------------------------------------------------------------------------- many ranks
 
 
 def two_ranks(folder, late=40):
@@ -149,7 +148,7 @@ def test_ranks_that_do_not_belong_together(tmp_path):
         together([quick, other])
 
 
-# ----------------------------------------------------------------------------------------------------------- real files
+# ------------------------------------------------------------------------------------------------- real files
 
 
 def train(folder, slow_ms):
@@ -224,27 +223,18 @@ def test_overlap_is_drawn_from_real_files(folder):
         draw_overlap(ax, [folder / "0.json"], step=9)
 
 
-# --------------------------------------------------------------------------------------------------- what is no trace
+# ------------------------------------------------------------------------------------------- what is no trace
 
 
 @pytest.mark.parametrize("content, said", [
     ("", "breaks off, or is damaged"),
+    (None, "there is no file t.json: "),
     ('[{"ph": "X", "name": "a", "ts": 1, "dur": 1}]', "no trace of torch.profiler's"),
     ('{"schemaVersion": 1, "traceEvents": []}', "holds no events: nothing was recorded. Is `prof.step()` called"),
 ])
 def test_no_trace(tmp_path, content, said):
-    (tmp_path / "t.json").write_text(content)
-    with pytest.raises(TraceError) as caught:
+    if content is not None:
+        (tmp_path / "t.json").write_text(content)
+    with pytest.raises(TraceError, match=r"t\.json") as caught:
         read(tmp_path / "t.json")
-    assert said in str(caught.value) and str(caught.value).startswith("t.json")
-
-
-def test_truncated_and_binary_files_and_none(tmp_path, folder):
-    whole = (folder / "0.json.gz").read_bytes()
-    for name, data in (("t.json.gz", whole[:-100]), ("t.json", gzip.decompress(whole)[:5000]),
-                       ("t.png", b"\x89PNG\r\n\x1a\n\xff\xfe")):
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(TraceError, match="breaks off, or is damaged"):
-            read(tmp_path / name)
-    with pytest.raises(TraceError, match=r"there is no file none.json: .*Is `prof.step\(\)` called"):
-        read(tmp_path / "none.json")
+    assert said in str(caught.value)

@@ -141,7 +141,7 @@ SESSION = [
             return __name__, work.__qualname__, "__file__" in globals(), inspect.getsource(helper)"""),
 ]
 
-# --------------------------------------------------------------------------------------- what can be sent
+# ------------------------------------------------------------------------------------------- what can be sent
 
 SENT = [
     row("torch.backends, torch.ops and torch.nn.functional", SAME, """
@@ -303,7 +303,7 @@ AT_START = row("env=, with what torch and Python read at their start", [
                     BytesWarning in raised, hash("a") == seeded)
         [launch(work).results, launch(work, env=variables).results]""", marks=pytest.mark.long)
 
-# -------------------------------------------------------------------------------------- how a row is run
+# ------------------------------------------------------------------------------------------- how a row is run
 
 # A row finds the kernel as it was at its start, in a folder of its own, with nothing in it but these names.
 # (IPython's `%reset` looks for garbage, which takes longer than a row.)
