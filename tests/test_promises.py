@@ -1,6 +1,4 @@
-"""The README's promises that have no other home. `PROMISE_SEED` draws others: PROMISE_SEED=7 pytest -m long …
-
-What holds for launch alone is in test_launch_faults.py and test_launch_kernel.py, for the engine in test_engine.py.
+"""The promises of docs/promises.md that have no other home. PROMISE_SEED=7 pytest -m long … draws others.
 """
 
 import argparse
@@ -39,6 +37,7 @@ from tests.benchmarks import soak
 from tests.conftest import ROOT, eventually, running
 from tests.exercises.test_all import EXERCISES, every_exercise
 from tests.odd_objects import drawn
+from tests.test_traces import STEP, written
 
 SEED = os.environ.get("PROMISE_SEED", "0")
 LESSONS = [pytest.param(path, id=path.stem) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
@@ -54,8 +53,9 @@ class Lesson:
         self.environment = {**os.environ, "COURSE_TEST_MARK": self.mark,
                             "COURSE_PROGRESS": str(folder / "progress.json")}
         self.book = nbformat.read(path, as_version=4)
+        here = {"metadata": {"path": str(folder)}}  # where it writes files
         self.client = NotebookClient(self.book, timeout=600, kernel_name="python3", store_widget_state=False,
-                                     resources={"metadata": {"path": str(folder)}})  # what it writes stays there
+                                     resources=here)
 
     def execute(self):
         self.client.execute(env=self.environment)
@@ -82,7 +82,7 @@ class Lesson:
 @pytest.mark.long
 @pytest.mark.parametrize("path", LESSONS)
 def test_in_no_lesson_anything_listens_beyond_loopback(path, tmp_path):
-    """The computers of lesson 12 listen in networks of their own, which no interface joins to this machine's."""
+    """The computers of lesson 12 listen in networks of their own, which no interface joins to this one."""
     lesson, seen, known, over = Lesson(path, tmp_path), set(), {}, threading.Event()
     interfaces = set(psutil.net_if_addrs())
 
@@ -110,7 +110,8 @@ def test_a_kernel_killed_at_a_random_moment_of_a_lesson_leaves_no_process(path, 
     starting = [number for number, cell in enumerate(lesson.book.cells) if cell.cell_type == "code"
                 and re.search(r"launch\(|\.check\(|Process|Popen|DataLoader|submit|torchrun", cell.source)]
     victim, delay = dice.choice(starting), dice.uniform(0, 2)
-    lesson.book.cells.append(nbformat.v4.new_code_cell("import time; time.sleep(2)"))  # the lesson goes on for longer
+    # So that the lesson goes on for longer.
+    lesson.book.cells.append(nbformat.v4.new_code_cell("import time; time.sleep(2)"))
 
     def kill_in(cell, cell_index):
         if cell_index == victim:
@@ -171,7 +172,7 @@ class Hangs(BaseException):
 
 
 def never_right(exercise, count, monkeypatch):
-    """Hand `count` odd objects to a check: it must answer each in words, and in time, and never call it right."""
+    """Hand `count` odd objects to a check: it must answer in words, in time, and never call one right."""
     def hangs(*_):
         raise Hangs(words)
 
@@ -259,14 +260,9 @@ def test_damaged_records_are_refused_in_words(tmp_path):
 
 
 def test_damaged_traces_are_refused_in_words_or_counted(tmp_path):
-    """A packed trace holds a checksum: no damage goes unnoticed. A plain one holds none: a digit may become another."""
-    rows = [{"ph": "X", "cat": kind, "name": name, "pid": 0, "tid": 1, "ts": at, "dur": 10} for name, kind, at in
-            (("ProfilerStep#2", "user_annotation", 0), ("aten::mm", "cpu_op", 5), ("gloo:all_reduce", "cpu_op", 20))]
-    rows.append({"name": "[memory]", "ts": 3, "args": {"Device Type": 0, "Total Allocated": 64}})
-    content = {"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "distributedInfo": {"rank": 0}, "traceEvents": rows}
-    plain = json.dumps(content).encode()
-    (tmp_path / "t.json").write_bytes(plain)
-    whole = traces.read(tmp_path / "t.json")
+    """A packed trace holds a checksum, so no damage goes unnoticed; in a plain one, a digit may change."""
+    whole = traces.read(written(tmp_path / "t.json", STEP, rank=0))
+    plain = (tmp_path / "t.json").read_bytes()
     ends = Counter()
     for name, content in (("t.json", plain), ("t.json.gz", gzip.compress(plain, mtime=0))):
         for bad in damages(content, 100):
@@ -306,7 +302,7 @@ def test_a_damaged_progress_file_does_no_harm(tmp_path, monkeypatch, capsys):
 def killed_before_a_line(script, args, victim, at):
     """Run a script as a rank does, and return how many lines it, and torch.save for it, have run.
 
-    Rank `victim` kills itself before the `at`-th of them: at any moment, that is, half a file being written among them.
+    Rank `victim` kills itself before the `at`-th of them: at any moment, also with half a file written.
     """
     import runpy
 
@@ -336,11 +332,12 @@ def killed_before_a_line(script, args, victim, at):
     ("ddp_in_practice/train.py", ["--epochs", "4", "--fp16"], [2]),
     ("many_machines/elastic.py", ["mine"], [1, 2]),
 ])
-def test_killed_at_20_random_points_it_ends_with_the_weights_of_an_undisturbed_run(script, args, worlds, tmp_path):
+def test_killed_at_20_random_points_it_ends_as_an_undisturbed_run(script, args, worlds, tmp_path):
     dice, script, nprocs = random.Random(f"{SEED}{script}"), str(SCRIPTS / script), worlds[-1]
 
     def run(path, victim=None, at=0):
-        return launch(killed_before_a_line, nprocs, (script, [str(path), *args], victim, at), show=False).results
+        work = script, [str(path), *args], victim, at
+        return launch(killed_before_a_line, nprocs, work, show=False).results
 
     def state(path):
         return {name: part for name, part in torch.load(path).items() if not isinstance(part, str)}
@@ -405,7 +402,7 @@ def test_nothing_loads_more_than_weights_but_what_is_its_own():
 
 
 def test_torch_load_itself_takes_weights_only(tmp_path):
-    """What the scripts rely on, who say nothing about it: torch's default, which no variable may have turned."""
+    """Scripts rely on torch's default, which no variable may have turned."""
     class Evil:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "was here"),)

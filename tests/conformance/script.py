@@ -5,8 +5,7 @@ directives:
 
     # nprocs: 3              ranks, 2 without it
     # args: --lr 0.1         the command line
-    # as: folder             how the script is started, `script.py` without it. Here: as a folder's
-                             __main__.py. Also: `-m package.tool`
+    # as: -m package.tool    how the script is started, `script.py` without it
     # twice                  run two times in the same folder; the second run counts
     # slow                   its children import torch, which takes seconds: tested with `-m long` alone
     # timeout: 5             seconds that launch is given, 20 without it
@@ -66,7 +65,7 @@ def lay_out(script, folder):
         _write(path, content)
         _write(path.with_name("__init__.py"), b"")
         return how[3:]
-    _write(folder / how if how.endswith(".py") else folder / how / "__main__.py", content)
+    _write(folder / how, content)
     return how
 
 
