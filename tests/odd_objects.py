@@ -1,4 +1,4 @@
-"""Odd objects, drawn by a seed, as somebody may hand them to a check by mistake or out of curiosity. None is right."""
+"""Odd objects, drawn by a seed, as somebody may hand them to a check by mistake. None is right."""
 
 import functools
 import os
@@ -25,7 +25,8 @@ class Rude:
         raise self.__dict__["error"]("no")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __contains__ = __getattr__ = _asked
-    __len__ = __float__ = __int__ = __index__ = __iter__ = __getitem__ = __repr__ = __str__ = __format__ = _asked
+    __len__ = __float__ = __int__ = __index__ = __iter__ = __getitem__ = _asked
+    __repr__ = __str__ = __format__ = _asked
     __hash__ = object.__hash__
 
 
@@ -50,17 +51,31 @@ def circle():
 
 #: What a function may return: made in the rank, when it is called.
 VALUES = {
-    "None": lambda: None, "nan": lambda: float("nan"), "a huge number": lambda: 10**5000, "1j": lambda: 1j,
-    "text": lambda: "forty-two", "a lone surrogate": lambda: "\ud800", "much text": lambda: "x" * 10**6,
-    "a lambda": lambda: lambda: 1, "a module": lambda: sys, "a lock": threading.Lock, "an iterator": lambda: iter([1]),
-    "numbers without end": slow_numbers, "a set": lambda: {1, 2.5}, "a list in itself": circle,
-    "odd keys": lambda: {None: 1, (): 2, 3: "x"}, "a range": lambda: range(10**12),
-    "no tensor": lambda: torch.zeros(0), "a tensor of nan": lambda: torch.full((2, 3), float("nan")),
-    "on meta": lambda: torch.zeros(2, 3, device="meta"), "sparse": lambda: torch.eye(3).to_sparse(),
-    "a large tensor": lambda: torch.zeros(10**7), "with a gradient": lambda: torch.zeros(3, requires_grad=True) * 2,
-    "objects in numpy": lambda: numpy.array([None, "x"], dtype=object), "a layer": lambda: torch.nn.Linear(1, 1),
-    "an exception": lambda: ValueError("returned"), "equal to all": lambda: mock.ANY, "MagicMock": mock.MagicMock,
-    "yes to all": Rude, "rude": lambda: Rude(ValueError), "rude beyond Exception": lambda: Rude(KeyboardInterrupt),
+    "None": lambda: None,
+    "nan": lambda: float("nan"),
+    "a huge number": lambda: 10**5000,
+    "a lone surrogate": lambda: "\ud800",
+    "much text": lambda: "x" * 10**6,
+    "a lambda": lambda: lambda: 1,
+    "a module": lambda: sys,
+    "a lock": threading.Lock,
+    "numbers without end": slow_numbers,
+    "a set": lambda: {1, 2.5},
+    "a list in itself": circle,
+    "a range": lambda: range(10**12),
+    "no tensor": lambda: torch.zeros(0),
+    "a tensor of nan": lambda: torch.full((2, 3), float("nan")),
+    "on meta": lambda: torch.zeros(2, 3, device="meta"),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "a large tensor": lambda: torch.zeros(10**7),
+    "with a gradient": lambda: torch.zeros(3, requires_grad=True) * 2,
+    "objects in numpy": lambda: numpy.array([None, "x"], dtype=object),
+    "an exception": lambda: ValueError("returned"),
+    "equal to all": lambda: mock.ANY,
+    "MagicMock": mock.MagicMock,
+    "yes to all": Rude,
+    "rude": lambda: Rude(ValueError),
+    "rude beyond Exception": lambda: Rude(KeyboardInterrupt),
 }
 
 
@@ -70,13 +85,18 @@ def raises(error, *_):
 
 #: What a function may do before it returns.
 DEEDS = {
-    "sleeps": lambda: time.sleep(1000), "leaves": sys.exit, "os._exit(0)": lambda: os._exit(0),
-    "kills itself": lambda: os.kill(os.getpid(), signal.SIGKILL), "closes stdout": lambda: sys.stdout.close(),
-    "closes descriptors": lambda: os.closerange(0, 3), "no environment": lambda: os.environ.clear(),
-    "goes elsewhere": lambda: os.chdir("/"), "threads": lambda: threading.Thread(target=time.sleep, args=(99,)).start(),
-    "another default": lambda: torch.set_default_dtype(torch.float16), "prints": lambda: print("odd\x00\x1b[2J" * 1000),
+    "sleeps": lambda: time.sleep(1000),
+    "leaves": sys.exit,
+    "os._exit(0)": lambda: os._exit(0),
+    "kills itself": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "closes descriptors": lambda: os.closerange(0, 3),
+    "no environment": lambda: os.environ.clear(),
+    "goes elsewhere": lambda: os.chdir("/"),
+    "threads": lambda: threading.Thread(target=time.sleep, args=(99,)).start(),
+    "another default": lambda: torch.set_default_dtype(torch.float16),
+    "prints": lambda: print("odd\x00\x1b[2J" * 1000),
 } | {f"raises {error.__name__}": functools.partial(raises, error)
-     for error in (KeyboardInterrupt, GeneratorExit, MemoryError, StopIteration, Unreadable)}
+     for error in (KeyboardInterrupt, MemoryError, StopIteration, Unreadable)}
 
 
 def function(deed, value):
@@ -94,10 +114,19 @@ async def coroutine(*args):
 
 #: What is no plain function, and may look like one.
 THINGS = {
-    "None": None, "text": "my_function", "a tuple": (1, 2), "a class": dict, "a module": os, "a tensor": torch.zeros(2),
-    "no arguments": lambda: 1, "by name only": lambda *, odd: 1, "len": len, "a coroutine": coroutine,
-    "MagicMock": mock.MagicMock(), "partial": functools.partial(print, 1), "a method": [].append,
-    "a layer": torch.nn.Linear(1, 1), "a lock": threading.Lock(), "yes to all": Rude(), "rude": Rude(ValueError),
+    "None": None,
+    "text": "my_function",
+    "a class": dict,
+    "a tensor": torch.zeros(2),
+    "no arguments": lambda: 1,
+    "by name only": lambda *, odd: 1,
+    "len": len,
+    "a coroutine": coroutine,
+    "MagicMock": mock.MagicMock(),
+    "partial": functools.partial(print, 1),
+    "a lock": threading.Lock(),
+    "yes to all": Rude(),
+    "rude": Rude(ValueError),
 }
 
 

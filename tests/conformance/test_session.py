@@ -107,7 +107,7 @@ SESSION = [
             def forward(self, x): return self.layer(x).relu()
         torch.save(Net(), "net.pt")
         def work(): return torch.load("net.pt", weights_only=False)(torch.ones(2)).item()"""),
-    row("what the function draws differs in each rank and launch, whatever seeds the cell sets", [[], True], """
+    row("what the function draws differs in each rank and launch, whatever seeds are set", [[], True], """
         import random, tempfile, uuid
         from random import random as drawn
         from torch.utils.data import DataLoader
