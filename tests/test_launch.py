@@ -1,7 +1,6 @@
 """launch: what it promises when nothing goes wrong, and what it refuses. (Scripts: tests/conformance.)"""
 
 import math
-import multiprocessing
 import os
 import re
 import subprocess
@@ -106,16 +105,6 @@ def test_logs_are_ordered_by_rank_and_floods_are_bounded():
     assert len(lines) == 2 + 51 + 1
 
 
-def test_stdout_and_stderr_and_c_output_keep_their_order():
-    def work():
-        print("python")
-        os.write(1, b"descriptor\n")
-        print("error", file=sys.stderr)
-        os.system("echo child")
-
-    assert launch(work, nprocs=1, show=False).logs == ["python\ndescriptor\nerror\nchild\n"]
-
-
 async def later():
     pass
 
@@ -151,21 +140,6 @@ def test_what_is_wrong_is_refused_with_advice(error, says, work, options, tmp_pa
 def test_launch_inside_a_rank_is_refused():
     with pytest.raises(RankError, match="inside a rank"):
         launch(lambda: launch(print), nprocs=1, show=False)
-
-
-def test_launch_inside_a_forked_process_is_refused():
-    def forked(queue):
-        try:
-            launch(print)
-        except RuntimeError as error:
-            queue.put(str(error))
-
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    process = context.Process(target=forked, args=(queue,))
-    process.start()
-    assert "forked from the notebook" in queue.get(timeout=20)
-    process.join(10)
 
 
 def test_where_there_is_no_fork_server_ranks_are_spawned(monkeypatch):

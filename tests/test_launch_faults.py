@@ -148,19 +148,6 @@ def test_a_rank_that_ignores_signals_is_ended(monkeypatch):
     assert failing(stubborn).rank == 0
 
 
-def test_what_a_rank_has_started_ends_with_it(monkeypatch):
-    monkeypatch.setattr(processes, "MOMENT", 0.2)
-
-    def start(fails):
-        subprocess.Popen(["sleep", "987654"])
-        return 1 / (1 - fails)
-
-    launch(start, 2, (0,), show=False)
-    assert eventually(lambda: not running("987654")), "after success"
-    failing(start, args=(1,))
-    assert eventually(lambda: not running("987654")), "after a failure"
-
-
 # ----------------------------------------------------------------------------------- what is sent and printed
 
 
@@ -203,14 +190,6 @@ def test_a_terminal_that_cannot_show_a_character_shows_its_number(monkeypatch):
     assert sys.stdout.buffer.getvalue() == b"[0] \\xe9\n"
 
 
-def test_long_reports_arrive_whole():
-    def work():
-        report(numbers=list(range(300_000)))
-        report(last=True)
-
-    assert [len(row) for row in launch(work, nprocs=1, show=False).reports[0]] == [1, 1]
-
-
 # ------------------------------------------------------------------------------------------- the surroundings
 
 
@@ -245,17 +224,6 @@ def test_signal_handlers_are_left_as_they_were():
     before = [signal.getsignal(number) for number in watched]
     launch(print, nprocs=1, show=False)
     assert [signal.getsignal(number) for number in watched] == before
-
-
-def test_torch_used_with_all_threads_before():
-    torch.set_num_threads(max(2, torch.get_num_threads()))
-    torch.randn(400_000).exp()
-
-    def work():
-        group().barrier()
-        return torch.randn(400_000).exp().shape[0]
-
-    assert launch(work, nprocs=2, show=False, timeout=60).results == [400_000] * 2
 
 
 def test_nothing_listens_beyond_loopback():
@@ -298,21 +266,6 @@ def test_the_fork_server_killed_during_a_run_and_the_next_launch(monkeypatch):
 
     assert says(failing(wait, nprocs=1, on_report=kill), "fork server")
     assert launch(lambda: 5, nprocs=1, show=False, timeout=60).results == [5]
-
-
-@pytest.mark.long
-def test_a_launch_in_another_environment_leaves_one_that_runs_alone():
-    results = []
-
-    def launch_slowly():
-        results.extend(launch(lambda: time.sleep(4) or 1, nprocs=1, show=False).results)
-
-    slow = threading.Thread(target=launch_slowly)
-    slow.start()
-    time.sleep(1)
-    assert launch(lambda: 2, nprocs=1, show=False, env={"PYTHONWARNINGS": "ignore"}).results == [2]
-    slow.join(60)
-    assert results == [1]
 
 
 @pytest.mark.long

@@ -51,8 +51,7 @@ def of(name, engine):
         folder.mkdir()
         target = lay_out(script, folder)
         own = set(_files(folder))
-        for _ in range(1 + script.twice):
-            outcome = _of_a_run(script, target, folder, {"torchrun": _torchrun, "launch": _launch}[engine])
+        outcome = _of_a_run(script, target, folder, {"torchrun": _torchrun, "launch": _launch}[engine])
         left = {path: content for path, content in _files(folder).items() if path not in own}
         return {key: value for key, value in {**outcome, "files": left}.items() if value}
 
@@ -130,7 +129,7 @@ def _launch(script, target, folder, mark):
     from helpers import RankError, launch
 
     module = {"module": True} if script.started_as.startswith("-m ") else {}
-    seconds = script.timeout * (5 if os.environ.get("COURSE_START_METHOD") == "spawn" else 1)
+    seconds = 100 if os.environ.get("COURSE_START_METHOD") == "spawn" else 20
     not_pythons = {name: None for name in os.environ if name.startswith("PYTHON")}
     arguments = {"nprocs": script.nprocs, "args": script.args, "timeout": seconds, **module}
     before = os.getcwd()

@@ -6,9 +6,7 @@ directives:
     # nprocs: 3              ranks, 2 without it
     # args: --lr 0.1         the command line
     # as: -m package.tool    how the script is started, `script.py` without it
-    # twice                  run two times in the same folder; the second run counts
     # slow                   its children import torch, which takes seconds: tested with `-m long` alone
-    # timeout: 5             seconds that launch is given, 20 without it
     # differs: key           launch cannot be like torchrun here; docs/launch.md has the key in its table
 
 The files in `scripts/<its name>/`, where there are any, are put beside the script.
@@ -33,9 +31,7 @@ class Script:
     nprocs: int
     args: list
     started_as: str
-    twice: bool
     slow: bool
-    timeout: int
     differs: str | None
 
     @property
@@ -47,11 +43,10 @@ class Script:
 def read(name):
     """The script called `name`."""
     source = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
-    directive = r"^# (nprocs|args|as|timeout|differs|twice|slow)(?:: (.+))?$"
+    directive = r"^# (nprocs|args|as|differs|slow)(?:: (.+))?$"
     said = dict(re.findall(directive, source, re.MULTILINE))
     return Script(name, source, int(said.get("nprocs", 2)), said.get("args", "").split(),
-                  said.get("as", "script.py"), "twice" in said, "slow" in said, int(said.get("timeout", 20)),
-                  said.get("differs"))
+                  said.get("as", "script.py"), "slow" in said, said.get("differs"))
 
 
 def lay_out(script, folder):

@@ -134,11 +134,6 @@ SESSION = [
             name = "Ada"
             !echo hi {name}
         launch(work).logs"""),
-    row("__name__, no __file__, and inspect.getsource", SAME, """
-        import inspect
-        def helper(): return 1
-        def work():
-            return __name__, work.__qualname__, "__file__" in globals(), inspect.getsource(helper)"""),
 ]
 
 # ------------------------------------------------------------------------------------------- what can be sent
