@@ -320,11 +320,12 @@ def alone(tmp_path):
     assert eventually(lambda: not orphaned_memory(shared_before)), orphaned_memory(shared_before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "whole_group", "child"), [
     pytest.param(signal.SIGKILL, False, "", id="kill -9"),
-    pytest.param(signal.SIGTERM, True, "", marks=pytest.mark.long, id="SIGTERM to its group"),
+    pytest.param(signal.SIGTERM, True, "", id="SIGTERM to its group"),
     # The child holds the kernel's end of the fork server's socket.
-    pytest.param(signal.SIGKILL, False, CHILD, marks=pytest.mark.long, id="kill -9, and a child lives on"),
+    pytest.param(signal.SIGKILL, False, CHILD, id="kill -9, and a child lives on"),
 ])
 def test_a_kernel_that_is_gone_leaves_nothing(number, whole_group, child, alone):
     command = [sys.executable, "-c", KERNEL + child + ENDLESS]

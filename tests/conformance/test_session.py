@@ -17,7 +17,7 @@ import textwrap
 
 import pytest
 
-from tests.test_launch_kernel import COLLECTIVE, used
+from tests.test_launch_kernel import COLLECTIVE, ENDLESS, used
 
 SAME = object()
 
@@ -453,3 +453,8 @@ def test_what_stays_is_ordered_by_rank_and_what_comes_first_is_stable(kernel):
         updates = [one["content"]["data"] for one in outputs if one["msg_type"] == "update_display_data"]
         assert {"text/plain": "[1] hello"} in updates, "rank 1's line was seen while rank 0 was still asleep"
         assert updates[-1] == {}, "and in the end the display is empty again"
+
+
+def test_a_killed_kernel_leaves_nothing(kernel):
+    """The last test: what its ranks leave is gone when `session` ends, which kills the kernel and looks."""
+    kernel.start(ENDLESS.format(how=COLLECTIVE))
