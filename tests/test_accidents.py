@@ -80,7 +80,7 @@ class Learner(NotebookClient):
         return bool(asks or self.exercises & names_made(cell.source))
 
     def sections(self):
-        """The code cells before the first heading; and those below each, by heading, if an exercise is there."""
+        """The code cells before the first heading; those below each, by heading, if an exercise is there."""
         before, by_heading = [], {}
         cells = before
         for cell in self.book.cells:

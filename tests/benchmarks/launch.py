@@ -1,4 +1,4 @@
-"""How long a launch takes, ours and torchrun's, each in a real Jupyter kernel: see README.md in this folder."""
+"""How long a launch takes, ours and torchrun's, each in a real Jupyter kernel: see README.md here."""
 
 import argparse
 import contextlib
@@ -25,8 +25,9 @@ from helpers.hardware import free_port, hardware  # noqa: E402
 from helpers.records import RECORDS, store  # noqa: E402
 
 LIMIT = 90  # seconds that any one launch may take
-TORCHRUN = '[sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port={port}", "work.py"]'
-#: By name: what a notebook imports, and its call, with places for the work's name, its folder, a port, a command line.
+TORCHRUN = ('[sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", '
+            '"--master-port={port}", "work.py"]')
+#: By name: what a notebook imports, and its call, with places for what differs.
 WAYS = {
     "launch, function": ("from helpers import launch", "launch({what}, 2, args=({folder!r},))"),
     "launch, script": ("from helpers import launch", "launch('work.py', 2, args={words!r})"),
@@ -34,7 +35,8 @@ WAYS = {
                  f"subprocess.run({TORCHRUN} + {{words!r}}, check=True, capture_output=True)"),
 }
 OURS = ("launch, function", "launch, script")
-IN_WORDS = {"group": "two ranks form a group, all-reduce and return", "ddp": "two ranks, DDP and AdamW, one step"}
+IN_WORDS = {"group": "two ranks form a group, all-reduce and return",
+            "ddp": "two ranks, DDP and AdamW, one step"}
 
 
 class LaunchFailed(Exception):
@@ -67,14 +69,15 @@ class Kernel:
 
     def run(self, code, value="[]"):
         """Run a cell; return the numbers in the list that the expression `value` then gives."""
-        reply = self.client.execute_interactive(code, user_expressions={"it": value}, timeout=LIMIT, allow_stdin=False,
-                                                output_hook=lambda message: None)["content"]
+        reply = self.client.execute_interactive(
+            code, user_expressions={"it": value}, timeout=LIMIT, allow_stdin=False,
+            output_hook=lambda message: None)["content"]
         if reply["status"] != "ok":
             raise LaunchFailed(f"{reply.get('ename')}: {reply.get('evalue')}")
         return json.loads(reply["user_expressions"]["it"]["data"]["text/plain"])
 
     def launch(self, what, extra=(), imports=False):
-        """Launch `what` once; return its milliseconds, imports included if asked for, and what the ranks left."""
+        """Launch `what` once; return its milliseconds, and what the ranks left."""
         with tempfile.TemporaryDirectory() as folder:
             call = self.call.format(what=what, folder=folder, port=free_port(), words=[what, folder, *extra])
             before, after = (self.imports, "") if imports else ("", self.imports)
@@ -113,7 +116,7 @@ def measure_again(repeats, slow_repeats):
 
 
 def measure_training(pairs, seconds):
-    """Steps per second of the same script under launch and under torchrun, in pairs whose order alternates."""
+    """Steps per second of a script under launch and under torchrun, in pairs whose order alternates."""
     found = []
     with Kernel("launch, script") as ours, Kernel("torchrun") as theirs:
         for turn in range(pairs):
@@ -127,7 +130,8 @@ def table(title, times):
     lines = ["", f"{title:54}   n  median     min     max  × ours"]
     for way, some in times.items():
         middle = statistics.median(some)
-        lines.append(f"  {way:52}{len(some):4}{middle:8.0f}{min(some):8.0f}{max(some):8.0f}{middle / ours:8.1f}")
+        lines.append(f"  {way:52}{len(some):4}{middle:8.0f}{min(some):8.0f}{max(some):8.0f}"
+                     f"{middle / ours:8.1f}")
     return "\n".join(lines)
 
 
@@ -160,8 +164,8 @@ def main():
         print(f"  {'ok  ' if reached else 'FAIL'} {what:50} {value:8.2f}   {least} to {most}")
         if not reached:
             missed.append(what)
-    machine = {"cpu": hardware.cpu, "cores": hardware.cores, "load_before": load, "versions": hardware.versions,
-               "date": datetime.date.today().isoformat()}
+    machine = {"cpu": hardware.cpu, "cores": hardware.cores, "load_before": load,
+               "versions": hardware.versions, "date": datetime.date.today().isoformat()}
     content = {"machine": machine, "milliseconds": {"first": first, **again}, "steps per second": training}
     store(options.json, content)
     if missed:

@@ -1,11 +1,12 @@
-"""S4's way, ranks that stay, and pure compute, side by side in one run; or S4's program with and without its bugs.
+"""S4's way, ranks that stay, and pure compute, side by side; or S4's program with and without its bugs.
 
-    COURSE_DATA=… .venv/bin/python tests/benchmarks/parallel_sgd.py             # MNIST, about two minutes
-    COURSE_DATA=… .venv/bin/python tests/benchmarks/parallel_sgd.py --replay    # S4's two bugs, about five minutes
+    COURSE_DATA=… .venv/bin/python tests/benchmarks/parallel_sgd.py             # MNIST, two minutes
+    COURSE_DATA=… .venv/bin/python tests/benchmarks/parallel_sgd.py --replay    # S4's two bugs, five minutes
 
-Each replaces the record that lesson 02 shows. S4's way spawns its workers anew every epoch and transforms every sample
-by itself. Its seconds, and those of the ranks that stay, count from the call of `launch` to its end, data and tests
-included. Pure compute is the same number of steps on tensors that are ready, in one process per core, and nothing else.
+Each replaces the record that lesson 02 shows. S4's way spawns its workers anew every epoch and transforms
+every sample by itself. Its seconds, and those of the ranks that stay, count from the call of `launch` to its
+end, data and tests included. Pure compute is the same number of steps on tensors that are ready, in one
+process per core, and nothing else.
 """
 
 import datetime
@@ -30,7 +31,7 @@ PROGRAMS = ("neither bug", "fourfold loop", "sharing", "both")
 
 
 def compute_only(passes):
-    """What every process of the pure compute does: its passes over a worker's shard, on tensors that are ready."""
+    """What every process of the pure compute does: its passes over a worker's shard."""
     import torch.distributed as dist
 
     from lessons.parallel_sgd.ranks import train_step
@@ -61,7 +62,8 @@ def measured():
         run = launch(script, nprocs, args=[*COMMON, *more], show=False, timeout=1800)
         seconds = time.perf_counter() - began
         rows = [row for row in run.reports[0] if "accuracy" in row]
-        results[way] = {"seconds": seconds, **{what: [row[what] for row in rows] for what in ("accuracy", "loss")}}
+        curves = {what: [row[what] for row in rows] for what in ("accuracy", "loss")}
+        results[way] = {"seconds": seconds, **curves}
     processes = min(hardware.cores, WORKERS)
     passes = -(-WORKERS * EPOCHS // processes)
     seconds = max(launch(compute_only, processes, args=(passes,), show=False).results)
@@ -69,7 +71,7 @@ def measured():
 
 
 def replayed():
-    """What S4's program reaches with its two bugs, each alone, both, and neither: {program: its last epoch}."""
+    """What S4's program reaches with two bugs, each alone, both, neither: {program: its last epoch}."""
     rows = launch("sgd_published.py", 1, args=COMMON, timeout=7200).reports[0]
     return {program: {"accuracy": row["accuracy"], "loss": row["loss"]}
             for program, row in zip(PROGRAMS, rows[EPOCHS - 1::EPOCHS], strict=True)}

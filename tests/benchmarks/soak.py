@@ -1,10 +1,10 @@
 """Random launches, one after the other: each ends as it must, and all together leave this machine as it was.
 
     .venv/bin/python tests/benchmarks/soak.py --launches 1000 --seed 0
-    .venv/bin/python tests/benchmarks/soak.py --seed 0 --first 417 --launches 1      # launch 417 alone, once more
+    .venv/bin/python tests/benchmarks/soak.py --seed 0 --first 417 --launches 1    # launch 417 again
 
-A launch is drawn by the seed and its number alone. It prints a table, and ends with 1 if something is left, if a launch
-ended in another way than it must, or if anything was said that no rank has said.
+A launch is drawn by the seed and its number alone. It prints a table, and ends with 1 if something is left,
+if a launch ended in another way than it must, or if anything was said that no rank has said.
 """
 
 import argparse
@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 KINDS = {  # how a launch of this kind must end
-    "ok": "results", "big results": "results", "flood": "results", "reports": "results", "leaves a child": "results",
+    "ok": "results", "big results": "results", "flood": "results", "reports": "results",
+    "leaves a child": "results",
     "raises": "RankError", "os._exit": "RankError", "signal": "RankError", "hang": "no result",
     "Ctrl+C": "interrupted", "stop": "interrupted"}
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT]
@@ -76,7 +77,7 @@ def draw(seed, number):
 
 
 def launched(kind, nprocs, args, script, moment):
-    """How one launch ended: "results", "RankError", "no result" or "interrupted"; or in words what was wrong."""
+    """How one launch ended: as KINDS names it; or in words what was wrong."""
     from helpers import RankError, launch
 
     stop = threading.Event()
@@ -88,7 +89,8 @@ def launched(kind, nprocs, args, script, moment):
         what = (__file__, nprocs, [str(arg) for arg in args]) if script else (work, nprocs, args)
         run = launch(*what, timeout=0.3 if kind == "hang" else LIMIT, show=False, stop=stop)
     except RankError as error:
-        if kind == "signal" and error.exitcode is not None and error.exitcode != -SIGNALS[args[1] % len(SIGNALS)]:
+        sent = SIGNALS[args[1] % len(SIGNALS)]
+        if kind == "signal" and error.exitcode not in (None, -sent):
             return f"exit code {error.exitcode}"
         return "no result" if error.exitcode is None else "RankError"
     except KeyboardInterrupt:
@@ -103,7 +105,7 @@ def launched(kind, nprocs, args, script, moment):
 
 
 def counts(shared):
-    """What there is now, by name: all that must be as it was. `shared`: the names in /dev/shm that others have."""
+    """What there is now, by name: all that must be as it was. `shared`: others' names in /dev/shm."""
     import psutil
 
     from helpers.launcher import server as fork_server
@@ -166,9 +168,12 @@ if __name__ == "__main__":
         sys.exit(main(options))
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:  # of its own: nothing else comes or goes
         command = [sys.executable, __file__, *sys.argv[1:], "--here"]
-        done = subprocess.run(command, env={**os.environ, "TMPDIR": folder}, stderr=subprocess.PIPE, text=True)
+        environment = {**os.environ, "TMPDIR": folder}
+        done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True)
         end = time.monotonic() + 10  # the fork server removes what a kernel has left
         while (left := os.listdir(folder)) and time.monotonic() < end:
             time.sleep(0.1)
     print(done.stderr, end="", file=sys.stderr)
-    sys.exit(f"left behind after the end: {left}" if left else done.returncode or int("Traceback" in done.stderr))
+    if left:
+        sys.exit(f"left behind after the end: {left}")
+    sys.exit(done.returncode or int("Traceback" in done.stderr))

@@ -1,7 +1,7 @@
 """What `launch.py` has the ranks do: a script for torchrun and launch, functions of a cell for launch.
 
-Each function is complete in itself, so that its source can stand in a notebook cell as well, and leaves one file per
-rank in `folder`, by which the benchmark sees that the ranks really worked together.
+Each function is complete in itself, so that its source can stand in a notebook cell as well, and leaves one
+file per rank in `folder`, by which the benchmark sees that the ranks really worked together.
 """
 
 
@@ -21,7 +21,7 @@ def group(folder):
 
 
 def ddp(folder):
-    """Form a group and take one training step with DDP and AdamW, after which all ranks hold the same weights."""
+    """Form a group and take one training step with DDP and AdamW."""
     from pathlib import Path
 
     import torch
@@ -41,7 +41,7 @@ def ddp(folder):
 
 
 def train(folder, seconds):
-    """Train a small CNN with DDP for about `seconds`; each rank writes down the steps per second of its loop alone."""
+    """Train a small CNN with DDP for about `seconds`; write down the steps per second of the loop alone."""
     import time
     from pathlib import Path
 
@@ -52,7 +52,8 @@ def train(folder, seconds):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)
-    layers = nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 24 * 24, 10)
+    convolutions = nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU()
+    layers = *convolutions, nn.Flatten(), nn.Linear(16 * 24 * 24, 10)
     model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters())
     images, labels = torch.randn(32, 1, 28, 28), torch.randint(10, (32,))
