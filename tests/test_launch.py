@@ -2,11 +2,14 @@
 
 import math
 import os
+import py_compile
 import re
 import subprocess
 import sys
 import threading
 import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -49,6 +52,29 @@ def test_a_script_reports_rows_and_finds_what_lies_beside_it(tmp_path):
         assert run.logs == [f"['--lr', '0.1'] {word}\n"] * 2
     assert [rows[0] for rows in run.results] == [{"a": 1}] * 2
     assert math.isnan(run.reports[1][1]["loss"])
+
+
+def test_a_folder_a_zip_file_and_bytecode_are_programs_too(tmp_path):
+    main = tmp_path / "folder" / "__main__.py"
+    main.parent.mkdir()
+    main.write_text("import sys; print(__name__, sys.argv[1:])")
+    with zipfile.ZipFile(tmp_path / "program.pyz", "w") as file:
+        file.write(main, "__main__.py")
+    py_compile.compile(main, tmp_path / "program.pyc")
+    for program in (main.parent, tmp_path / "program.pyz", tmp_path / "program.pyc"):
+        assert launch(program, nprocs=1, args=["a"], show=False).logs == ["__main__ ['a']\n"]
+
+
+def test_two_launches_at_once_from_threads():
+    def work(number):
+        group()
+        total = torch.tensor([number])
+        torch.distributed.all_reduce(total)
+        return total.item()
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda number: launch(work, 2, (number,), show=False, timeout=60), (1, 10)))
+    assert [run.results for run in runs] == [[2, 2], [20, 20]]
 
 
 def test_ranks_get_the_environment_of_this_moment_and_torchruns_threads(monkeypatch):

@@ -14,8 +14,6 @@ from tests.conformance.record import LAUNCH, TORCHRUN, recorded
 from tests.conformance.script import HERE, NAMES, SCRIPTS, read
 
 EQUAL = [name for name in NAMES if not read(name).differs]
-#: Without a fork server a rank has a thread more, which ends it with the kernel; one script counts threads.
-SPAWNED = [name for name in EQUAL if name != "born_as_the_main_process"]
 DIFFERENT = [name for name in NAMES if read(name).differs]
 PAGE = HERE.parents[1] / "docs" / "launch.md"
 
@@ -34,7 +32,7 @@ def test_where_launch_differs_it_does_what_its_page_says(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", SPAWNED)
+@pytest.mark.parametrize("name", EQUAL)
 def test_launch_without_a_fork_server_does_what_torchrun_does(name):
     assert outcome.by_spawn([name])[name] == recorded(TORCHRUN)[name], read(name).says
 
