@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import glob
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -89,6 +91,8 @@ class Server:
         self.process.kill()
         self.process.wait()
         self.socket.close()
+        for folder in glob.glob(f"{glob.escape(_begin_of_folders())}{self.process.pid}-*"):
+            shutil.rmtree(folder, ignore_errors=True)  # it was still importing
 
 
 def start(environment=None):
