@@ -46,17 +46,6 @@ def test_by_boxes_of_tokens(x, expert, weight, net, exchange):
     return out.index_put((token,), back * weight[token, slot][:, None], accumulate=True)
 
 
-@right(ex.to_their_experts)
-def test_counts_as_objects(x, expert, weight, net, exchange):
-    n, k, counts = dist.get_world_size(), expert.shape[1], [None] * dist.get_world_size()
-    send = torch.bincount(expert.flatten(), minlength=n)
-    dist.all_gather_object(counts, send)
-    send, receive = send.tolist(), [int(one[dist.get_rank()]) for one in counts]
-    order = expert.flatten().argsort(stable=True)
-    back = exchange(net(exchange(x[order // k], send, receive)), receive, send)
-    return (back[order.argsort()].view(len(x), k, -1) * weight[..., None]).sum(1)
-
-
 @wrong(ex.to_their_experts, "rows of this rank's expert")
 def test_every_token_to_every_expert(x, expert, weight, net, exchange):
     n, tokens = dist.get_world_size(), len(x)

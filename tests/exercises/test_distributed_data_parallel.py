@@ -49,21 +49,6 @@ def test_in_batches(tensor):
 
 
 @right(ex.ring_all_reduce)
-def test_even_ranks_send_first_and_the_other_way_round(tensor):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    chunks = tensor.tensor_split(n)
-    for step in range(2 * (n - 1)):
-        give, take = chunks[(rank + step) % n], chunks[(rank + step + 1) % n]
-        received = torch.empty_like(take)
-        if rank % 2 == 0:
-            dist.send(give, (rank - 1) % n)
-        dist.recv(received, (rank + 1) % n)
-        if rank % 2:
-            dist.send(give, (rank - 1) % n)
-        take[:] = take + received if step < n - 1 else received
-
-
-@right(ex.ring_all_reduce)
 def test_chunks_straight_to_who_adds_them_up(tensor):
     rank, n = dist.get_rank(), dist.get_world_size()
     chunks, others = tensor.tensor_split(n), [(dist.get_rank() + step) % n for step in range(1, n)]
@@ -88,15 +73,6 @@ def test_a_loop_without_end_is_ended_and_the_others_are_said_to_have_returned(mo
 
     feedback = ex.ring_all_reduce.check(ring_all_reduce)
     assert "rank 0 had returned" in repr(feedback) and "rank 1 was at" in repr(feedback), feedback
-
-
-@wrong(ex.average_gradients, "what decides whether a parameter is skipped, and in which order they come")
-def test_a_bucket_of_what_this_rank_has(model):
-    import torch
-    import torch.distributed as dist
-
-    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    dist.all_reduce(torch.cat([grad.flatten() for grad in grads]))
 
 
 @wrong(ex.average_gradients, "caught the error of a collective")
@@ -148,24 +124,6 @@ def test_divides_when_it_is_done(model):
 
 
 @right(ex.average_gradients)
-def test_waits_with_a_limit(model):
-    from datetime import timedelta
-
-    for parameter in trained(model):
-        dist.all_reduce(parameter.grad, async_op=True).wait(timeout=timedelta(minutes=1))
-        parameter.grad /= dist.get_world_size()
-
-
-@right(ex.average_gradients)
-def test_asks_until_it_is_done(model):
-    works = [(dist.all_reduce(one.grad, async_op=True), one) for one in trained(model)]
-    for work, parameter in works:
-        while not work.is_completed():
-            pass
-        parameter.grad = parameter.grad / dist.get_world_size()
-
-
-@right(ex.average_gradients)
 def test_gathers_them_as_objects(model):
     has = {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
     everyones = [None] * dist.get_world_size()
@@ -184,31 +142,10 @@ def test_functional_collectives(model):
         parameter.grad = functional.all_reduce(parameter.grad, "avg", dist.group.WORLD).clone()
 
 
-def backward_all(model, batches, loss_fn):
-    """Without a word to other ranks."""
-    with model.no_sync():
-        for x, y in batches:
-            (loss_fn(model(x), y) / len(batches)).backward()
-
-
 @wrong(ex.accumulate, "4 micro-batches: in rank 0, micro-batches held at once: 4")
 def test_one_backward_over_the_sum(model, optimizer, batches, loss_fn):
     optimizer.zero_grad()
     (sum(loss_fn(model(x), y) for x, y in batches) / len(batches)).backward()
-    optimizer.step()
-
-
-@wrong(ex.accumulate, "`all-reduces of the gradients` is 0")
-def test_gradients_through_a_store(model, optimizer, batches, loss_fn):
-    import pickle
-
-    store, ranks = dist.distributed_c10d._get_default_store(), range(dist.get_world_size())
-    optimizer.zero_grad()
-    backward_all(model, batches, loss_fn)
-    store.set(f"{len(batches)}-{dist.get_rank()}", pickle.dumps([one.grad for one in model.parameters()]))
-    everyones = [pickle.loads(store.get(f"{len(batches)}-{rank}")) for rank in ranks]
-    for parameter, *gradients in zip(model.parameters(), *everyones, strict=True):
-        parameter.grad = sum(gradients) / len(gradients)
     optimizer.step()
 
 
@@ -218,17 +155,12 @@ def test_frees_each_micro_batch(model, optimizer, batches, loss_fn):
     batches[:] = [None] * len(batches)
 
 
-@wrong(ex.accumulate, "in rank 1, `step`['0.weight'] is 276.5")
-def test_rank_1_alone_is_wrong(model, optimizer, batches, loss_fn):
-    type(ex.accumulate).answer(model, optimizer, batches, loss_fn)
-    if dist.get_rank() == 1:
-        next(model.parameters()).data.add_(1)
-
-
 @right(ex.accumulate)
 def test_by_hand_after_no_sync(model, optimizer, batches, loss_fn):
     optimizer.zero_grad()
-    backward_all(model, batches, loss_fn)
+    with model.no_sync():
+        for x, y in batches:
+            (loss_fn(model(x), y) / len(batches)).backward()
     flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     dist.all_reduce(flat)
     parts = (flat / dist.get_world_size()).split([parameter.numel() for parameter in model.parameters()])
@@ -250,15 +182,6 @@ def test_the_model_inside_until_the_last(model, optimizer, batches, loss_fn):
     optimizer.step()
 
 
-@right(ex.accumulate)
-def test_the_switch_behind_no_sync(model, optimizer, batches, loss_fn):
-    model.zero_grad(set_to_none=False)
-    for number, (x, y) in enumerate(batches, start=1):
-        model.require_backward_grad_sync = number == len(batches)
-        (loss_fn(model(x), y) / len(batches)).backward()
-    optimizer.step()
-
-
 @right(ex.fine_tune)
 def test_wrapped_unfrozen_and_the_rest_left_out_of_the_step(net, batches, loss_fn):
     model = torch.nn.parallel.DistributedDataParallel(net)
@@ -267,17 +190,3 @@ def test_wrapped_unfrozen_and_the_rest_left_out_of_the_step(net, batches, loss_f
         loss_fn(model(x), y).backward()
         trained = net if number >= 3 else net[2]
         torch.optim.SGD(trained.parameters(), lr=0.1).step()
-
-
-@right(ex.fine_tune)
-def test_the_late_ones_averaged_by_hand(net, batches, loss_fn):
-    net[0].requires_grad_(False)
-    model, optimizer = torch.nn.parallel.DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1)
-    for number, (x, y) in enumerate(batches):
-        net[0].requires_grad_(number >= 3)
-        optimizer.zero_grad()
-        loss_fn(model(x), y).backward()
-        for parameter in net[0].parameters() if number >= 3 else ():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        optimizer.step()

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from lessons.sharding import exercises as ex
-from tests.answers import right, wrong
+from tests.answers import right
 
 
 @right(ex.sharded_adamw)
@@ -37,24 +37,6 @@ def test_flat_pieces_as_zero_does(model, steps, lr):
 
 
 @right(ex.sharded_adamw)
-def test_views_of_pieces_and_of_gradients(model, steps, lr):
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    whole = list(model.parameters())
-    cut = [one.detach().view(-1).tensor_split(ranks) for one in whole]
-    pieces = [torch.nn.Parameter(parts[rank]) for parts in cut]
-    optimizer = torch.optim.AdamW(pieces, lr=lr)
-    for _ in steps:
-        for one, piece in zip(whole, pieces, strict=True):
-            piece.grad = one.grad.view(-1).tensor_split(ranks)[rank]
-        optimizer.step()
-        for parts in cut:
-            for source, part in enumerate(parts):
-                if part.numel():
-                    dist.broadcast(part, src=source)
-    return optimizer
-
-
-@right(ex.sharded_adamw)
 def test_by_hand_with_new_tensors_in_each_step(model, steps, lr):
     state = {}
     for number, _ in enumerate(steps, 1):
@@ -75,15 +57,6 @@ def test_with_math_and_floats(parameters, ranks, stage):
     whole, piece = float(parameters), float(math.ceil(parameters / ranks))
     sizes = [piece if stage >= since else whole for since in (3, 2, 1)]
     return {"parameters": 4 * sizes[0], "gradients": 4 * sizes[1], "optimizer": 8 * sizes[2]}
-
-
-@wrong(ex.my_piece, "`files loaded` is 'rank0, rank1, rank2, rank3'")
-def test_opens_all_of_them_itself(files, total):
-    n, rank, parts = dist.get_world_size(), dist.get_rank(), []
-    for file in files:
-        with open(file, "rb") as opened:
-            parts.append(torch.load(f=opened))
-    return torch.nn.functional.pad(torch.cat(parts)[:total], (0, -total % n)).chunk(n)[rank].clone()
 
 
 @right(ex.my_piece)

@@ -1,32 +1,9 @@
 """The speed ladder: cheats and kinds of mistakes that no row of a table can be, and right answers in other styles."""
 
-import pytest
 import torch
 
 from lessons.speed_ladder import exercises as ex
-from lessons.speed_ladder.exercises import course_loop
 from tests.answers import edits, right, wrong
-
-test_predicted_gain = edits(
-    ex.predicted_gain,
-    (ex.GAIN, "4 / 3", "a part that is gone: 1.333333"),
-    (ex.GAIN, f"str({ex.GAIN})", "must be real number, not str"),
-    (ex.GAIN, f"round({ex.GAIN}, 5)", "do not round"),
-)
-
-
-@wrong(ex.predicted_gain, "write down both times")
-def test_a_part_of_the_beginning_is_no_part_of_an_epoch(once, each, epochs, faster, price):
-    old = sum(once.values()) + epochs * sum(each.values())
-    saved = sum((once[part] if part in once else epochs * each[part]) * (1 - 1 / times)
-                for part, times in faster.items())
-    return old / (old - saved + price)
-
-
-@wrong(ex.predicted_gain, "in both dicts")
-def test_both_dicts_in_one(once, each, epochs, faster, price):
-    parts = once | {part: epochs * took for part, took in each.items()}
-    return sum(parts.values()) / (sum(took / faster.get(part, 1) for part, took in parts.items()) + price)
 
 
 @wrong(ex.predicted_gain, "dicts that you changed")
@@ -59,13 +36,6 @@ def test_as_a_tensor(once, each, epochs, faster, price):
     return took.sum() / ((took / speed).sum() + price)
 
 
-@right(ex.predicted_gain)
-def test_by_what_is_saved(once, each, epochs, faster, price):
-    old = sum(once.values()) + epochs * sum(each.values())
-    saved = sum((once.get(part, 0) + epochs * each.get(part, 0)) * (1 - 1 / times) for part, times in faster.items())
-    return old / (old - saved + price)
-
-
 LEARN = "            optimizer.zero_grad()\n            loss.backward()\n"
 test_beat_the_course = edits(
     ex.beat_the_course,
@@ -75,11 +45,6 @@ test_beat_the_course = edits(
     ("net(batch)", "net.forward(batch)", "what goes through `net.forward(batch)` is not seen"),
     ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
 )
-
-
-@wrong(ex.beat_the_course, "operators: 115")
-def test_the_course_itself(net, images, labels, epochs, dice):
-    return course_loop(net, images, labels, epochs, dice)
 
 
 @wrong(ex.beat_the_course, "at least 10")
@@ -121,32 +86,12 @@ def test_all_epochs_prepared_before_the_first(net, images, labels, epochs, dice)
         optimizer.zero_grad()
 
 
-@right(ex.beat_the_course)
-def test_batches_of_the_hunts_generator(net, images, labels, epochs, dice):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, fused=True)
-    for pixels, wanted in ex.PreparedOnce.answer(images, labels, epochs, dice):
-        parameters = list(net.parameters())
-        gradients = torch.autograd.grad(torch.nn.functional.cross_entropy(net(pixels), wanted), parameters)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        optimizer.step()
-
-
-test_prepared_once = pytest.mark.long(edits(
+test_prepared_once = edits(
     ex.prepared_once,
     (ex.TWO_EACH, "(64, 2, 1), generator=dice).repeat(-(-len(images) // 64), 1, 1)[:len(images)]",
      "batches with the moves of another batch: 12"),
-    (((ex.LOOP, "    orders = [torch.randperm(len(images), generator=dice) for _ in range(2)]\n"
-                "    for epoch in range(epochs):\n"),
-      (ex.ORDER, "        order = orders[epoch % 2]\n")), "pairs of epochs with the same order: 6"),
-    (((ex.LOOP, "    sets = torch.randint(-1, 2, (2, len(images), 2, 1), generator=dice)\n"
-                "    for epoch in range(epochs):\n"),
-      (ex.DRAW[16:-1], "sets[epoch % 2][order]")), "what is drawn once is frozen"),
-    (((ex.PIXELS, ""), ("pixels[order]", "(images.int() / 128 - 0.5)[order]")), "1200"),
-    (ex.LOOP, "    for epoch in range(epochs):\n        dice = torch.Generator().manual_seed(epoch)\n",
-     "the same batches for other dice"),
     ("images / 128 - 0.5", "images / 255", "pictures that no image gives"),
-))
+)
 
 
 @wrong(ex.prepared_once, "is there a loop over images?")
@@ -171,31 +116,6 @@ def test_moves_batch_by_batch(images, labels, epochs, dice):
 
 
 @right(ex.prepared_once)
-def test_nine_rolls_of_all_images_once(images, labels, epochs, dice):
-    """More memory, no index arithmetic: every moved version is made once, and picked from."""
-    pixels = images.unsqueeze(1) / 128 - 0.5
-    versions = torch.stack([pixels.roll((up, left), (2, 3)) for up in (-1, 0, 1) for left in (-1, 0, 1)])
-    for _ in range(epochs):
-        order = torch.randperm(len(images), generator=dice)
-        picked = torch.randint(9, (len(images),), generator=dice)
-        moved = versions[picked, order]
-        yield from ((moved[start:start + 64], labels[order[start:start + 64]]) for start in range(0, len(order), 64))
-
-
-@right(ex.prepared_once)
-def test_bytes_moved_in_a_padded_picture(images, labels, epochs, dice):
-    """Wrapped around by one pixel, then cut out: a roll as well."""
-    pixels = images.unsqueeze(1).to(torch.float32).div_(128).sub_(0.5)
-    wide = torch.nn.functional.pad(pixels, (1, 1, 1, 1), mode="circular").squeeze(1)
-    for _ in range(epochs):
-        order = torch.randperm(len(images), generator=dice)
-        up, left = torch.randint(0, 3, (2, len(images), 1), generator=dice)
-        rows, columns = (up + torch.arange(16))[:, :, None], (left + torch.arange(16))[:, None]
-        moved = wide[order[:, None, None], rows, columns][:, None]
-        yield from zip(moved.split(64), labels[order].split(64), strict=True)
-
-
-@right(ex.prepared_once)
 def test_shuffles_what_it_was_given(images, labels, epochs, dice):
     pixels = images / 128 - 0.5
     images.zero_()  # no longer needed
@@ -206,21 +126,6 @@ def test_shuffles_what_it_was_given(images, labels, epochs, dice):
         rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
         moved = pixels[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]]
         yield from zip(moved.unsqueeze(1).split(64), labels.clone().split(64), strict=True)
-
-
-@right(ex.prepared_once)
-def test_nine_rolls_by_mask_in_each_batch(images, labels, epochs, dice):
-    pixels = images.unsqueeze(1) / 128 - 0.5
-    for _ in range(epochs):
-        for numbers in torch.randperm(len(images), generator=dice).split(64):
-            up, left = torch.randint(-1, 2, (2, len(numbers)), generator=dice)
-            batch = pixels[numbers]
-            moved = batch.clone()
-            for i in (-1, 0, 1):
-                for j in (-1, 0, 1):
-                    mask = (up == i) & (left == j)
-                    moved[mask] = batch[mask].roll((i, j), (2, 3))
-            yield moved, labels[numbers]
 
 
 @right(ex.prepared_once)
