@@ -2,14 +2,14 @@
 
     test_my_share_edits = edits(
         ex.my_share,
-        ("items[rank::world_size]", "items", "the items 1×"),              # the solution with this replaced by that,
-        ("[rank::", "[rank - 1::", "ranks are counted from 0"))            # and what the feedback must then say
+        ("items[rank::world_size]", "items", "the items 1×"),          # the solution, this replaced by that,
+        ("[rank::", "[rank - 1::", "ranks are counted from 0"))        # and what the feedback must then say
 
-    @wrong(ex.my_share, "`a` went to no rank")                             # where no edit can say it
+    @wrong(ex.my_share, "`a` went to no rank")                         # where no edit can say it
     def test_drops_the_remainder(items, rank, world_size): …
 
-    @right(ex.my_share)                                                    # another style, as right as ours
-    def test_blocks_of_neighbours(items, rank, world_size): …              # (all of an exercise are one test)
+    @right(ex.my_share)                                                # another style, as right as ours
+    def test_blocks_of_neighbours(items, rank, world_size): …          # (all of an exercise are one test)
 
 For a slow exercise, its table alone speaks in every test run; these tests are long.
 """
@@ -29,7 +29,7 @@ def edited(exercise, *changes):
 def refused(exercise, answer, fragment):
     """Check a wrong answer; its feedback must hold `fragment`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exercise, "slow", True)  # it is none of the table's mistakes, which the check would run beside it
+        patch.setattr(exercise, "slow", True)  # whose check runs no mistakes beside it
         feedback = exercise.check(answer)
     assert feedback.status == "not yet", feedback
     assert fragment in repr(feedback), feedback
@@ -41,7 +41,7 @@ def long_if_slow(exercise, test):
 
 
 def edits(exercise, *rows):
-    """A test of wrong answers: (old, new, fragment), or (((old, new), …), fragment) where one change is not enough."""
+    """A test of wrong answers: (old, new, fragment), or (((old, new), …), fragment) for several changes."""
 
     @pytest.mark.parametrize("row", rows, ids=[f"{number}-{row[-1][:40]}" for number, row in enumerate(rows)])
     def test(row):

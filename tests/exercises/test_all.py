@@ -1,4 +1,4 @@
-"""Every exercise there is: its stub is no attempt, its solution is right, its texts are there, its name is its own."""
+"""Every exercise there is: its stub is no attempt, its solution is right, its texts and name are there."""
 
 import inspect
 import linecache
@@ -19,7 +19,7 @@ def called(exercise):
 pytestmark = pytest.mark.usefixtures("nothing_left")
 every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=called)
 
-# What runs an answer in the same way is checked once in every test run; test_tables runs the answers of all exercises.
+# What runs an answer in the same way is checked once in every test run; test_tables runs all answers.
 KINDS = {type(one).__bases__: one for one in EXERCISES[::-1]}.values()
 every_kind = pytest.mark.parametrize("exercise", [
     pytest.param(one, id=called(one), marks=[] if one in KINDS else [pytest.mark.long]) for one in EXERCISES])
@@ -57,7 +57,7 @@ def test_is_complete(exercise):
     assert inspect.getsource(exercise.answer).strip().splitlines()[-1].strip() in solution
     assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
     lines = inspect.getsource(type(exercise)).splitlines()
-    assert len(lines) <= 80 and max(map(len, lines)) <= 110, "a class fits on a page: 80 lines of 110 characters"
+    assert len(lines) <= 80 and max(map(len, lines)) <= 110, "a class is 80 lines of 110 characters"
 
 
 def test_names_are_unique():

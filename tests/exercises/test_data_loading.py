@@ -1,4 +1,4 @@
-"""Lesson 03: answers in other styles, and wrong ones that no row can be: cheats, dying workers, clocks of their own."""
+"""Lesson 03: answers in other styles, and wrong ones that no row can be."""
 
 import time
 from time import perf_counter
@@ -29,8 +29,9 @@ test_two_workers = right(ex.hide_the_loading)(edited(ex.hide_the_loading, ("num_
 def test_shuffled_in_dicts_out_of_order(dataset):
     from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset
 
-    return DataLoader(Subset(dataset, range(50)), batch_sampler=BatchSampler(RandomSampler(dataset), 4, False),
-                      num_workers=3, persistent_workers=True, prefetch_factor=1, in_order=False,
+    batches = BatchSampler(RandomSampler(dataset), 4, False)
+    return DataLoader(Subset(dataset, range(50)), batch_sampler=batches, num_workers=3,
+                      persistent_workers=True, prefetch_factor=1, in_order=False,
                       collate_fn=lambda items: {"items": items})
 
 
@@ -62,8 +63,9 @@ def test_by_dividing_twice_the_right_way(stream, rank, world_size):
     from torch.utils.data import get_worker_info
 
     info = get_worker_info()
+    workers, worker = (info.num_workers, info.id) if info else (1, 0)
     mine = (item for number, item in enumerate(stream) if number % world_size == rank)
-    yield from (item for number, item in enumerate(mine) if info is None or number % info.num_workers == info.id)
+    yield from (item for number, item in enumerate(mine) if number % workers == worker)
 
 
 @wrong(ex.shard_the_stream, "one reader got 7, another 0")
@@ -91,7 +93,7 @@ def test_median_of_each_for_as_long_as_there_is_time(transforms, image):
 
 @right(ex.slowest_transform)
 def test_a_clock_of_its_own(transforms, image):
-    assert perf_counter() - perf_counter() < -9e-6, "a clock that the check does not show: the load would decide"
+    assert perf_counter() - perf_counter() < -9e-6, "a clock that the check does not show"
     best = {}
     for _ in range(6):
         passed = image

@@ -19,7 +19,8 @@ test_exact_accuracy_in_train_mode = edits(
 @wrong(ex.exact_accuracy, "1001 samples in bfloat16")
 def test_counts_in_the_images_dtype(model, dataset):
     counts = None
-    for images, labels in DataLoader(Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))):
+    mine = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
+    for images, labels in DataLoader(mine):
         counts = torch.zeros(2, dtype=images.dtype) if counts is None else counts
         counts += torch.tensor([(model(images).argmax(1) == labels).sum(), len(labels)])
     counts = torch.zeros(2) if counts is None else counts.float()
@@ -30,7 +31,8 @@ def test_counts_in_the_images_dtype(model, dataset):
 @right(ex.exact_accuracy)
 def test_a_loader_with_a_worker(model, dataset):
     mine = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
-    hits = [model(images).argmax(1) == labels for images, labels in DataLoader(mine, batch_size=100, num_workers=1)]
+    loader = DataLoader(mine, batch_size=100, num_workers=1)
+    hits = [model(images).argmax(1) == labels for images, labels in loader]
     counts = torch.tensor([sum(int(hit.sum()) for hit in hits), sum(map(len, hits))])
     dist.all_reduce(counts)
     return float(counts[0]) / int(counts[1])
@@ -113,14 +115,16 @@ def test_through_the_store(state, path):
 
 @pytest.mark.long
 def test_a_folder_that_differs_each_time_is_not_told():
-    everybody = edited(ex.save_snapshot, (RENAMES, ""), ("    dist.barrier()", f"    dist.barrier()\n{RENAMES[4:]}"))
+    afterwards = "    dist.barrier()", f"    dist.barrier()\n{RENAMES[4:]}"
+    everybody = edited(ex.save_snapshot, (RENAMES, ""), afterwards)
     once, again = (repr(ex.save_snapshot.check(everybody)) for _ in range(2))
     assert "FileNotFoundError" in once and once == again
 
 
 test_resume_leaves_the_disk_alone = edits(
     ex.resume,
-    ("        return 0", "        torch.distributed.barrier()\n        open(path, 'w').close()\n        return 0",
+    ("        return 0",
+     "        torch.distributed.barrier()\n        open(path, 'w').close()\n        return 0",
      "`there is a snapshot` is True"))
 
 

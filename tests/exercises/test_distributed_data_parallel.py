@@ -1,4 +1,4 @@
-"""DistributedDataParallel: right answers in other styles, and the wrong ones that no row of a table can be."""
+"""DistributedDataParallel: right answers in other styles, and wrong ones that no row of a table can be."""
 
 import time
 
@@ -58,7 +58,8 @@ def test_chunks_straight_to_who_adds_them_up(tensor):
     for work in works:
         work.wait()
     chunks[rank].add_(sum(parts))
-    works = [dist.isend(chunks[rank], other) for other in others] + [dist.irecv(chunks[one], one) for one in others]
+    works = [dist.isend(chunks[rank], other) for other in others]
+    works += [dist.irecv(chunks[other], other) for other in others]
     for work in works:
         work.wait()
 

@@ -1,4 +1,4 @@
-"""Many machines: answers in other styles, and wrong ones that no row can be: they raise, wait, or hit on a case."""
+"""Many machines: answers in other styles, and wrong ones that no row can be."""
 
 import torch
 import torch.distributed as dist
@@ -6,13 +6,14 @@ import torch.distributed as dist
 from lessons.many_machines import exercises as ex
 from tests.answers import edited, edits, right
 
-AFTERWARDS = f"{ex.REDUCED}            parameter.grad /= "
 test_any_world = edits(
     ex.any_world,
     ("return {slot: state", "return None and {slot: state", "did not return: [0, 1, 2, 3, 4]"),
 )
 test_averaged = right(ex.any_world)(edited(
-    ex.any_world, ("/ slots", "* dist.get_world_size() / slots"), (ex.REDUCED, f"{AFTERWARDS}dist.get_world_size()\n")))
+    ex.any_world,
+    ("/ slots", "* dist.get_world_size() / slots"),
+    (ex.REDUCED, f"{ex.REDUCED}            parameter.grad /= dist.get_world_size()\n")))
 
 
 @right(ex.any_world)
@@ -43,7 +44,8 @@ def test_blocks_of_slots_one_bucket_and_one_loss(net, optimizer, loss_of, steps,
 test_who_waits = edits(
     ex.who_waits,
     ("return found", "return list(found.items())", "what your function returns, and its type"),
-    ("return found", "return {rank: said for rank, said in found.items() if said[2]}", "all have come: `waits`[0]"),
+    ("return found", "return {rank: said for rank, said in found.items() if said[2]}",
+     "all have come: `waits`[0]"),
 )
 
 
@@ -80,5 +82,5 @@ def test_underscores_and_separate_words(node, addresses, gpus, job):
     return ("--max_restarts", 3, "--local_addr", addresses[node], "--rdzv_conf",
             "last_call_timeout=10,is_host=" + ("true" if addresses[node] == addresses[0] else "false"),
             "--rdzv_backend", "c10d",
-            "--rdzv_endpoint", addresses[0] + ":29500", "--rdzv_id", job, "--nproc_per_node", gpus, "--nnodes",
-            f"{len(addresses)}:{len(addresses)}")
+            "--rdzv_endpoint", addresses[0] + ":29500", "--rdzv_id", job, "--nproc_per_node", gpus,
+            "--nnodes", f"{len(addresses)}:{len(addresses)}")

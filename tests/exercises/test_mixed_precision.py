@@ -23,7 +23,8 @@ def will_do(dtype, largest, smallest, error):
 
 @wrong(ex.choose_dtype, "A set has no order")
 def test_takes_the_first_of_a_set(largest, smallest, error, fast):
-    fitting = [dtype for dtype in fast | {torch.float32, torch.float64} if will_do(dtype, largest, smallest, error)]
+    known = fast | {torch.float32, torch.float64}
+    fitting = [dtype for dtype in known if will_do(dtype, largest, smallest, error)]
     if not fitting:
         raise ValueError
     return min(fitting, key=lambda dtype: dtype.itemsize)
@@ -33,11 +34,12 @@ def test_takes_the_first_of_a_set(largest, smallest, error, fast):
 def test_operations_of_sets(largest, smallest, error, fast):
     fast |= {torch.float32}
     fast.add(torch.float64)
-    known = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    known = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32,
+             torch.float64}
     for dtype in known - fast:
         known.discard(dtype)
     fitting = {dtype for dtype in known & fast if will_do(dtype, largest, smallest, error)}
-    return min(fitting, key=lambda dtype: (dtype.itemsize, torch.finfo(dtype).eps))  # which raises ValueError if empty
+    return min(fitting, key=lambda dtype: (dtype.itemsize, torch.finfo(dtype).eps))  # ValueError if empty
 
 
 @wrong(ex.largest_batch, "samples still held: ")

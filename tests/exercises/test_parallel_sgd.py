@@ -20,7 +20,8 @@ def test_the_first_ones_take_the_remainder(n_samples, n_workers):
 
 test_aggregate = edits(
     ex.aggregate,
-    ("    stacked", "    if len(states) == 1:\n        return {n: t[...] for n, t in states[0].items()}\n    stacked",
+    ("    stacked",
+     "    if len(states) == 1:\n        return {n: t[...] for n, t in states[0].items()}\n    stacked",
      "1 worker: in a worker's memory: ['0.bias'"),
     ("    return", "    states.clear()\n    return", "none of those in `states` is gone"),
     (".to(tensor.dtype)", "", "`kind`['0.bias'] is 'torch.float64"),

@@ -30,7 +30,8 @@ def test_asks_again_and_again(model, queue, done):
 
 test_fill_my_slice = edits(
     ex.fill_my_slice,
-    (MINE, "shared[rank % 2::2] = squares[rank % 2::2]", "3 ranks, 300 elements: element 298 was written by rank 0"),
+    (MINE, "shared[rank % 2::2] = squares[rank % 2::2]",
+     "3 ranks, 300 elements: element 298 was written by rank 0"),
 )
 
 

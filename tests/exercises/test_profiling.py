@@ -8,8 +8,10 @@ from tests.answers import edited, edits, right, wrong
 
 test_profile_the_loop = edits(
     ex.profile_the_loop,
-    ("            prof.step()", "            prof.step()\n            if batch is batches[-2]:\n                break\n"
-     "    train_step(batches[-1])", "is every batch trained while the profiler runs"))
+    ("            prof.step()",
+     "            prof.step()\n            if batch is batches[-2]:\n                break\n"
+     "    train_step(batches[-1])",
+     "is every batch trained while the profiler runs"))
 
 
 @wrong(ex.profile_the_loop, "`trace`['step 2'] is ''")
@@ -144,7 +146,8 @@ test_a_wait_that_hides_from_its_own_clock = edits(
 
 OTHER_REPAIRS = (
     # normalised by NumPy, in double precision
-    [(CONVERT, "    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n" + CONVERT), (NORMALISE, "")],
+    [(CONVERT, f"    images = (images - images.mean(axis=-1, keepdims=True)) / 64\n{CONVERT}"),
+     (NORMALISE, "")],
     # image by image, in every epoch: three operators each, and not 200
     [(LOSS, "batch = [image - image.mean(-1, keepdim=True) for image in pixels[start:start + 32]]\n"
             "            batch = torch.stack(batch) / 64\n"
@@ -155,7 +158,8 @@ OTHER_REPAIRS = (
                               "        torch.distributed.all_gather_object(states, model.state_dict())\n"
                               "    log.flush()\n")],
     # a thread flushes after every step, and holds nobody up
-    [("    for epoch", "    from concurrent.futures import ThreadPoolExecutor\n    pool = ThreadPoolExecutor(1)\n"
+    [("    for epoch", "    from concurrent.futures import ThreadPoolExecutor\n"
+                       "    pool = ThreadPoolExecutor(1)\n"
                        "    for epoch"),
      (STEP, STEP + "            said = f'epoch {epoch}'\n"
                    "            pool.submit(lambda line: [log.write(line), log.flush()], said)\n"),

@@ -23,8 +23,8 @@ def test_flat_pieces_as_zero_does(model, steps, lr):
     flat = torch.cat([one.detach().flatten() for one in parameters])
     full = torch.nn.functional.pad(flat, (0, -len(flat) % n))
     del flat
-    for one, view in zip(parameters, full[:sum(map(torch.numel, parameters))].split([*map(torch.numel, parameters)]),
-                         strict=True):
+    sizes = [one.numel() for one in parameters]
+    for one, view in zip(parameters, full[:sum(sizes)].split(sizes), strict=True):
         one.data = view.view_as(one)
     piece = torch.nn.Parameter(full.chunk(n)[rank])
     optimizer = torch.optim.AdamW([piece], lr=lr)

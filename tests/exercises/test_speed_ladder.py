@@ -1,4 +1,4 @@
-"""The speed ladder: cheats and kinds of mistakes that no row of a table can be, and right answers in other styles."""
+"""The speed ladder: right answers in other styles, and wrong ones that no row of a table can be."""
 
 import torch
 
@@ -31,7 +31,8 @@ def test_with_loops_and_fractions(once, each, epochs, faster, price):
 @right(ex.predicted_gain)
 def test_as_a_tensor(once, each, epochs, faster, price):
     names = sorted({*once, *each})
-    took = torch.tensor([once.get(name, 0) + epochs * each.get(name, 0) for name in names], dtype=torch.float64)
+    took = [once.get(name, 0) + epochs * each.get(name, 0) for name in names]
+    took = torch.tensor(took, dtype=torch.float64)
     speed = torch.tensor([faster.get(name, 1.0) for name in names], dtype=torch.float64)
     return took.sum() / ((took / speed).sum() + price)
 

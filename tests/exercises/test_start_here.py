@@ -44,7 +44,8 @@ def test_by_gathering_objects(value):
 
 test_say_it_once = edits(
     ex.say_it_once,
-    ("print(message)", "print('Training begins.')", "another message: what was printed is `Training begins.`"),
+    ("print(message)", "print('Training begins.')",
+     "another message: what was printed is `Training begins.`"),
 )
 
 
