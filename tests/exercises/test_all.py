@@ -1,5 +1,6 @@
 """Every exercise there is: its stub is no attempt, its solution is right, its texts and name are there."""
 
+import importlib
 import inspect
 import linecache
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from helpers.exercises.catalogue import exercises_of, modules, progress
+from helpers.launcher import launch
 from tests.conftest import ROOT
 
 EXERCISES = [exercise for module in modules().values() for exercise in exercises_of(module)]
@@ -58,6 +60,18 @@ def test_is_complete(exercise):
     assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
     lines = inspect.getsource(type(exercise)).splitlines()
     assert len(lines) <= 80 and max(map(len, lines)) <= 110, "a class is 80 lines of 110 characters"
+
+
+def test_no_rank_imports_matplotlib():
+    """Every rank of a check imports the exercise's module; matplotlib costs a third of a second."""
+    names = [module.__name__ for module in modules().values()]
+
+    def imported():
+        for name in names:
+            importlib.import_module(name)
+        return "matplotlib" in sys.modules
+
+    assert launch(imported, 1, show=False).results == [False]
 
 
 def test_names_are_unique():

@@ -3,12 +3,8 @@
 from dataclasses import dataclass
 from itertools import accumulate
 
-from helpers.figures import ACTIVITIES, HATCHES
-
 COST = {"F": 1, "B": 2}
 """Of a forward and of a backward of one micro-batch in one stage, in units of a forward of this stage."""
-SHADES = {"F": ACTIVITIES["compute"], "B": "#14267e"}
-"""Both compute."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +36,15 @@ def draw(ax, starts):
 
     Numbers are micro-batches; a mark ′ stands for the rank's second stage.
     """
+    from helpers.figures import ACTIVITIES, HATCHES  # here: every rank that checks an exercise imports this module
+
+    shades = {"F": ACTIVITIES["compute"], "B": "#14267e"}  # both compute
     end = Timeline(starts).end
     numbered = len(starts) * end <= 400
     for rank, steps in enumerate(starts):
         ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"], edgecolor="white", linewidth=0)
         bars = [(start, COST[what]) for (what, *_), start in steps.items()]
-        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[SHADES[what] for what, *_ in steps], edgecolor="white",
+        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[shades[what] for what, *_ in steps], edgecolor="white",
                        linewidth=0.5)
         for (what, i, *stage), start in steps.items() if numbered else ():
             marks = "′" * (sum(stage) // len(starts))
