@@ -35,25 +35,9 @@ def test_shuffled_in_dicts_out_of_order(dataset):
                       collate_fn=lambda items: {"items": items})
 
 
-@right(ex.hide_the_loading)
-def test_threads_in_one_worker(dataset):
-    from concurrent.futures import ThreadPoolExecutor
-
-    from torch.utils.data import DataLoader, Dataset
-
-    class SideBySide(Dataset):
-        def __len__(self):
-            return len(dataset)
-
-        def __getitems__(self, indices):
-            with ThreadPoolExecutor(4) as pool:
-                return list(pool.map(dataset.__getitem__, indices))
-
-    return DataLoader(SideBySide(), batch_size=4, num_workers=1, persistent_workers=True)
-
-
 test_shard_the_stream = edits(
     ex.shard_the_stream,
+    (" if info else (1, 0)", "", "'NoneType' object has no attribute 'num_workers'"),
     ("info.id", "info.worker_id", "worker process 0: AttributeError: 'WorkerInfo'"),
 )
 

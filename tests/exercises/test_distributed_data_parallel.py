@@ -115,17 +115,6 @@ def test_divides_when_it_is_done(model):
 
 
 @right(ex.average_gradients)
-def test_gathers_them_as_objects(model):
-    has = {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
-    everyones = [None] * dist.get_world_size()
-    dist.all_gather_object(everyones, has)
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            there = [gradients[name] for gradients in everyones if gradients[name] is not None]
-            parameter.grad = (sum(there) / len(everyones)).to(parameter.dtype)
-
-
-@right(ex.average_gradients)
 def test_functional_collectives(model):
     from torch.distributed import _functional_collectives as functional
 

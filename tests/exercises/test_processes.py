@@ -82,12 +82,3 @@ def test_one_thread_in_a_forked_child(work):
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     return process
-
-
-@right(ex.start_safely)
-def test_a_fork_server(work):
-    import multiprocessing
-
-    process = multiprocessing.get_context("forkserver").Process(target=work, daemon=True)
-    process.start()
-    return process

@@ -36,20 +36,6 @@ def test_flat_pieces_as_zero_does(model, steps, lr):
     return optimizer
 
 
-@right(ex.sharded_adamw)
-def test_by_hand_with_new_tensors_in_each_step(model, steps, lr):
-    state = {}
-    for number, _ in enumerate(steps, 1):
-        for index, one in enumerate(model.parameters()):
-            if index % dist.get_world_size() == dist.get_rank():
-                m, v = state.get(index, (0, 0))
-                state[index] = m, v = 0.9 * m + 0.1 * one.grad, 0.999 * v + 0.001 * one.grad ** 2
-                move = (m / (1 - 0.9 ** number)) / ((v / (1 - 0.999 ** number)).sqrt() + 1e-8)
-                one.data = one.data * (1 - lr * 0.01) - lr * move
-            dist.broadcast(one.data, src=index % dist.get_world_size())
-    return state
-
-
 @right(ex.memory_per_rank)
 def test_with_math_and_floats(parameters, ranks, stage):
     import math

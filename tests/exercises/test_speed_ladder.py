@@ -74,19 +74,6 @@ def test_a_larger_batch_with_a_larger_rate(net, images, labels, epochs, dice):
             optimizer.step()
 
 
-@right(ex.beat_the_course)
-def test_all_epochs_prepared_before_the_first(net, images, labels, epochs, dice):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.04, momentum=0.9, fused=True)
-    pixels = images / 128 - 0.5
-    versions = torch.stack([pixels.roll((up, left), (1, 2)) for up in (-1, 0, 1) for left in (-1, 0, 1)])
-    order = torch.cat([torch.randperm(len(images), generator=dice) for _ in range(epochs)])
-    moved = versions[torch.randint(9, order.shape, generator=dice), order].unsqueeze(1)
-    for batch, wanted in zip(moved.split(32), labels[order].split(32), strict=True):
-        torch.nn.functional.cross_entropy(net(batch), wanted).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 test_prepared_once = edits(
     ex.prepared_once,
     (ex.TWO_EACH, "(64, 2, 1), generator=dice).repeat(-(-len(images) // 64), 1, 1)[:len(images)]",
