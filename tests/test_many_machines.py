@@ -1,4 +1,4 @@
-"""Many machines: nodes that end with their owner, cables that are as slow as they say, recipes that Slurm runs."""
+"""Many machines: nodes that end with their owner, cables as slow as they say, recipes that Slurm runs."""
 
 import os
 import shutil
@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers import RankError, launch
 from helpers.figures import title
-from helpers.nodes import Nodes
+from helpers.nodes import Job, Nodes
 from helpers.notebooks import LESSONS
 from lessons.many_machines.nodes_map import NodesMap
 from tests.conftest import ROOT, eventually, running
@@ -40,20 +39,25 @@ def said(lab, node, *command):
     return lab.start(node, command, stdout=subprocess.PIPE, text=True).communicate(timeout=20)[0]
 
 
-def test_nodes_say_what_they_are(lab):
+def serves(lab, node, code):
+    """Start Python on a node that prints "up" once it listens, as `s`, at port 7000."""
+    code = f"import socket; s = socket.create_server(('', 7000)); print('up', flush=True)\n{code}"
+    server = lab.start(node, [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert server.stdout.readline() == "up\n"
+    server.stdout.close()
+    return server
+
+
+def test_nodes_say_what_they_are_and_how_commands_end(lab):
     assert lab.kind.startswith("real here: this" if lab.shaped else "scaled down here: this")
     assert lab.addresses == (["10.0.0.1", "10.0.0.2"] if lab.shaped else ["127.0.0.1", "127.0.0.2"])
     assert said(lab, 1, "pwd").strip() == os.getcwd()
     assert said(lab, 0, "sh", "-c", "echo $GLOO_SOCKET_IFNAME") == f"{lab.interface}\n"
-
-
-def test_exit_codes_signals_and_output_come_back(lab):
     assert lab.start(0, ["sh", "-c", "exit 7"]).wait(20) == 7
-    assert lab.start(0, ["sh", "-c", "kill -9 $$"]).wait(20) == -9
-    assert lab.start(1, ["sh", "-c", "kill -15 $$"]).wait(20) == -15
+    assert lab.start(1, ["sh", "-c", "kill -9 $$"]).wait(20) == -9
 
 
-def test_a_killed_node_takes_all_it_ran_with_it_and_can_come_back(lab):
+def test_a_killed_node_or_job_takes_all_it_ran_with_it_and_the_nodes_work_again(lab):
     mark = f"sleep 9{os.getpid()}"
     process = lab.start(1, ["sh", "-c", f"setsid {mark} & setsid {mark}"])
     assert eventually(lambda: len(running(mark)) >= 2)
@@ -63,103 +67,6 @@ def test_a_killed_node_takes_all_it_ran_with_it_and_can_come_back(lab):
         with pytest.raises(RuntimeError, match="boot"):
             lab.start(1, ["true"])
     lab.boot(1)
-    assert lab.start(1, ["true"]).wait(20) == 0
-
-
-def test_one_torchrun_on_each_node(monkeypatch):
-    """Without namespaces, and without torch in the ranks, whose imports cost much: lesson 12 trains with both."""
-    monkeypatch.setenv("COURSE_NODES", "loopback")
-    with Nodes(2) as lab:
-        job = lab.torchrun(LESSONS / "start_here" / "hello.py")
-    assert job.exitcodes == {0: 0, 1: 0}, job.outputs
-    for node, text in job.outputs.items():  # ranks are numbered by the nodes' addresses
-        assert f"I am rank {node} of 2" in text, job.outputs
-
-
-@pytest.mark.long
-def test_a_rank_that_aborts_after_its_work_is_tried_again_and_nobody_waits_for_it(tmp_path):
-    """The agent of a rank that has ended well waits for the others, for 300 s: also for one that has failed."""
-    script, tries = tmp_path / "aborts.py", tmp_path / "tries"
-    script.write_text("import os, pathlib, sys\ntries = pathlib.Path(sys.argv[1])\n"
-                      "if os.environ['GROUP_RANK'] == '1' and not tries.exists():\n    tries.touch()\n"
-                      "    print('terminate called without an active exception', flush=True)\n    os.abort()\n")
-    began = time.monotonic()
-    with Nodes(2) as lab:
-        job = lab.torchrun(script, tries, timeout=100)
-    assert job.exitcodes == {0: 0, 1: 0} and tries.exists(), job.outputs
-    assert time.monotonic() - began < 100
-
-
-OWNER = """
-import os, signal, sys, time
-from helpers.nodes import Nodes
-signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs these tests in the background ignores it
-os.environ["COURSE_NODES"] = sys.argv[1]
-lab = Nodes(2)
-for node in (0, 1):
-    lab.start(node, ["sh", "-c", f"setsid {sys.argv[2]} & setsid {sys.argv[2]}"])
-print(lab.folder, flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", ["namespaces", "loopback"])
-def test_nothing_outlives_the_owner(kind, how):
-    mark = f"sleep 8{os.getpid()}"
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, kind, mark], stdout=subprocess.PIPE, text=True, cwd=ROOT,
-                             stderr=subprocess.DEVNULL)
-    folder = Path(owner.stdout.readline().strip())
-    assert eventually(lambda: len(running(mark)) >= 4)
-    others = list(psutil.Process(owner.pid).children(recursive=True))
-    owner.send_signal(how)
-    owner.communicate(timeout=20)
-    assert eventually(lambda: not running(mark) and not folder.exists())
-    assert not psutil.wait_procs(others, 10)[1], "keepers, guards and nodes"
-
-
-@needs_namespaces
-def test_nodes_reach_each_other_and_nobody_else():
-    listens = ("import socket; s = socket.create_server(('', 7000)); print('up', flush=True)\n"
-               "while True: s.accept()[0].sendall(b'it is me')")
-    reaches = "import socket, sys; print(socket.create_connection((sys.argv[1], 7000), 2).recv(8).decode())"
-    with Nodes(3) as lab:
-        for node in (0, 2):
-            server = lab.start(node, [sys.executable, "-c", listens], stdout=subprocess.PIPE, text=True)
-            assert server.stdout.readline() == "up\n"
-            server.stdout.close()
-            assert [row[:2] for row in lab.listening(node)] == [("0.0.0.0", 7000)]
-            assert not lab.listening(1)
-            assert said(lab, 1, sys.executable, "-c", reaches, lab.addresses[node]) == "it is me\n"
-            outside = subprocess.run([sys.executable, "-c", reaches.replace("2)", "0.5)"), lab.addresses[node]],
-                                     capture_output=True, timeout=20)
-            assert b"it is me" not in outside.stdout
-
-
-@needs_namespaces
-def test_a_cable_is_as_slow_as_it_says_and_can_be_changed():
-    with Nodes(2, mbit=20) as lab:
-        receiver = "import socket\ns = socket.create_server(('', 7001)); print('up', flush=True)\n" \
-                   "while True:\n c = s.accept()[0]\n while c.recv(65536): pass\n c.sendall(b'!'); c.close()"
-        sender = "import socket, sys, time\nc = socket.create_connection((sys.argv[1], 7001)); " \
-                 "t = time.perf_counter(); c.sendall(bytes(10**6)); c.shutdown(socket.SHUT_WR); c.recv(1); " \
-                 "print(time.perf_counter() - t)"
-        server = lab.start(0, [sys.executable, "-c", receiver], stdout=subprocess.PIPE, text=True)
-        assert server.stdout.readline() == "up\n"
-        server.stdout.close()
-
-        def seconds():
-            return float(said(lab, 1, sys.executable, "-c", sender, lab.addresses[0]))
-
-        assert seconds() > 0.3, "8 Mbit over 20 Mbit/s, less a burst of 64 KiB"
-        lab.cable(100)
-        assert seconds() > 0.06
-        lab.cable(None)
-        assert min(seconds() for _ in range(3)) < 0.06
-
-
-def test_a_job_that_does_not_end_is_ended_and_the_nodes_work_again(lab):
-    from helpers.nodes import Job
 
     job = Job(lab)
     for node in (0, 1):
@@ -170,6 +77,90 @@ def test_a_job_that_does_not_end_is_ended_and_the_nodes_work_again(lab):
         job.wait(0.1)
     assert None not in job.exitcodes.values()
     assert lab.start(1, ["true"]).wait(20) == 0
+
+
+@pytest.mark.long
+def test_one_torchrun_on_each_node(monkeypatch):
+    """Without namespaces: lesson 12 trains with them."""
+    monkeypatch.setenv("COURSE_NODES", "loopback")
+    with Nodes(2) as lab:
+        job = lab.torchrun(LESSONS / "start_here" / "hello.py")
+    assert job.exitcodes == {0: 0, 1: 0}, job.outputs
+    for node, text in job.outputs.items():  # ranks are numbered by the nodes' addresses
+        assert f"I am rank {node} of 2" in text, job.outputs
+
+
+@pytest.mark.long
+def test_a_rank_that_aborts_after_its_work_is_tried_again_and_nobody_waits_for_it(tmp_path):
+    """The agent of a rank that has ended well waits 300 s for the others: also for one that has failed."""
+    script, tries = tmp_path / "aborts.py", tmp_path / "tries"
+    script.write_text("import os, pathlib, sys\ntries = pathlib.Path(sys.argv[1])\n"
+                      "if os.environ['GROUP_RANK'] == '1' and not tries.exists():\n    tries.touch()\n"
+                      "    print('terminate called without an active exception', flush=True)\n"
+                      "    os.abort()\n")
+    began = time.monotonic()
+    with Nodes(2) as lab:
+        job = lab.torchrun(script, tries, timeout=100)
+    assert job.exitcodes == {0: 0, 1: 0} and tries.exists(), job.outputs
+    assert time.monotonic() - began < 100
+
+
+OWNER = """
+import os, sys, time
+from helpers.nodes import Nodes
+os.environ["COURSE_NODES"] = sys.argv[1]
+lab = Nodes(2)
+for node in (0, 1):
+    lab.start(node, ["sh", "-c", f"setsid {sys.argv[2]} & setsid {sys.argv[2]}"])
+print(lab.folder, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "loopback"])
+def test_nothing_outlives_an_owner_that_is_killed(kind):
+    mark = f"sleep 8{os.getpid()}"
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, kind, mark], cwd=ROOT, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True)
+    folder = Path(owner.stdout.readline().strip())
+    assert eventually(lambda: len(running(mark)) >= 4)
+    others = list(psutil.Process(owner.pid).children(recursive=True))
+    owner.kill()
+    owner.communicate(timeout=20)
+    assert eventually(lambda: not running(mark) and not folder.exists())
+    assert not psutil.wait_procs(others, 10)[1], "keepers, guards and nodes"
+
+
+@needs_namespaces
+def test_nodes_reach_each_other_and_nobody_else():
+    reaches = "import socket, sys; c = socket.create_connection((sys.argv[1], 7000), float(sys.argv[2])); "
+    reaches += "print(c.recv(8).decode())"
+    with Nodes(2) as lab:
+        serves(lab, 0, "while True: s.accept()[0].sendall(b'it is me')")
+        assert [row[:2] for row in lab.listening(0)] == [("0.0.0.0", 7000)]
+        assert not lab.listening(1)
+        assert said(lab, 1, sys.executable, "-c", reaches, lab.addresses[0], "2") == "it is me\n"
+        outside = [sys.executable, "-c", reaches, lab.addresses[0], "0.5"]
+        assert b"it is me" not in subprocess.run(outside, capture_output=True).stdout
+
+
+@needs_namespaces
+def test_a_cable_is_as_slow_as_it_says_and_can_be_changed():
+    receives = "while True:\n c = s.accept()[0]\n while c.recv(65536): pass\n c.sendall(b'!'); c.close()"
+    sends = ("import socket, sys, time\nc = socket.create_connection((sys.argv[1], 7000)); "
+             "t = time.perf_counter(); c.sendall(bytes(10**6)); c.shutdown(socket.SHUT_WR); c.recv(1); "
+             "print(time.perf_counter() - t)")
+    with Nodes(2, mbit=20) as lab:
+        serves(lab, 0, receives)
+
+        def seconds():
+            return float(said(lab, 1, sys.executable, "-c", sends, lab.addresses[0]))
+
+        assert seconds() > 0.3, "8 Mbit over 20 Mbit/s, less a burst of 64 KiB"
+        lab.cable(100)
+        assert seconds() > 0.06
+        lab.cable(None)
+        assert min(seconds() for _ in range(3)) < 0.06
 
 
 @pytest.mark.long
@@ -217,26 +208,19 @@ def test_after_an_interrupt_the_nodes_answer_as_before():
 @pytest.mark.long
 @needs_namespaces
 def test_an_unplugged_node_runs_on_and_its_connections_stay_open():
-    listens = ("import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c = s.accept()[0]\n"
-               "while True: c.sendall(c.recv(9))")
     asks = ("import socket, sys; c = socket.create_connection((sys.argv[1], 7000), 5)\n"
             "def ask(): c.settimeout(1); c.sendall(b'hi'); return c.recv(9).decode()\n"
-            "print(ask(), flush=True); sys.stdin.readline()\ntry: print(ask())\nexcept TimeoutError: print('silence')")
+            "print(ask(), flush=True); sys.stdin.readline()\n"
+            "try: print(ask())\nexcept TimeoutError: print('silence')")
     with Nodes(2) as lab:
-        server = lab.start(1, [sys.executable, "-c", listens], stdout=subprocess.PIPE, text=True)
-        assert server.stdout.readline() == "up\n"
-        server.stdout.close()
-        read, write = os.pipe()
-        asker = subprocess.Popen(["nsenter", f"--target={lab._inits[0]}", "--user", "--preserve-credentials", "--net",
-                                  sys.executable, "-c", asks, lab.addresses[1]], stdin=read, stdout=subprocess.PIPE,
-                                 text=True)
+        server = serves(lab, 1, "c = s.accept()[0]\nwhile True: c.sendall(c.recv(9))")
+        asker = subprocess.Popen(["nsenter", f"--target={lab._inits[0]}", "--user", "--preserve-credentials",
+                                  "--net", sys.executable, "-c", asks, lab.addresses[1]], text=True,
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert asker.stdout.readline() == "hi\n"
         lab.unplug(1)
-        os.write(write, b"\n")
-        assert asker.communicate(timeout=20)[0] == "silence\n"
+        assert asker.communicate("\n", timeout=20)[0] == "silence\n"
         assert server.poll() is None
-        os.close(read)
-        os.close(write)
         lab.kill(1)
         lab.boot(1)  # plugged in again
 
@@ -248,11 +232,12 @@ PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins libmunge2 libh
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     """A folder with Debian's Slurm unpacked in it."""
-    if not (hasattr(os, "geteuid") and os.geteuid() == 0 and NAMESPACES and all(map(shutil.which, ("apt-get", "ip")))):
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if not (is_root and NAMESPACES and all(map(shutil.which, ("apt-get", "ip")))):
         pytest.skip("a Slurm of our own needs root, namespaces, `ip`, and Debian's packages")
     folder = tmp_path_factory.mktemp("slurm")
-    found = subprocess.run(["timeout", "60", "apt-get", "download", *PACKAGES], cwd=folder, capture_output=True)
-    if found.returncode:
+    fetch = ["timeout", "60", "apt-get", "download", *PACKAGES]
+    if subprocess.run(fetch, cwd=folder, capture_output=True).returncode:
         pytest.skip("Debian's packages of Slurm cannot be fetched here")
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, folder / "root"], check=True)
@@ -264,7 +249,8 @@ def slurm(tmp_path_factory):
 def test_recipes_run_under_a_real_slurm(recipe, slurm, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import os, torch, torch.distributed as dist\n"
-                      "dist.init_process_group('gloo')\nt = torch.ones(1) * (1 + dist.get_rank())\ndist.all_reduce(t)\n"
+                      "dist.init_process_group('gloo')\nt = torch.ones(1) * (1 + dist.get_rank())\n"
+                      "dist.all_reduce(t)\n"
                       "print('rank', dist.get_rank(), os.environ['SLURMD_NODENAME'], t.item(), flush=True)\n"
                       "dist.barrier()\ndist.destroy_process_group()\n")
     command = [script] if recipe.startswith("torchrun") else [sys.executable, script]
@@ -285,19 +271,6 @@ def test_kubernetes_job_has_the_fields_of_kubeflows_models():
 
     job = yaml.safe_load((RECIPES / "trainjob.yaml").read_text())
     assert models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job, "unknown fields would be lost"
-
-
-def test_elastic_training_refuses_another_runs_snapshot_and_goes_on_with_its_own(tmp_path):
-    import torch
-
-    elastic, whole, parts = RECIPES / "elastic.py", tmp_path / "whole", tmp_path / "parts"
-    launch(elastic, 2, [whole, "mine"], show=False)
-    launch(elastic, 1, [parts, "mine"], show=False)
-    state = torch.load(parts)
-    assert state["step"] == 80
-    with pytest.raises(RankError, match="is of run mine"):
-        launch(elastic, 2, [parts, "other"], show=False)
-    assert all(torch.equal(one, state["net"][name]) for name, one in torch.load(whole)["net"].items())
 
 
 def test_map_shows_steps_marks_and_ends():
