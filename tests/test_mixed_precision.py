@@ -1,4 +1,4 @@
-"""Mixed precision: formats bit by bit, its explorers, what its worker shows, and the models behind its exercises."""
+"""Mixed precision: formats bit by bit, and its explorers."""
 
 import math
 import struct
@@ -9,17 +9,14 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from helpers import launch
 from helpers.data import Digits
 from helpers.figures import alt, title
-from helpers.models import Masters
 from lessons.mixed_precision import float_explorer
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
-from lessons.mixed_precision.exercises import NETWORKS, FirstOverflow, LargestBatch
 from lessons.mixed_precision.formats import FORMATS, encode, parse, rounded
 
 STORED = {name: form for name, form in FORMATS.items() if name != "tf32"}
-NUMBERS = [0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 65504.0, 65519.0, 65520.0, 1e-8, 2.0**-24, 2.0**-25, 6e-8, 448.0, 1e39]
+NUMBERS = [0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 65504.0, 65519.0, 65520.0, 1e-8, 2.0**-24, 2.0**-25, 6e-8, 1e39]
 
 
 @pytest.fixture(autouse=True, scope="module")  # also while the module's other fixtures train
@@ -30,15 +27,17 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-# ------------------------------------------------------------------------------------------------------------ formats
+# ---------------------------------------------------------------------------------------------------- formats
 
 
 @pytest.mark.parametrize("name", STORED)
 def test_a_format_agrees_with_torch(name):
     form, info = FORMATS[name], torch.finfo(FORMATS[name].dtype)
-    assert (form.bits, 2**-form.fraction_bits, form.smallest_normal) == (info.bits, info.eps, info.smallest_normal)
+    assert (form.bits, 2**-form.fraction_bits) == (info.bits, info.eps)
+    assert form.smallest_normal == info.smallest_normal
     smallest = info.smallest_normal * info.eps  # subnormal, with one bit left
-    assert encode(smallest, form)[3:] == (smallest, "subnormal") and encode(smallest / 2, form)[3:] == (0, "zero")
+    assert encode(smallest, form)[3:] == (smallest, "subnormal")
+    assert encode(smallest / 2, form)[3:] == (0, "zero")
 
 
 @pytest.mark.parametrize("name, code", [("fp32", ">f"), ("fp16", ">e")])
@@ -65,12 +64,12 @@ def test_parse():
     for text, number in {"0.1": 0.1, " -3e-8 ": -3e-8, "1/3": 1 / 3, "2**-24": 2.0**-24, "2 ^ 10": 1024.0,
                          "-2**2": -4.0, "1e999": math.inf, "-inf": -math.inf}.items():
         assert parse(text) == number, text
-    for text in ("", "abc", "1,5", "1/0", "2**", "__import__('os')", "1/3/3"):
+    for text in ("", "abc", "1,5", "1/0", "__import__('os')"):
         with pytest.raises(ValueError, match=r"Write for example 0\.1"):
             parse(text)
 
 
-# ----------------------------------------------------------------------------------------------------- float explorer
+# --------------------------------------------------------------------------------------------- float explorer
 
 
 @pytest.fixture
@@ -90,8 +89,8 @@ def bits_shown(ax, row):
 
 @pytest.mark.parametrize("text, shown", [
     ("0.1", ["0.100000001", "0.0999755859", "0.100097656"]), ("65520", ["65520", "65536", "overflow: inf"]),
-    ("1e-8", ["underflow: 0"]), ("1e-7", ["1.9e-01, subnormal"]), ("1", ["exact"]), ("nan", ["nan", "exact"]),
-    ("449", ["448"]), ("1000", ["overflow: its largest"]), ("2**-20", ["exact, subnormal"])])
+    ("1e-8", ["underflow: 0"]), ("1e-7", ["1.9e-01, subnormal"]), ("nan", ["nan", "exact"]),
+    ("1000", ["overflow: its largest"])])
 def test_float_explorer_shows(ax, text, shown):
     float_explorer.draw(ax, text)
     assert set(shown) <= set(texts(ax)) and all(name in texts(ax) for name in FORMATS)
@@ -99,52 +98,29 @@ def test_float_explorer_shows(ax, text, shown):
     assert all(name in alt(ax.figure) for name in FORMATS) and shown[0] in alt(ax.figure)
 
 
-@pytest.mark.parametrize("number", ["0.1", "65520"])
-def test_float_explorer_shows_the_bits(ax, number):
-    float_explorer.draw(ax, number)
+def test_float_explorer_shows_the_bits(ax):
+    float_explorer.draw(ax, "65520")
     for row, form in enumerate(FORMATS.values()):
-        encoded = encode(parse(number), form)
+        encoded = encode(65520.0, form)
         assert bits_shown(ax, row).rstrip() == encoded.sign + encoded.exponent + encoded.fraction
 
 
-@pytest.mark.parametrize("text", ["", "$x$ \\frac{"])
-def test_float_explorer_explains_bad_text(ax, text):
-    float_explorer.draw(ax, text)
+def test_float_explorer_explains_bad_text(ax):
+    float_explorer.draw(ax, "$x$ \\frac{")
     assert "Write for example" in texts(ax)[0] and "Write for example" in alt(ax.figure)
     ax.figure.canvas.draw()
 
 
 def test_float_explorer_answers_by_slider_and_draws_once():
-    widget = float_explorer.float_explorer()
-    seen = {widget.picture.value}
-    for power in range(-30, 20, 10):
-        widget.controls["power"].value = power
-        assert widget.controls["number"].value == f"2**{power}"
-        seen.add(widget.picture.value)
-    widget.controls["number"].value = "nonsense"
-    assert "nonsense" in widget.picture.value and len(seen) == 6
-    drawn = []
+    widget, drawn = float_explorer.float_explorer(), []
     widget.picture.observe(drawn.append, names="value")
-    widget.controls["power"].value = 3
-    assert len(drawn) == 1
+    widget.controls["power"].value = -30
+    assert widget.controls["number"].value == "2**-30" and len(drawn) == 1
+    widget.controls["number"].value = "nonsense"
+    assert "nonsense" in widget.picture.value
 
 
-# ------------------------------------------------------------------------------------------------------------ masters
-
-
-def test_masters_take_the_steps_of_float32_and_the_weights_are_rounded():
-    weights = nn.Parameter(torch.randn(50).bfloat16())
-    plain = nn.Parameter(weights.detach().float())
-    ours, theirs = Masters([weights], lr=1e-4), torch.optim.AdamW([plain], lr=1e-4)
-    for _ in range(20):
-        weights.grad = torch.randn(50).bfloat16()
-        plain.grad = weights.grad.float()
-        ours.step()
-        theirs.step()
-        assert weights.grad is None and torch.equal(weights, plain.bfloat16())
-
-
-# ----------------------------------------------------------------------------------------------------- loss scale
+# ------------------------------------------------------------------------------------------------- loss scale
 
 
 @pytest.fixture(scope="module")
@@ -189,11 +165,6 @@ def test_shares_foretell_a_real_fp16_backward(trained, scale):
     assert foretold.lost > 0.03 or scale > 1
 
 
-def test_histogram_counts_every_gradient_once():
-    bars = loss_scale.histogram(torch.tensor([1.0, -1.5, 2.0, 0.0, 2.0**-30]))
-    assert bars == {-30: 0.25, 0: 0.5, 1: 0.25}
-
-
 def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
 
@@ -206,63 +177,19 @@ def test_a_single_overflow_is_seen(ax):
     ax.clear()
     loss_scale.draw(ax, gradients, 16)
     assert "overflows: under 0.1%" in legend(ax)
-    assert title(ax.figure) == "Figure: Gradients in fp16, scale 2^16 = 65,536" and "under 0.1%" in alt(ax.figure)
+    assert title(ax.figure) == "Figure: Gradients in fp16, scale 2^16 = 65,536"
+    assert "under 0.1%" in alt(ax.figure)
 
 
-def test_the_histogram_is_that_of_the_scaled_gradients(ax, trained):
+def test_the_explorer_shows_the_histogram_of_the_scaled_gradients(trained):
     gradients = gradients_of(trained)
-    loss_scale.draw(ax, gradients, 16)
-    shown = {}
+    widget = loss_scale.loss_scale_explorer(gradients, 4)
+    assert title(widget.figure()).endswith("scale 2^4 = 16")
+    widget.controls["log2_scale"].value = 16
+    shown, (ax, *_) = {}, widget.figure().axes
     for patch in (patch for patch in ax.patches if hasattr(patch, "get_data")):
         heights, edges, _ = patch.get_data()
         shown |= {int(edge): height / 100 for edge, height in zip(edges, heights, strict=False) if height}
-    assert shown == pytest.approx({k + 16: v for k, v in loss_scale.histogram(gradients).items() if k + 16 >= -60})
-
-
-def test_loss_scale_explorer_draws_what_the_slider_says(ax):
-    widget = loss_scale.loss_scale_explorer(torch.full((100,), 1e-3), 4)
-    before = widget.picture.value
-    assert title(widget.figure()).endswith("scale 2^4 = 16")
-    widget.controls["log2_scale"].value = 30
-    assert widget.picture.value != before and "overflows: 100.0%" in alt(widget.figure())
-
-
-# ------------------------------------------------------------------------------------------------------ worker, DDP
-
-
-def steps(log):
-    return [line.split() for line in log.splitlines() if line.startswith("step")]
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_one_ranks_infinity_is_everybodys():
-    logs = launch("mixed_ddp.py", 2, show=False, timeout=60).logs
-    for rank, log in enumerate(logs):
-        finite = [row[4] for row in steps(log)]
-        assert finite == ["True", "True", "False" if rank == 1 else "True", "True"]
-        assert [row[7] for row in steps(log)] == ["True", "True", "False", "True"]
-        assert [row[-1] for row in steps(log)] == ["65536", "65536", "32768", "32768"]
-        assert "output torch.bfloat16  weights torch.float32  sent torch.float32" in log
-        assert "weights equal in all ranks: True" in log
-
-
-# -------------------------------------------------------------------------------------------------------- exercises
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_networks_of_the_hunt_are_well_in_fp32_and_not_in_fp16(network):
-    model, finite = NETWORKS[network](), []
-    found = FirstOverflow.observe(FirstOverflow.answer, network)["name"]
-    assert (found is None) == (network == "nothing overflows")
-    for module in model.modules():
-        module.register_forward_hook(lambda module, inputs, output: finite.append(output.isfinite().all()))
-    model(torch.full((4, 8), -1e-3))
-    assert finite and all(finite)
-
-
-def test_the_solution_stays_below_the_number_of_tries():
-    for largest, most in ((1023, 100_000), *((n, 300) for n in range(0, 301, 7))):
-        seen = LargestBatch.observe(LargestBatch.answer, (largest, most, math.inf))
-        tried = seen["tried"]
-        assert seen["outcome"] == f"returned {min(largest, most)}" and not seen["samples still held"], (largest, most)
-        assert len(tried) == len(set(tried)) <= 24 and max(tried) <= max(1, 2 * largest), (largest, most)
+    counted = loss_scale.histogram(gradients)
+    assert shown == pytest.approx({k + 16: v for k, v in counted.items() if k + 16 >= -60})
+    assert loss_scale.histogram(torch.tensor([1.0, -1.5, 2.0, 0.0, 2.0**-30])) == {-30: 0.25, 0: 0.5, 1: 0.25}
