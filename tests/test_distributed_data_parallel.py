@@ -1,41 +1,11 @@
-"""DistributedDataParallel: its traces, its pictures of collectives."""
-
-import os
+"""DistributedDataParallel: its pictures of collectives."""
 
 import pytest
 from matplotlib.colors import to_hex
 
-from helpers import launch
 from helpers.figures import alt, title
-from helpers.instruments.traces import read
 from lessons.distributed_data_parallel import collectives_explorer as collectives
-from tests.test_widgets_ring_buckets import axes, cost, shown, style  # noqa: F401 - a fixture
-
-pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-# ------------------------------------------------------------------------------------------------------------- traces
-
-
-def test_traces_of_all_ranks_show_the_overlap(tmp_path):
-    small = ["--width", 256, "--layers", 4, "--batch", 64, "--bucket-mb", 0.25]
-    launch("ddp_trace.py", 2, args=[str(tmp_path), *small], show=False, timeout=60)
-    assert sorted(os.listdir(tmp_path)) == ["ddp-0.json", "ddp-1.json", "naive-0.json", "naive-1.json"]
-    traces = {path.stem: read(path) for path in tmp_path.glob("*.json")}
-    for rank in (0, 1):
-        naive, ddp = traces[f"naive-{rank}"], traces[f"ddp-{rank}"]
-        assert naive.rank == ddp.rank == rank and len(naive.steps) == len(ddp.steps) == 2
-        assert naive.overlap() < 0.05
-
-        def sent(trace):
-            return sum(event.kind == "communication" for event in trace.events)
-
-        assert sent(naive) == 2 * 8 and sent(ddp) == 2 * 4, "eight parameters; a bucket for each layer"
-    assert max(traces[f"ddp-{rank}"].overlap() for rank in (0, 1)) > 0.05
-
-
-# ----------------------------------------------------------------------------------------------------------- pictures
-
+from tests.test_widgets_ring_buckets import axes, shown, style  # noqa: F401 - a fixture
 
 BEFORE = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
 AFTER = {
@@ -77,14 +47,3 @@ def test_four_ranks_still_fit():
     ax.figure.draw_without_rendering()
     for box, number in zip(boxes.get_paths(), numbers, strict=True):
         assert ax.transData.transform_path(box).get_extents().width >= number.get_window_extent().width
-
-
-def test_explorer_answers_quickly():
-    explorer = collectives.collectives_explorer({name: (BEFORE, after) for name, after in AFTER.items()}, "gather")
-    seen = {explorer.picture.value}
-    for name in AFTER:
-        explorer.controls["name"].value = name
-        seen.add(explorer.picture.value)
-    assert len(seen) == len(AFTER)
-    assert cost(explorer, "name", AFTER) < 5
-    assert "barrier: rank 0 held 1, 2, 3 and then 1, 2, 3;" in explorer.picture.value

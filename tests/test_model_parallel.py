@@ -1,4 +1,4 @@
-"""Model parallelism: the clock of a schedule against the formula, the dry run against what is known, the explorer."""
+"""Model parallelism: a schedule's clock against the formula, the dry run, the explorer."""
 
 import pytest
 import torch
@@ -25,12 +25,13 @@ def test_bubble_is_the_formulas(schedule, p, m):
     assert timeline.held == held
 
 
-@pytest.mark.parametrize("p, m, v", [(4, 4, 2), (4, 8, 4), (2, 6, 3)])
+@pytest.mark.parametrize("p, m, v", [(4, 8, 4), (2, 6, 3)])
 def test_interleaved_is_the_formulas_and_torchs(p, m, v):
     orders = [interleaved(rank, p, m, v) for rank in range(p)]
     assert simulate(orders).bubble == pytest.approx((p - 1) / (v * m + p - 1))
     assert messages(orders) == 2 * m * (p * v - 1)
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=p)  # torch only builds: nothing runs
+    # Torch only builds: nothing runs.
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=p)
     stages = [PipelineStage(nn.Linear(1, 1), i * p, p * v, torch.device("cpu")) for i in range(v)]
     table = ScheduleInterleaved1F1B(stages, m, loss_fn=nn.functional.mse_loss).pipeline_order
     dist.destroy_process_group()
@@ -49,6 +50,7 @@ def test_a_schedule_that_cannot_be_run_is_refused(orders, said):
         simulate(orders)
 
 
+@pytest.mark.long  # lesson 10 runs it, too
 def test_dry_run_counts_a_llama_of_70_billion():
     """Without a step of real size anywhere: one and two blocks, and a straight line to 80."""
     args = ["--mesh", "2", "4", "2", "--layers", "1", "2", "--length", "256"]
@@ -66,12 +68,10 @@ def test_dry_run_counts_a_llama_of_70_billion():
 
 def test_explorer_draws_the_simulated_timeline():
     explorer = schedule_explorer()
-    seen = {explorer.picture.value}
     for name, value in (("schedule", "1F1B"), ("ranks", 8), ("micro_batches", 20)):
         explorer.controls[name].value = value
-        seen.add(explorer.picture.value)
     figure = explorer.figure()
-    assert len(seen) == 4 and "held by rank: [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]" in figure.get_label()
+    assert "held by rank: [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]" in figure.get_label()
     assert [len(rank.get_paths()) for rank in figure.axes[0].collections] == [2 * 20] * 8
     assert title(figure) == "Figure: 1F1B, 20 micro-batches: idle 26%, rank 0 holds 8, 280 messages"
     explorer.controls["schedule"].value = "Interleaved"
