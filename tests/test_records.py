@@ -1,4 +1,4 @@
-"""helpers.records and tools/record.py: what is run, what is skipped and why, what is stored, what a lesson shows."""
+"""helpers.records and tools/record.py: what is run or skipped, and why; what is stored, and shown."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from helpers import records
-from tests.conftest import ROOT, eventually, running
+from tests.conftest import LESSONS, ROOT, eventually, running
 from tests.stand_in_gpus import environment
 
 RECORDED = '''
@@ -35,24 +35,16 @@ def on_a_gpu():
 
 @experiment(gpus=2)
 def ranks():
-    """What two ranks sum on two GPUs."""
+    """The devices of two ranks."""
     import torch.multiprocessing as mp
     queue = mp.get_context("spawn").SimpleQueue()
     mp.spawn(rank, args=(queue,), nprocs=2)
-    return [queue.get(), queue.get()]
+    return sorted([queue.get(), queue.get()])
 
 
 def rank(index, queue):
     import torch
-    import torch.distributed as dist
-    torch.cuda.set_device(index)
-    device = torch.device("cuda", index)
-    dist.init_process_group("nccl", init_method=f"file://{__file__}.meet", rank=index, world_size=2, device_id=device)
-    total = torch.ones(1, device=device)
-    dist.all_reduce(total)
-    dist.barrier()
-    dist.destroy_process_group()
-    queue.put(total.item())
+    queue.put(str(torch.ones(1, device=f"cuda:{index}").device))
 
 
 @experiment(gpus=0)
@@ -72,12 +64,6 @@ def raises():
 def dies():
     """Nothing."""
     os.abort()
-
-
-@experiment(gpus=0)
-def cannot_be_stored():
-    """Nothing."""
-    return {1, 2}
 
 
 @experiment(gpus=8)
@@ -101,7 +87,7 @@ def hangs():
 
 @pytest.fixture
 def course(tmp_path):
-    """A copy of the course, not installed, whose only lessons with experiments are `made_up` and `hanging`."""
+    """A copy of the course, not installed, where only `made_up` and `hanging` have experiments."""
     root = tmp_path / "copy"
     for folder in ("helpers", "tools", "notebooks/lessons"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -124,8 +110,8 @@ def record(course, gpus, *args):
 
 @pytest.mark.long
 def test_machines_with_more_and_more_gpus_record_what_they_can(course):
-    older = {"result": 88, "seconds": 1.0, "gpus": "8 × Larger", "driver": "1", "cuda": "13.0", "torch": "2.11.0",
-             "python": "3.10.0", "date": "2026-01-01"}
+    older = {"result": 88, "seconds": 1.0, "gpus": "8 × Larger", "driver": "1", "cuda": "13.0",
+             "torch": "2.11.0", "python": "3.10.0", "date": "2026-01-01"}
     folder = course / "data" / "records"
     records.store(folder / "made_up.json", {"results": {"eight": older, "gone": older}, "skipped": {}})
     (folder / "launch.json").write_text("a benchmark's own")
@@ -135,26 +121,25 @@ def test_machines_with_more_and_more_gpus_record_what_they_can(course):
 
     said, stored = record(course, 1, "made_up")
     assert {name: row["result"] for name, row in stored["results"].items()} == {
-        "adds": {"sum": 2, "halves": [0.5, 1 / 3], "of": {"deep": True}}, "on_a_gpu": "cuda:0", "launched": [0, 0],
-        "eight": 88}, "not `gone`, an experiment that the lesson no longer has"
+        "adds": {"sum": 2, "halves": [0.5, 1 / 3], "of": {"deep": True}}, "on_a_gpu": "cuda:0",
+        "launched": [0, 0], "eight": 88}, "not `gone`, an experiment that the lesson no longer has"
     assert stored["results"]["eight"] == older and "the earlier result stays" in said
     machine = stored["results"]["adds"]
     assert machine["gpus"] == "1 × Stand-in GPU" and machine["driver"] == "000.00" and machine["cuda"]
-    assert machine["python"].split(".")[0] == "3" and machine["torch"][0].isdigit() and machine["date"] > "2026"
-    assert "made_up.adds: " in said and " s in all, 5 skipped" in said
+    assert machine["python"].startswith("3.") and machine["torch"][0].isdigit()
+    assert machine["date"] > "2026"
+    assert "made_up.adds: " in said and " s in all, 4 skipped" in said
     assert stored["skipped"] == {
         "ranks": "needs 2 GPUs, this machine has 1", "raises": "raised RuntimeError: no such luck",
         "dies": "ended by SIGABRT",
-        "cannot_be_stored": "raised TypeError: Object of type set is not JSON serializable",
         "eight": "needs 8 GPUs, this machine has 1"}
     assert all(why in said for why in stored["skipped"].values())
     assert (folder / "launch.json").read_text() == "a benchmark's own"
-    assert not [path for path in folder.iterdir() if path.suffix not in (".json", "")]
 
     (course / "notebooks" / "lessons" / "made_up" / "recorded.py").write_text(
         RECORDED.partition("@experiment(gpus=0)\ndef launched")[0], encoding="utf-8")
     said, stored = record(course, 8, "made_up")
-    assert stored["results"]["ranks"]["result"] == [2, 2] and stored["skipped"] == {}
+    assert stored["results"]["ranks"]["result"] == ["cuda:0", "cuda:1"] and stored["skipped"] == {}
     assert stored["results"]["ranks"]["gpus"] == "8 × Stand-in GPU" and "0 skipped" in said
 
 
@@ -193,7 +178,8 @@ def test_a_lesson_shows_the_numbers_and_their_machine(lesson):
     assert shown.result["fp32"] == 0.123456
     assert repr(shown).splitlines() == [
         "Seconds, by format: median of 5.",
-        "recorded: 1 × NVIDIA H100 80GB HBM3, driver 580.1, CUDA 13.0, torch 2.11.0, Python 3.12.3, 2026-11-21",
+        "recorded: 1 × NVIDIA H100 80GB HBM3, driver 580.1, CUDA 13.0, torch 2.11.0, Python 3.12.3, "
+        "2026-11-21",
         "  fp32: 0.1235", "  rows: 1, 2", "  deep:", "    a: 3"]
 
 
@@ -204,19 +190,13 @@ def test_a_lesson_without_a_result_says_what_would_be_measured(lesson, name):
     assert repr(shown) == "Would be measured on a machine with 2 GPUs, by tools/record.py: Images a second."
 
 
-def test_an_experiment_that_does_not_exist(lesson):
-    with pytest.raises(KeyError):
-        records.recorded("lesson", "nonsense")
-
-
-NOTEBOOKS = {path.stem.partition("_")[2]: path for path in (ROOT / "notebooks").glob("*.ipynb")}
-LESSONS = [path.parent.name for path in sorted((ROOT / "notebooks" / "lessons").glob("*/recorded.py"))]
-EXPERIMENTS = [(lesson, name) for lesson in LESSONS if lesson in NOTEBOOKS for name in records.experiments(lesson)]
-
-
-@pytest.mark.parametrize("lesson, name", EXPERIMENTS)
-def test_each_experiment_says_what_it_measures_and_is_shown(lesson, name):
-    function = records.experiments(lesson)[name]
-    assert function.gpus >= 1 and (function.__doc__ or "").strip().splitlines()[0].endswith(".")
-    code = [cell["source"] for cell in json.loads(NOTEBOOKS[lesson].read_text(encoding="utf-8"))["cells"]]
-    assert any("recorded(" in "".join(lines) and f'"{name}"' in "".join(lines) for lines in code)
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_each_experiment_says_what_it_measures_and_is_shown(path):
+    lesson = path.stem.partition("_")[2]
+    if not (ROOT / "notebooks" / "lessons" / lesson / "recorded.py").exists():
+        pytest.skip("it has no experiments")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    shown = [source for source in ("".join(cell["source"]) for cell in cells) if "recorded(" in source]
+    for name, function in records.experiments(lesson).items():
+        assert function.gpus >= 1 and (function.__doc__ or "").strip().splitlines()[0].endswith("."), name
+        assert any(f'"{name}"' in source for source in shown), name
