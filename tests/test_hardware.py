@@ -1,8 +1,7 @@
-"""helpers.hardware: what it says, what it must not do (import torch, start CUDA, tell who you are), and the tiers."""
+"""helpers.hardware: what it says, what it must not do (import torch, start CUDA, name you), and the tiers."""
 
 import getpass
 import itertools
-import os
 import re
 import socket
 import subprocess
@@ -22,7 +21,7 @@ T4 = "Tesla T4, 15360, 7.5"
 on_unix = pytest.mark.skipif(sys.platform == "win32", reason="the fake nvidia-smi is a shell script")
 
 
-#: What `python -m helpers.hardware` does, and before it what is imported where only cheap things are asked for.
+#: What `python -m helpers.hardware` does; before it, what is imported where only cheap things are asked for.
 COMMAND = """
 import runpy, sys
 from helpers.hardware import hardware
@@ -67,20 +66,11 @@ def test_the_command_prints_a_table_names_nobody_and_does_not_start_cuda():
     assert (imported, started) == ("[]", "False"), text
     assert re.search(r"^CPU cores +[1-9]\d* usable", text, re.MULTILINE)
     assert re.search(r"^torch +\d+\.\d+", text, re.MULTILINE)
-    assert len({re.match(r".*?  +", line).end() for line in text.splitlines()}) == 1, "the columns are aligned"
+    columns = {re.match(r".*?  +", line).end() for line in text.splitlines()}
+    assert len(columns) == 1, "they are aligned"
     for private in (str(Path.home()), str(ROOT), socket.gethostname()):
         assert len(private) < 3 or private not in text
     assert not re.search(rf"\b{re.escape(getpass.getuser())}\b", text)
-
-
-def test_fields_are_plausible():
-    assert hardware.cpu and 1 <= hardware.cores <= os.cpu_count()
-    assert 0 < hardware.memory_available_gib <= hardware.memory_gib < 1e5
-    assert hardware.memory_limit_gib is None or 0 < hardware.memory_limit_gib < hardware.memory_gib
-    assert hardware.cpu_limit is None or hardware.cpu_limit > 0
-    assert hardware.shm_gib is None or hardware.shm_gib >= 0
-    assert set(hardware.cpu_flags) <= set(module.CPU_FLAGS)
-    assert "gloo" in hardware.backends and "spawn" in hardware.start_methods
 
 
 @on_unix
@@ -92,18 +82,12 @@ def test_gpus_are_parsed(three_gpus):
     assert str(gpus[2]) == "Tesla T4, 15.0 GiB, capability 7.5, fast: fp16"
 
 
-BROKEN = ["echo 'No devices were found'", "echo '0, X, 1, 9.0'; exit 9", "exec /bin/sleep 60"]
-
-
 @on_unix
-@pytest.mark.parametrize("shell", BROKEN)
-def test_a_broken_driver_means_no_gpus(smi, monkeypatch, shell):
+@pytest.mark.parametrize("shell", [None, "echo '0, X, 1, 9.0'; exit 9", "exec /bin/sleep 60"])
+def test_no_driver_or_a_broken_one_means_no_gpus(smi, monkeypatch, shell):
     monkeypatch.setattr(module, "NVIDIA_SMI_SECONDS", 0.3)
-    smi(shell)
-    assert Hardware().gpus == ()
-
-
-def test_no_driver_means_no_gpus(smi):
+    if shell:
+        smi(shell)
     assert Hardware().gpus == ()
 
 
@@ -136,9 +120,7 @@ def test_container_limits(tmp_path, monkeypatch):
         (2, 2, {}, "real here", "2 GPUs"),
         (0, 1, {}, "recorded", "a GPU"),
         (0, 2, {"cpu_stand_in": True}, "scaled down here", "CPU"),
-        (0, 2, {"gpu_can_be_shared": True}, "recorded", "measured"),
         (1, 2, {"gpu_can_be_shared": True, "cpu_stand_in": True}, "scaled down here", "share a GPU"),
-        (1, 2, {"cpu_stand_in": True}, "scaled down here", "CPU"),
         (1, 2, {}, "recorded", "measured"),
     ],
 )
@@ -154,19 +136,16 @@ def test_gpus_that_this_torch_cannot_use_do_not_count():
     assert "torch can use 0 of them" in str(machine) and "No GPU" in machine.sentence
 
 
-def test_the_sentence_has_no_number():
-    sentences = {fake(gpus).sentence for gpus in (0, 1, 2, 8)}
-    assert len(sentences) == 3 and not re.search(r"\d", "".join(sentences))
-
-
-@pytest.mark.parametrize("here", [0, 1, 2, 8])
-def test_what_a_lesson_prints_of_it_is_the_same_on_all_machines(here):
-    machine = fake(here)
-    assert sanitised(f"before\n{machine.sentence}\nafter 1 GPU") == "before\nHARDWARE\nafter 1 GPU"
-    for wanted, cpu, shared in itertools.product((0, 1, 2, 8), (False, True), (False, True)):
-        tier = machine.tier(gpus=wanted, cpu_stand_in=cpu, gpu_can_be_shared=shared)
-        assert sanitised(f"before\n{tier}\nafter 1 GPU") == "before\nTIER\nafter 1 GPU"
-        assert sanitised(f"DDP: {tier!r}") == "DDP: TIER"
+def test_what_a_lesson_prints_of_it_is_the_same_on_all_machines():
+    sentences = set()
+    for machine in map(fake, (0, 1, 2, 8)):
+        sentences.add(machine.sentence)
+        assert sanitised(f"before\n{machine.sentence}\nafter 1 GPU") == "before\nHARDWARE\nafter 1 GPU"
+        for wanted, cpu, shared in itertools.product((0, 1, 2, 8), (False, True), (False, True)):
+            tier = machine.tier(gpus=wanted, cpu_stand_in=cpu, gpu_can_be_shared=shared)
+            assert sanitised(f"before\n{tier}\nafter 1 GPU") == "before\nTIER\nafter 1 GPU"
+            assert sanitised(f"DDP: {tier!r}") == "DDP: TIER"
+    assert len(sentences) == 3 and not re.search(r"\d", "".join(sentences)), "none, one, several"
 
 
 def test_on_a_real_gpu_it_agrees_with_torch():
