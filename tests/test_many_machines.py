@@ -163,16 +163,6 @@ def test_a_cable_is_as_slow_as_it_says_and_can_be_changed():
         assert min(seconds() for _ in range(3)) < 0.06
 
 
-@pytest.mark.long
-@needs_namespaces
-def test_a_node_can_be_killed_and_booted_again_and_again():
-    with Nodes(2, mbit=100) as lab:
-        for _ in range(30):  # the system removes a dead node's port beside us: one in nine kills met it there
-            lab.kill(1)
-            lab.boot(1)
-        assert lab.start(1, ["true"]).wait(20) == 0
-
-
 def interrupted(call, after):
     def interrupt(*_):
         raise KeyboardInterrupt

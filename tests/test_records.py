@@ -190,12 +190,13 @@ def test_a_lesson_without_a_result_says_what_would_be_measured(lesson, name):
     assert repr(shown) == "Would be measured on a machine with 2 GPUs, by tools/record.py: Images a second."
 
 
-@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_each_experiment_says_what_it_measures_and_is_shown(path):
-    lesson = path.stem.partition("_")[2]
-    if not (ROOT / "notebooks" / "lessons" / lesson / "recorded.py").exists():
-        pytest.skip("it has no experiments")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+BOOKS = {path.stem.partition("_")[2]: path for path in LESSONS}
+RECORDING = [lesson for lesson in BOOKS if (ROOT / "notebooks/lessons" / lesson / "recorded.py").exists()]
+
+
+@pytest.mark.parametrize("lesson", RECORDING)
+def test_each_experiment_says_what_it_measures_and_is_shown(lesson):
+    cells = json.loads(BOOKS[lesson].read_text(encoding="utf-8"))["cells"]
     shown = [source for source in ("".join(cell["source"]) for cell in cells) if "recorded(" in source]
     for name, function in records.experiments(lesson).items():
         assert function.gpus >= 1 and (function.__doc__ or "").strip().splitlines()[0].endswith("."), name
