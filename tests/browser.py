@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
+import pytest
 from jupyter_core.paths import jupyter_runtime_dir
 
 from helpers.hardware import hardware
 from tests.conftest import ROOT, eventually, running
 
 CHROMIUM = shutil.which("chromium")
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")
 # A browser that is cut off from its update servers must not fill the log with that.
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
            "--disable-sync", "--no-first-run"]

@@ -13,15 +13,22 @@ from helpers.widgets import explorer as base
 from helpers.widgets import launch_panel as module
 from helpers.widgets.launch_panel import draw_curves, draw_ranks, launch_panel
 from lessons.distributed_data_parallel.ring_explorer import ring_explorer
-from tests.browser import EXPLORERS
+from tests.browser import EXPLORERS, made_here
 from tests.conftest import ROOT, eventually
 from tools import moving
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
+def test_every_explorer_is_here():
+    called = {re.findall(r"\w+(?=\()", cell.rpartition("\n")[2])[0] for cell in EXPLORERS.values()}
+    assert called == set(made_here())
+
+
 @pytest.mark.parametrize("name", [name for name in EXPLORERS if name != "trace"])
-def test_every_explorer_has_presets_that_show_something_else_and_say_what_to_look_for(name):
+def test_every_explorer_has_presets_that_show_something_else_and_say_what_to_look_for(name, monkeypatch):
+    """By the text alternatives of its pictures: to render them all would take long."""
+    monkeypatch.setattr(base, "as_html", alt)
     *before, made = EXPLORERS[name].splitlines()
     exec("\n".join(before), names := {})
     explorer = eval(made, names)
@@ -61,50 +68,53 @@ def test_moving_pictures_are_small_and_those_that_the_command_draws(make):
     path, explorer = ROOT / "docs" / "moving" / f"{make.__name__}.svg", make()
     text, slider = path.read_text(encoding="utf-8"), explorer.playing
     steps = re.findall("<desc>(.+?)</desc>", text)
-    assert len(text) < 200_000 and len(steps) == len(set(steps)) == 1 + (slider.max - slider.min) // slider.step
+    assert len(text) < 200_000
+    assert len(steps) == len(set(steps)) == 1 + (slider.max - slider.min) // slider.step
     with plt.style.context(["helpers.course", moving.LOOK]):
         assert html.unescape(steps[(slider.value - slider.min) // slider.step]) == alt(explorer.figure())
 
 
-def drawn(reports):
-    ax = Figure().subplots()
-    draw_curves(ax, reports)
-    return ax
-
-
 def test_curves_have_their_place_before_there_is_a_number():
-    ax = drawn([[], [{"epoch": 1}]])
+    ax = Figure().subplots()
+    draw_curves(ax, [[], [{"epoch": 1}]])
     assert not ax.lines and "no loss has been reported yet" in ax.texts[0].get_text()
 
 
 def test_curves_show_what_was_reported_and_survive_nan():
     rows = [{"loss": value} for value in (2.0, float("nan"), 1.0, float("inf"), 0.5)]
-    ax = drawn([rows, [{"loss": "low"}], [{"loss": 3}]])
+    ax = Figure().subplots()
+    draw_curves(ax, [rows, [{"loss": "low"}], [{"loss": 3}]])
     first, third = ax.lines
     assert [y for y in first.get_ydata() if y == y] == [2.0, 1.0, 0.5] and list(third.get_ydata()) == [3]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rank 0: 0.50", "rank 2: 3.00"]
     assert "loss of 3 ranks" in alt(ax.figure) and "rank 0: 5 reports, from 2.00 to 0.50." in alt(ax.figure)
 
 
-def test_the_panel_runs_a_script_and_draws_what_it_reports():
-    panel = launch_panel("train_digits.py", "hello.py")
+def test_the_panel_shows_an_earlier_run_until_its_own_and_draws_what_that_reports():
+    earlier = launch("hello.py", 3, show=False)
+    panel = launch_panel("train_digits.py", "hello.py", args=["--epochs", "2"], shown=earlier)
+    assert "I am rank 2 of 3" in panel.output.value
     panel.run()
     thread = panel.thread
     panel.run()  # a second press while it runs changes nothing
     assert panel.thread is thread
     panel.thread.join(60)
     assert "train_digits.py: 2 ranks finished after" in panel.output.value
+    assert "test accuracy after 2 epochs on 2 rank(s)" in panel.output.value
     assert "rank 1 trained on 719 of 1437 images" in panel.output.value
-    assert "<script>" not in draw_ranks([["<script>"]], {}, "<script>"), "boxes escape what they show"
-    assert [len(line.get_ydata()) for line in panel.axes.lines] == [10, 10]
-    assert "loss of 2 ranks" in panel.curve.value and "rank 1: 10 reports" in panel.curve.value
+    assert [len(line.get_ydata()) for line in panel.axes.lines] == [2, 2]
+    assert "loss of 2 ranks" in panel.curve.value and "rank 1: 2 reports" in panel.curve.value
     data, _ = panel._repr_mimebundle_()
     assert data["text/plain"] == "Launch panel for train_digits.py, hello.py" and "image/png" in data
 
 
+def test_boxes_escape_what_they_show():
+    assert "<script>" not in draw_ranks([["<script>"]], {}, "<script>")
+
+
 def test_the_curve_keeps_its_place_and_is_drawn_only_where_something_is_new(monkeypatch):
     drawings = []
-    monkeypatch.setattr(module, "draw_curves", lambda ax, reports: drawings.append([len(rows) for rows in reports]))
+    monkeypatch.setattr(module, "draw_curves", lambda _, reports: drawings.append([*map(len, reports)]))
     panel = launch_panel("hello.py")
     assert "data:image/png" in panel.curve.value
     panel.reports[0].append({"loss": 1.0})
@@ -141,7 +151,7 @@ def test_the_panel_stops_a_run(tmp_path):
 
 
 @pytest.mark.parametrize(("source", "says"), [
-    ("raise ValueError('boom')", "ValueError: boom"), (None, "FileNotFoundError"), ("def f(:", "SyntaxError")])
+    ("raise ValueError('boom')", "ValueError: boom"), (None, "FileNotFoundError")])
 def test_the_panel_says_what_went_wrong(tmp_path, source, says):
     script = tmp_path / "script.py"
     if source:
@@ -150,11 +160,3 @@ def test_the_panel_says_what_went_wrong(tmp_path, source, says):
     panel.run()
     panel.thread.join(30)
     assert says in panel.output.value
-
-
-def test_the_panel_shows_an_earlier_run_until_its_own_which_gets_its_arguments():
-    panel = launch_panel("train_digits.py", args=["--epochs", "3"], nprocs=1, shown=launch("hello.py", 3, show=False))
-    assert "I am rank 2 of 3" in panel.output.value
-    panel.run()
-    panel.thread.join(60)
-    assert "test accuracy after 3 epochs on 1 rank(s)" in panel.output.value

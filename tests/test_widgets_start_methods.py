@@ -27,7 +27,7 @@ def choose(widget, *situation):
     return widget.figure()
 
 
-@pytest.mark.parametrize("situation", SITUATIONS[::7], ids=str)
+@pytest.mark.parametrize("situation", SITUATIONS[::10], ids=str)
 def test_a_situation_is_drawn_legibly(widget, situation):
     figure = choose(widget, *situation)
     verdict, words = explorer.outcome(*situation)
@@ -45,18 +45,6 @@ def test_a_situation_is_drawn_legibly(widget, situation):
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes), "nothing is cut off"
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
     assert min(text.get_size() for text in ax.texts) >= 11
-
-
-def test_outcomes():
-    outcome = {situation: explorer.outcome(*situation) for situation in SITUATIONS}
-    for (method, in_cell, threads, cuda), (verdict, words) in outcome.items():
-        if method == "launch":
-            assert verdict == "works"
-        elif method == "fork":
-            assert verdict == ("is refused" if cuda else "can hang" if threads else "works")
-            assert words.startswith("RuntimeError: Cannot re-init") or not cuda
-        else:
-            assert verdict == ("is refused" if in_cell else "works")
 
 
 def test_a_function_without_a_file_is_refused_in_these_words():
@@ -100,10 +88,3 @@ def test_the_chosen_method_stands_out_and_each_control_redraws(widget):
         widget.controls[name].value = value
         seen.add(widget.picture.value)
     assert len(seen) == 5
-
-
-def test_static_picture_and_stable_text():
-    data, metadata = explorer.start_method_explorer(MEASURED)._repr_mimebundle_()
-    assert data["text/plain"] == explorer.start_method_explorer(None)._repr_mimebundle_()[0]["text/plain"]
-    assert data["image/png"].startswith(b"\x89PNG") and "fork: train() works" in metadata["image/png"]["alt"]
-    assert "fork 10 ms, spawn 2.0 s, launch 50 ms" in metadata["image/png"]["alt"]
