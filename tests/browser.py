@@ -1,4 +1,4 @@
-"""JupyterLab in chromium, for tests and benchmarks: start it, open a notebook, run it, look at what it shows."""
+"""JupyterLab in chromium, for tests: start it, open a notebook, run it, look at what it shows."""
 
 import contextlib
 import json
@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -17,15 +16,14 @@ import nbformat
 import pytest
 from jupyter_core.paths import jupyter_runtime_dir
 
-from helpers.hardware import hardware
 from tests.conftest import ROOT, eventually, running
 
 CHROMIUM = shutil.which("chromium")
 NEEDS_CHROMIUM = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")
 # A browser that is cut off from its update servers must not fill the log with that.
-BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-           "--disable-sync", "--no-first-run"]
+BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
+           "--disable-component-update", "--disable-sync", "--no-first-run"]
 
 
 class Lab(NamedTuple):
@@ -42,24 +40,25 @@ def jupyterlab(folder, **tracker):
 
     Args:
         folder: An empty folder.
-        tracker: Settings of JupyterLab's notebooks, such as windowingMode="none": draw cells that are not in view, too.
+        tracker: Settings of JupyterLab's notebooks; windowingMode="none" draws cells out of view, too.
     """
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
     token, mark = secrets.token_hex(16), f"lab-{secrets.token_hex(4)}"
     command = [sys.executable, "-m", "jupyter", "lab", "notebooks/00_start_here.ipynb", "--no-browser",
                f"--port={20_000 + secrets.randbelow(10_000)}",  # outgoing connections have none of these
                f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True"]
-    settings = folder / "settings" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps(tracker))
+    settings = folder / "settings" / "@jupyterlab" / "notebook-extension"
+    settings.mkdir(parents=True)
+    (settings / "tracker.jupyterlab-settings").write_text(json.dumps(tracker))
     environment = {**os.environ, "COURSE_TEST_MARK": mark, "JUPYTER_CONFIG_DIR": str(folder / "config"),
                    "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
                    "COURSE_PROGRESS": str(folder / "progress.json")}
 
     def port():
-        """The one that JupyterLab listens on, by its own word: where another program has been quicker, a later one."""
+        """The one that JupyterLab listens on, by its own word: a later one, where its own was taken."""
         with contextlib.suppress(OSError, ValueError):  # the file is not there yet, or not whole
-            return json.loads(Path(jupyter_runtime_dir(), f"jpserver-{server.pid}.json").read_text())["port"]
+            file = Path(jupyter_runtime_dir(), f"jpserver-{server.pid}.json")
+            return json.loads(file.read_text())["port"]
 
     with open(folder / "log", "w") as log:
         server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
@@ -71,7 +70,7 @@ def jupyterlab(folder, **tracker):
             try:
                 server.wait(30)
             except subprocess.TimeoutExpired:
-                # Its kernels have ended, but a thread of anyio's was not told to (jupyterlab/jupyterlab#10442).
+                # Its kernels have ended; a thread of anyio's was not told to (jupyterlab/jupyterlab#10442).
                 server.kill()
                 server.wait(30)
             assert eventually(lambda: not running(mark), 30), "JupyterLab's end leaves nothing behind"
@@ -79,12 +78,12 @@ def jupyterlab(folder, **tracker):
 
 @contextlib.contextmanager
 def chromium():
-    """A page of a new browser; `page.errors` collects what the console and the page's scripts complain about."""
+    """A page of a new browser; `page.errors` holds what the console and the page's scripts complain about."""
     from playwright.sync_api import sync_playwright
 
     def complains(said):
-        # Who asks for the list of kernels while one is starting, is told 500 by the server, and JupyterLab asks again
-        # (jupyter-server/enterprise_gateway#1395).
+        # Who asks for the list of kernels while one is starting, is told 500 by the server, and JupyterLab
+        # asks again (jupyter-server/enterprise_gateway#1395).
         known = "status of 500" in said.text and "/api/kernels?" in said.location["url"]
         if said.type == "error" and not known:
             page.errors.append(f"{said.text} {said.location}")
@@ -131,8 +130,8 @@ def open_and_run_all(page, lab, name, seconds=300):
 
 
 def busy(page):
-    """The first lines of the cells that run or wait; a look costs the two cores something, so it takes its time."""
-    time.sleep(0.5)
+    """The first lines of the cells that run or wait."""
+    time.sleep(0.5)  # a look costs something
     return page.evaluate("""() => [...document.querySelectorAll('.jp-CodeCell')].filter(
         cell => cell.querySelector('.jp-InputPrompt')?.innerText.includes('*')).map(
         cell => cell.querySelector('.jp-InputArea-editor').innerText.split('\\n')[0])""")
@@ -147,9 +146,10 @@ def raised(page):
 
 def choose_theme(page, theme):
     """Give JupyterLab its "Light" or "Dark" theme."""
-    page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {theme}")
-    page.wait_for_selector(f"body[data-jp-theme-light={json.dumps(str(theme == 'Light').lower())}]", state="attached",
-                           timeout=60_000)
+    command = "name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
+    page.evaluate(command, f"JupyterLab {theme}")
+    light = "true" if theme == "Light" else "false"
+    page.wait_for_selector(f'body[data-jp-theme-light="{light}"]', state="attached", timeout=60_000)
     page.wait_for_timeout(1000)  # the style sheet follows
 
 
@@ -159,40 +159,42 @@ SHOWS = re.compile(r"\b(\w+_explorer|trace_viewer|launch_panel)\(")
 
 def made_here():
     """The names of the functions that make explorers."""
-    paths = [*(ROOT / "helpers" / "widgets").glob("*.py"), *(ROOT / "notebooks" / "lessons").glob("*/*.py")]
-    modules = "".join(path.read_text(encoding="utf-8") for path in paths)
+    modules = "".join(path.read_text(encoding="utf-8") for folder in ("helpers/widgets", "notebooks/lessons")
+                      for path in (ROOT / folder).rglob("*.py"))
     return re.findall(r"^def (\w+_explorer|trace_viewer)\(", modules, re.MULTILINE)
 
 
 #: As each lesson's first cell does; and a cell for every explorer of the course, as small as it can be.
 LOOK = "from helpers.figures import use_course_style\nuse_course_style()\n"
-EXPLORERS = {
-    "start methods": ("from lessons.processes.start_methods_explorer import start_method_explorer\n"
-                      "start_method_explorer()"),
-    "convergence": ("from lessons.parallel_sgd.convergence_explorer import convergence_explorer\n"
-                    "convergence_explorer()"),
-    "pipeline": "from lessons.data_loading.pipeline_explorer import pipeline_explorer\npipeline_explorer(2)",
-    "DataParallel": ("from lessons.data_parallel.replicas_explorer import data_parallel_explorer\n"
-                     "data_parallel_explorer()"),
-    "collectives": ("from lessons.distributed_data_parallel.collectives_explorer import collectives_explorer\n"
-                    "ones = [[1.0], [2.0]]\n"
-                    "collectives_explorer({'broadcast': (ones, [[1.0]] * 2), 'all_gather': (ones, [[1.0, 2.0]] * 2)}, "
-                    "'broadcast')"),
-    "ring": "from lessons.distributed_data_parallel.ring_explorer import ring_explorer\nring_explorer()",
-    "buckets": "from lessons.distributed_data_parallel.bucket_explorer import bucket_explorer\nbucket_explorer()",
-    "float": "from lessons.mixed_precision.float_explorer import float_explorer\nfloat_explorer('0.1')",
-    "loss scale": ("import torch\nfrom lessons.mixed_precision.loss_scale_explorer import loss_scale_explorer\n"
-                   "loss_scale_explorer(1e-6 * torch.randn(1000), 8)"),
-    "memory": "from lessons.sharding.memory_explorer import memory_explorer\nmemory_explorer()",
-    "schedule": "from lessons.model_parallel.schedule_explorer import schedule_explorer\nschedule_explorer()",
-    "pairs": "from lessons.context_and_experts.explorer import pairs_explorer\npairs_explorer()",
-    "tokens": "from lessons.context_and_experts.explorer import tokens_explorer\ntokens_explorer()",
-    "scaling": "from lessons.scaling.scaling_explorer import scaling_explorer\nscaling_explorer()",
-    "trace": ("import torch\nfrom torch.profiler import profile\nfrom helpers.instruments.traces import read\n"
-              "from lessons.profiling.trace_viewer import trace_viewer\nwith profile() as prof:\n"
-              "    for _ in range(50):\n        torch.randn(64, 64) @ torch.randn(64, 64)\n"
-              "prof.export_chrome_trace('trace.json')\ntrace_viewer(read('trace.json'))"),
+MADE = {
+    "start methods": ("processes.start_methods_explorer", "start_method_explorer()"),
+    "convergence": ("parallel_sgd.convergence_explorer", "convergence_explorer()"),
+    "pipeline": ("data_loading.pipeline_explorer", "pipeline_explorer(2)"),
+    "DataParallel": ("data_parallel.replicas_explorer", "data_parallel_explorer()"),
+    "collectives": ("distributed_data_parallel.collectives_explorer",
+                    "collectives_explorer({'broadcast': ([[1], [2]], [[1]] * 2),"
+                    " 'all_gather': ([[1], [2]], [[1, 2]] * 2)}, 'broadcast')"),
+    "ring": ("distributed_data_parallel.ring_explorer", "ring_explorer()"),
+    "buckets": ("distributed_data_parallel.bucket_explorer", "bucket_explorer()"),
+    "float": ("mixed_precision.float_explorer", "float_explorer('0.1')"),
+    "loss scale": ("mixed_precision.loss_scale_explorer",
+                   "loss_scale_explorer(1e-6 * __import__('torch').randn(1000), 8)"),
+    "memory": ("sharding.memory_explorer", "memory_explorer()"),
+    "schedule": ("model_parallel.schedule_explorer", "schedule_explorer()"),
+    "pairs": ("context_and_experts.explorer", "pairs_explorer()"),
+    "tokens": ("context_and_experts.explorer", "tokens_explorer()"),
+    "scaling": ("scaling.scaling_explorer", "scaling_explorer()"),
 }
+EXPLORERS = {name: f"from lessons.{module} import {call.partition('(')[0]}\n{call}"
+             for name, (module, call) in MADE.items()}
+EXPLORERS["trace"] = """import torch
+from helpers.instruments.traces import read
+from lessons.profiling.trace_viewer import trace_viewer
+with torch.profiler.profile() as prof:
+    for _ in range(50):
+        torch.randn(64, 64) @ torch.randn(64, 64)
+prof.export_chrome_trace('trace.json')
+trace_viewer(read('trace.json'))"""
 
 
 # Counts from the key's own event to the moment at which the new picture has been decoded.
@@ -233,30 +235,14 @@ def answer_times(page, explorer, presses=20):
     return page.evaluate("answers")
 
 
-def p95(times):
-    return sorted(times)[-(-95 * len(times) // 100) - 1]
-
-
-def say_and_store(path, found):
-    """Print the p50 and p95 of {explorer: milliseconds}, and add them to a JSON with hardware and load."""
-    machine = f"{hardware.cpu}, {hardware.cores} cores"
-    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
-    rows = {name: {"p50_ms": round(statistics.median(times)), "p95_ms": round(p95(times)), "presses": len(times),
-                   "load": load} for name, times in found.items()}
-    for name, row in rows.items():
-        print(f"{name:40} p50 {row['p50_ms']:5} ms   p95 {row['p95_ms']:5} ms   {row['presses']} presses   load {load}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored = json.loads(path.read_text())["explorers"] if path.exists() else {}
-    path.write_text(json.dumps({"hardware": machine, "explorers": stored | rows}, indent=1))
-
-
-# JupyterLab's body is 0 pixels high and hides what overflows, and an invisible button lies over each output: axe takes
-# the texts for hidden.
-SEEN = "body, .jp-LabShell {overflow: visible !important} .jp-OutputArea-promptOverlay {display: none !important}"
+# JupyterLab's body is 0 pixels high and hides what overflows, and an invisible button lies over each output:
+# axe takes the texts for hidden.
+SEEN = """body, .jp-LabShell {overflow: visible !important}
+.jp-OutputArea-promptOverlay {display: none !important}"""
 
 
 def axe_findings(page, scope=None):
-    """What axe-core has to say against a page, or against what lies within the selector `scope`: a line for each thing.
+    """What axe-core has to say against a page, or what lies within the selector `scope`, in lines.
 
     Raises:
         AssertionError: it saw no picture and read no colour, so that its silence would say nothing.
@@ -266,7 +252,8 @@ def axe_findings(page, scope=None):
     style = page.add_style_tag(content=SEEN)
     found = Axe().run(page, scope, {"resultTypes": ["violations", "passes"]}).response
     style.evaluate("style => style.remove()")
-    assert any(rule["id"] == "color-contrast" for rule in found["passes"] + found["violations"]), "axe read no colour"
+    rules = {rule["id"] for rule in found["passes"] + found["violations"]}
+    assert "color-contrast" in rules, "axe read no colour"
     return [f"{rule['id']} ({rule['impact']}): {' '.join(node['target'])[-100:]}: {node['html'][:100]!r}: "
             f"{(node['any'] + node['all'] + node['none'])[0]['message']}"
             for rule in found["violations"] for node in rule["nodes"]]

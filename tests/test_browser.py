@@ -61,7 +61,7 @@ def page():
 def started(page, lab):
     """The page with a notebook whose cells run: lesson 00's panel, the explorers, live lines, a question."""
     lesson = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
-    panel, = (cell.source for cell in lesson.cells if re.search(r"^launch_panel\(", cell.source, re.MULTILINE))
+    panel, = (cell.source for cell in lesson.cells if "\nlaunch_panel(" in f"\n{cell.source}")
     write_notebook(lab, "all.ipynb", f"together = None\n{panel}", *FEW, LIVE, QUESTION)
     open_and_start(page, lab, "all.ipynb")
     return page

@@ -1,7 +1,6 @@
-"""Every lesson in JupyterLab in a real browser: run whole, all controls moved by key and mouse, heard by axe-core.
+"""Every lesson in JupyterLab in a browser: run whole, all controls moved by key and mouse, heard by axe-core.
 
-Pictures of the lessons, and how long explorers took to answer, are left in the folder that COURSE_ARTEFACTS names, or
-else in build/browser.
+Pictures of the lessons are left in the folder that COURSE_ARTEFACTS names, or else in build/browser.
 """
 
 import os
@@ -12,9 +11,8 @@ import nbformat
 import pytest
 
 from tests.browser import (
-    CHROMIUM,
+    NEEDS_CHROMIUM,
     SHOWS,
-    answer_times,
     axe_findings,
     choose_theme,
     chromium,
@@ -22,12 +20,10 @@ from tests.browser import (
     open_and_run_all,
     open_notebook,
     raised,
-    say_and_store,
 )
 from tests.conftest import LESSONS, ROOT, eventually
 
-pytestmark = [pytest.mark.long,
-              pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")]
+pytestmark = [pytest.mark.long, NEEDS_CHROMIUM]
 SITE = ROOT / "build" / "site"
 ARTEFACTS = Path(os.environ.get("COURSE_ARTEFACTS") or ROOT / "build" / "browser")
 THEMES = "Light", "Dark"
@@ -79,9 +75,8 @@ def test_a_lesson_runs_and_what_moves_can_be_moved(page, lab, path):
                        if any(output.output_type == "error" for output in cell.get("outputs", ()))]
     open_and_run_all(page, lab, path.name, SECONDS)
     for number, error in raised(page):
-        assert number in raise_by_design, f"the first failing cell is number {number}:\n{cells[number].source}\n{error}"
+        assert number in raise_by_design, f"cell {number} fails first:\n{cells[number].source}\n{error}"
 
-    times = {}
     for number, cell in enumerate(cells):
         names = SHOWS.findall(cell.source) if cell.cell_type == "code" else ()
         for name in names:
@@ -91,14 +86,12 @@ def test_a_lesson_runs_and_what_moves_can_be_moved(page, lab, path):
                 move_panel(page, view.first)
             else:
                 still = move(page, view.first)
-                if still:  # where all is shown, say, there is nowhere to move to: once more, with the others moved
+                if still:  # with all shown, say, there is nowhere to move to: again, with the others moved
                     again = [name.splitlines()[0] for name in move(page, view.first, put_back=False)]
                     still = [name for name in still if name.splitlines()[0] in again]
                 assert not still, f"{name}, cell {number}: these changed nothing: {still}"
-                times[f"{path.stem[:2]} {name}, cell {number}"] = answer_times(page, view.first)
     found = in_both_themes(page, path.stem)
     page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
-    say_and_store(ARTEFACTS / "explorers.json", times)
     assert not found, "\n".join(found)
     assert not page.errors
 
@@ -110,7 +103,10 @@ def changes(picture, act):
 
 
 def move(page, explorer, put_back=True):
-    """Move each control by key and, where the page itself answers the mouse, by mouse; return what changed nothing."""
+    """Move each control by key and, where the page itself answers the mouse, by mouse.
+
+    Returns the names of those that changed nothing.
+    """
     picture = explorer.locator(".widget-html-content img").first
     picture.scroll_into_view_if_needed()
     still = []
@@ -133,13 +129,15 @@ def move(page, explorer, put_back=True):
         return act
 
     for slider in explorer.locator(".widget-slider").all():
-        name, handle, bar = slider.inner_text(), slider.locator("[role=slider]"), slider.locator(".noUi-target")
-        (at, wide), (left, whole) = (((box := part.bounding_box())["x"], box["width"]) for part in (handle, bar))
+        name = slider.inner_text()
+        handle, bar = slider.locator("[role=slider]"), slider.locator(".noUi-target")
+        at, whole = handle.bounding_box(), bar.bounding_box()
+        share = (at["x"] + at["width"] / 2 - whole["x"]) / whole["width"]
         some(f"{name} by key", [key(handle, name) for name in ("ArrowRight", "ArrowLeft", "End", "Home")])
         some(f"{name} by mouse", [click(bar, share) for share in (0.9, 0.1, 0.5)])
         page.wait_for_timeout(500)  # while the handle glides, a slider does not hear the mouse
         if put_back:  # or others may have nothing to change
-            changes(picture, click(bar, (at + wide / 2 - left) / whole))
+            changes(picture, click(bar, share))
     for box in explorer.locator("input[type=checkbox]").all():
         some(f"{box.locator('..').inner_text()} by key", [key(box, "Space")])
         some(f"{box.locator('..').inner_text()} by mouse", [box.click])
@@ -147,8 +145,9 @@ def move(page, explorer, put_back=True):
         buttons = group.locator("button").all()
         some(f"{group.inner_text()} by key", [key(button, "Enter") for button in buttons])
         some(f"{group.inner_text()} by mouse", [button.click for button in buttons])
-    for menu in explorer.locator("select").all():  # the list that a mouse opens is the system's, not the page's
-        some(f"{menu.locator('..').inner_text()} by key", [key(menu, name) for name in ("ArrowDown", "ArrowUp")])
+    for menu in explorer.locator("select").all():  # the list that a mouse opens is the system's
+        keys = [key(menu, name) for name in ("ArrowDown", "ArrowUp")]
+        some(f"{menu.locator('..').inner_text()} by key", keys)
     for text in explorer.locator("input[type=text]").all():
         some("a text", [lambda text=text: text.fill("3"), lambda text=text: text.fill("0.7")])
     return still

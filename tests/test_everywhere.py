@@ -1,4 +1,4 @@
-"""Wherever a lesson is opened: its first cell and badges, the devcontainer, Binder, explorers without ipywidgets."""
+"""Wherever a lesson is opened: its first cell, badges, devcontainer, Binder, explorers without ipywidgets."""
 
 import importlib.metadata
 import json
@@ -28,22 +28,24 @@ RUN = "exec(open('cell.py').read()); import helpers; print('→', helpers.__file
 def run(python, *words, cwd, **environment):
     """Run Python without this environment's paths; return the exit code, and what it printed."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([python, *map(str, words)], cwd=cwd, env={**clean, **environment}, text=True, timeout=300,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([python, *map(str, words)], cwd=cwd, env={**clean, **environment}, text=True,
+                          timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return done.returncode, done.stdout
 
 
 def copied(folder, *without):
-    """A copy of the course."""
-    return shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "*cache*", *without))
+    """A copy of the course, as a repository whose files are staged."""
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "*cache*", *without))
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory):
-    """A copy of what lesson 00 needs with a public address, which is a git repository here, at its version."""
-    course = copied(tmp_path_factory.mktemp("public") / "course", "tests", "docs", "0[1-9]_*.ipynb", "[1-9a-z]*.ipynb")
-    git(course, "init", "-q")
-    git(course, "add", "-A")
+    """A copy of what lesson 00 needs, with a public address: a git repository here, at its version."""
+    folder = tmp_path_factory.mktemp("public") / "course"
+    course = copied(folder, "tests", "docs", "0[1-9]_*.ipynb", "[1-9a-z]*.ipynb")
     code, said = run(sys.executable, "tools/publish.py", course.as_uri(), cwd=course)
     assert code == 0 and course.as_uri() in said, said
     listed = json.loads((course / update.LIST).read_text())
@@ -56,7 +58,7 @@ def public(tmp_path_factory):
 
 @pytest.fixture
 def bare(tmp_path):
-    """The Python of an environment with all that is installed here, torch too, but without the course."""
+    """The Python of an environment with all that is installed here, but without the course."""
     folder = tmp_path / "venv"
     venv.create(folder, with_pip=False)
     here = Path(sysconfig.get_paths()["purelib"])
@@ -77,7 +79,7 @@ def bare_without_one(bare):
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """What pip needs to install the absent package without a network: its wheel, made from what is installed here."""
+    """What pip needs to install the absent package without a network: a wheel of what is installed here."""
     installed = importlib.metadata.distribution(ABSENT)
     folder = tmp_path_factory.mktemp("packages")
     with zipfile.ZipFile(folder / f"{ABSENT}-{installed.version}-py3-none-any.whl", "w") as wheel:
@@ -87,10 +89,13 @@ def packages(tmp_path_factory):
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
 
 
+def code_of(path):
+    return [one for one in nbformat.read(path, as_version=4).cells if one.cell_type == "code"]
+
+
 def first_cell(course):
     """What stands in a lesson's first code cell."""
-    cells = nbformat.read(course / "notebooks" / LESSONS[0].name, as_version=4).cells
-    return next(one.source for one in cells if one.cell_type == "code")
+    return code_of(course / "notebooks" / LESSONS[0].name)[0].source
 
 
 def opened(folder, cell):
@@ -103,19 +108,11 @@ def opened(folder, cell):
 
 def test_every_lesson_begins_with_exactly_this_cell():
     for path in LESSONS:
-        code = [one for one in nbformat.read(path, as_version=4).cells if one.cell_type == "code"]
+        code = code_of(path)
         assert [one.id == everywhere.ID for one in code] == [True] + [False] * (len(code) - 1), path
         assert code[0].source == everywhere.cell(), f"{path}: run tools/publish.py"
         assert code[0].metadata["jupyter"] == {"source_hidden": True} and not code[0].outputs
     assert len(everywhere.cell().splitlines()) < 18
-
-
-def test_where_the_course_is_installed_the_cell_does_nothing(monkeypatch, capfd):
-    monkeypatch.chdir(ROOT / "notebooks")
-    monkeypatch.setattr(subprocess, "run", None)
-    monkeypatch.setattr("runpy.run_path", None)
-    exec(everywhere.cell(), {})
-    assert capfd.readouterr() == ("", "")
 
 
 def test_a_bare_kernel_fetches_the_course_and_keeps_its_torch(public, bare_without_one, packages, tmp_path):
@@ -136,8 +133,8 @@ def test_a_bare_kernel_fetches_the_course_and_keeps_its_torch(public, bare_witho
     first, second = (f"The course, version {version}, is in {fetched}.",
                      f"This kernel keeps its torch {importlib.metadata.version('torch')}.")
     imported = f"{fetched}/helpers/__init__.py"
-    assert code == 0 and said.splitlines() == [first, f"{second} Installed: {ABSENT}.", f"→ {imported}", imported,
-                                               ""], said
+    lines = [first, f"{second} Installed: {ABSENT}.", f"→ {imported}", imported, ""]
+    assert code == 0 and said.splitlines() == lines, said
     code, said = run(bare_without_one, "-c", RUN, cwd=folder, PATH="", **home)  # the kernel was restarted
     assert code == 0 and said.splitlines() == [first, second, f"→ {imported}"], said
 
@@ -154,7 +151,6 @@ def test_a_course_beside_the_notebook_is_taken_without_git(public, bare, tmp_pat
 
 @pytest.mark.parametrize(("old", "new", "environment", "says"), [
     ("file:/", "https://127.0.0.1:9/", {}, "Are there git, and a network"),  # where nothing answers
-    ("\"v", "\"v9", {}, "Remote branch v9"),
     ("", "", {"PATH": ""}, "No such file or directory: 'git'"),
 ])
 def test_a_course_that_cannot_be_fetched(old, new, environment, says, public, bare, tmp_path):
@@ -174,7 +170,8 @@ def test_where_there_is_no_address_the_cell_says_what_to_do(monkeypatch, tmp_pat
         exec(everywhere.cell(), {})
 
 
-@pytest.mark.parametrize(("torch", "says"), [("2.10.1+cu130", "this kernel has 2.10.1+cu130"), (None, "has none")])
+@pytest.mark.parametrize(("torch", "says"), [
+    ("2.10.1+cu130", "this kernel has 2.10.1+cu130"), (None, "has none")])
 def test_a_torch_that_is_too_old_or_missing_is_left_alone(torch, says, public, bare, tmp_path):
     set_up = f"import runpy; runpy.run_path({str(public / 'tools' / 'everywhere.py')!r})['set_up']()"
     if torch:
@@ -192,8 +189,8 @@ def lesson(*sources, executed=True):
     cells = [nbformat.v4.new_markdown_cell("# 07 · A question?\n\nText.\n\nMore.")]
     for number, source in enumerate(sources, 1):
         output = nbformat.v4.new_output("execute_result", {"text/plain": f"{number}"}, execution_count=number)
-        cells.append(nbformat.v4.new_code_cell(source, execution_count=number if executed else None,
-                                               outputs=[output] if executed else []))
+        done = {"execution_count": number, "outputs": [output]} if executed else {}
+        cells.append(nbformat.v4.new_code_cell(source, **done))
     return nbformat.v4.new_notebook(cells=cells)
 
 
@@ -202,10 +199,11 @@ def test_placing_the_cell_counts_the_others_anew_and_keeps_what_they_show(tmp_pa
     for _ in range(2):  # the second time changes nothing
         everywhere.place(book, "07_a.ipynb")
         store(book, tmp_path / "07_a.ipynb")
-        code = nbformat.read(tmp_path / "07_a.ipynb", as_version=4).cells[1:]
+        code = code_of(tmp_path / "07_a.ipynb")
         assert [one.execution_count for one in code] == [1, 2, 3] and code[0].id == everywhere.ID
-        assert [[(o.execution_count, o.data["text/plain"]) for o in one.outputs] for one in code] == [
-            [], [(2, "1")], [(3, "2")]]
+        assert not code[0].outputs
+        shown = [output for one in code for output in one.outputs]
+        assert [(one.execution_count, one.data["text/plain"]) for one in shown] == [(2, "1"), (3, "2")]
     new = lesson("1", executed=False)
     everywhere.place(new, "07_a.ipynb")
     assert [one.get("execution_count") for one in new.cells[1:]] == [None, None]
@@ -218,14 +216,15 @@ def test_badges_come_with_an_address_on_github_and_go_with_it(monkeypatch, tmp_p
         everywhere.place(book, path.name)
         texts.append(book.cells[0].source)
         nbformat.write(book, path)
-        assert minutes(path) == (1, 0) and f'address, version, script = "{address}", "v1.2", ' in book.cells[1].source
+        assert minutes(path) == (1, 0)
+        assert f'address, version, script = "{address}", "v1.2", ' in book.cells[1].source
     assert texts[0] == texts[2] == "# 07 · A question?\n\nText.\n\nMore."
     title, badges, *text = texts[1].split("\n\n")
     assert [title, *text] == texts[0].split("\n\n")
+    file = "github/an-owner/a.name/blob/v1.2/notebooks/07_a.ipynb"
     assert re.findall('href="(.*?)".*?>Open in (.*?)<', badges) == [
-        ("https://colab.research.google.com/github/an-owner/a.name/blob/v1.2/notebooks/07_a.ipynb", "Colab"),
-        ("https://kaggle.com/kernels/welcome?src=https://github.com/an-owner/a.name/blob/v1.2/notebooks/07_a.ipynb",
-         "Kaggle"),
+        (f"https://colab.research.google.com/{file}", "Colab"),
+        (f"https://kaggle.com/kernels/welcome?src=https://{file.replace('/', '.com/', 1)}", "Kaggle"),
         ("https://mybinder.org/v2/gh/an-owner/a.name/v1.2?labpath=notebooks%2F07_a.ipynb", "Binder")]
 
 
@@ -245,7 +244,7 @@ def test_a_lesson_opened_anywhere_launches_ranks(public, bare_without_one, packa
     code, said = run(bare_without_one, "-c", execute, cwd=folder, HOME=str(tmp_path),
                      JUPYTER_DATA_DIR=str(tmp_path / "jupyter"), **packages)
     assert code == 0, said
-    code = [one for one in nbformat.read(folder / "done.ipynb", as_version=4).cells if one.cell_type == "code"]
+    code = code_of(folder / "done.ipynb")
     assert f"is in {tmp_path}/.cache/" in code[0].outputs[0].text and ABSENT in code[0].outputs[0].text
     assert code[-1].outputs[-1].data["text/plain"] == stored
 
@@ -254,13 +253,14 @@ def test_a_lesson_opened_anywhere_launches_ranks(public, bare_without_one, packa
 def test_published_lessons_pass_the_tests_of_lessons(tmp_path):
     """With an address on GitHub, badges too; and again when it goes on to another one."""
     course = copied(tmp_path / "course")
-    git(course, "init", "-q")  # publish lists what git tracks
     for address in ("https://github.com/OWNER/NAME", "https://github.com/other/place.git"):
         code, said = run(sys.executable, "tools/publish.py", address, cwd=course)
         assert code == 0, said
-        code, said = run(sys.executable, "-m", "pytest", "-q", "-n0", "-o", "addopts=", "tests/test_notebooks.py",
-                         "tests/test_readme.py", "tests/test_everywhere.py", "-k", "test_notebooks or normalising or "
-                         "row_of_a_lesson or every_lesson_begins", cwd=course, PYTHONPATH=str(course))
+        code, said = run(
+            sys.executable, "-m", "pytest", "-q", "-n0", "-o", "addopts=", "tests/test_notebooks.py",
+            "tests/test_readme.py", "tests/test_everywhere.py", "-k",
+            "test_notebooks or normalising or row_of_a_lesson or every_lesson_begins",
+            cwd=course, PYTHONPATH=str(course))
         assert code == 0, said
     title = nbformat.read(course / "notebooks" / LESSONS[5].name, as_version=4).cells[0].source
     assert title.count("Open in Colab") == 1 and "github/other/place/blob" in title
@@ -272,9 +272,8 @@ def test_the_devcontainer_installs_what_the_readme_says_and_opens_no_door():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     first = re.search("^    (python3 -m venv .*)", readme, re.MULTILINE)[1]
     assert config["updateContentCommand"] == first.rpartition(" && ")[0]
-    assert config["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"].endswith("/.venv/bin/python")
     assert "token" not in text.replace("asks for its token", "") and "privileged" not in text
-    assert config["init"] and "--shm-size=2g" in config["runArgs"] and config["forwardPorts"] == [8888]
+    assert "--shm-size=2g" in config["runArgs"] and config["forwardPorts"] == [8888]
 
 
 def test_binder_installs_what_learners_need(tmp_path):
@@ -285,7 +284,8 @@ def test_binder_installs_what_learners_need(tmp_path):
     said = subprocess.check_output([ROOT / ".binder" / "postBuild"], cwd=ROOT, text=True, timeout=60,
                                    env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     commands = [line for line in said.splitlines() if re.match("pip |uv ", line)]
-    assert commands == ["pip install uv", f"uv pip install --python {tmp_path}/python --torch-backend=cpu -r -"]
+    assert commands == [
+        "pip install uv", f"uv pip install --python {tmp_path}/python --torch-backend=cpu -r -"]
     names = re.findall(r"^([\w-]+)==", said, re.MULTILINE)
     assert names == ["torch", "torchvision", *everywhere._small_packages()] and said.endswith("\n-e .\n")
 
@@ -293,13 +293,15 @@ def test_binder_installs_what_learners_need(tmp_path):
 PANEL = {"panel": "from helpers.widgets.launch_panel import launch_panel\nlaunch_panel('hello.py')"}
 
 
-@pytest.mark.parametrize("explorers", [PANEL, pytest.param(EXPLORERS, marks=pytest.mark.long)], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "explorers", [PANEL, pytest.param(EXPLORERS, marks=pytest.mark.long)], ids=["one", "all"])
 def test_explorers_show_their_picture_where_there_are_no_ipywidgets(explorers, tmp_path):
     lines = ["import json, sys", "sys.modules['ipywidgets'] = None", "shown = {}"]
     for name, source in explorers.items():
         *before, last = source.splitlines()
         lines += [*before, f"data, more = ({last})._repr_mimebundle_()",
-                  f"shown[{name!r}] = [sorted(data), data['image/png'][:4].hex(), more['image/png']['alt']]"]
+                  "assert data['image/png'].startswith(b'\\x89PNG')",
+                  f"shown[{name!r}] = [sorted(data), more['image/png']['alt']]"]
     lines += ["json.dump(shown, open('shown.json', 'w'))"]
     (tmp_path / "all.py").write_text("\n".join(lines))
     code, said = run(sys.executable, "all.py", cwd=tmp_path, OMP_NUM_THREADS="1",
@@ -307,5 +309,5 @@ def test_explorers_show_their_picture_where_there_are_no_ipywidgets(explorers, t
     assert code == 0 and "ipywidgets is not installed here" in said, said
     shown = json.loads((tmp_path / "shown.json").read_text())
     assert list(shown) == list(explorers)
-    for kinds, begins, alt in shown.values():
-        assert kinds == ["image/png", "text/plain"] and bytes.fromhex(begins) == b"\x89PNG" and len(alt) > 20
+    for kinds, alt in shown.values():
+        assert kinds == ["image/png", "text/plain"] and len(alt) > 20

@@ -1,4 +1,4 @@
-"""tools/new_lesson.py: the skeleton passes its own tests, and those of lessons as files, and overwrites nothing."""
+"""tools/new_lesson.py: the skeleton passes its own tests and those of lessons, and overwrites nothing."""
 
 import os
 import shutil
@@ -28,14 +28,16 @@ def tree(tmp_path):
 @pytest.mark.long
 def test_a_new_lesson_passes_its_tests(tree):
     code, made = tree("tools/new_lesson.py", "a_new_one")
-    notebook, worker, exercises, questions, talk, *tests = [line for line in made.splitlines() if " " not in line]
+    files = [line for line in made.splitlines() if " " not in line]
+    notebook, worker, exercises, questions, talk, *tests = files
     assert code == 0 and len(tests) == 2, made
     strict = "--nbval --nbval-current-env --nbval-sanitize-with=tests/sanitize.cfg"
     row = f"[{notebook.removeprefix('notebooks/')[:2]}]"
     code, said = tree("-m", "pytest", "-q", "-n0", "-o", f"addopts={strict}", "-k", f"a_new_one or {row}",
-                      notebook, *tests, "tests/exercises/test_all.py", "tests/exercises/test_tables.py",
-                      "tests/exercises/test_predictions.py", "tests/test_notebooks.py", "tests/test_readme.py",
-                      "tests/test_talks.py")
+                      notebook, *tests,
+                      *(f"tests/{name}.py" for name in ("exercises/test_all", "exercises/test_tables",
+                                                        "exercises/test_predictions", "test_notebooks",
+                                                        "test_readme", "test_talks")))
     assert code == 0, said
     code, said = tree("-m", "ruff", "check", "-q", ".")
     assert code == 0, said

@@ -1,4 +1,4 @@
-"""The reading edition: built by its one command with no warning, whole, usable on a telephone and without a network."""
+"""The reading edition: built by one command with no warning, whole, usable on a telephone and offline."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from tests.browser import CHROMIUM, chromium
+from tests.browser import NEEDS_CHROMIUM, chromium
 from tests.conftest import LESSONS, ROOT
 from tools.build_site import for_the_site, glossary, links, words
 
@@ -19,7 +19,8 @@ def book(text):
 
 
 def test_terms_are_collected_with_all_that_lessons_say_of_them():
-    first = book("**Words**: *rank*, a process; *local* and *global model*, its own and\nthe mean.\n\n**Next:** *x* y")
+    first = book("**Words**: *rank*, a process; *local* and *global model*, its own and\nthe mean.\n\n"
+                 "**Next:** *x* y")
     second = book("**Words**: *Rank*: a process; *mesh*: ranks in rows.")
     assert words(first) == {"rank": "a process", "local and global model": "its own and the mean"}
     page = glossary({Path("notebooks/00_a.ipynb"): first, Path("notebooks/01_b.ipynb"): second})
@@ -35,7 +36,8 @@ def test_links_to_files_that_readers_do_not_have_become_text():
 
 
 def test_broken_links_are_found(tmp_path):
-    (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#gone">2</a><img src="gone.png">')
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#here">1</a><a href="b.html#gone">2</a><img src="gone.png">')
     (tmp_path / "b.html").write_text('<p id="here"><a href="https://x.org">3</a>')
     broken, external = links(tmp_path)
     assert [target for _, target in broken] == ["b.html#gone", "gone.png"]
@@ -47,16 +49,18 @@ def site(tmp_path_factory):
     for package in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(package, reason="not installed: pip install -r docs/requirements.txt")
     folder = tmp_path_factory.mktemp("build")
-    done = subprocess.run([sys.executable, ROOT / "tools" / "build_site.py", folder], capture_output=True, text=True,
-                          timeout=600)
+    command = [sys.executable, ROOT / "tools" / "build_site.py", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return folder / "site"
 
 
+def parsed(path):
+    return BeautifulSoup(path.read_bytes(), "html.parser")
+
+
 @pytest.fixture(scope="module")
 def page(site):
-    if CHROMIUM is None:
-        pytest.skip("no chromium here (Debian: apt-get install chromium)")
     with chromium() as page:
         page.requests = []
         page.on("request", lambda request: page.requests.append(request.url))
@@ -67,10 +71,11 @@ def page(site):
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_has_its_pictures_and_questions_and_links(site, path):
     cells = nbformat.read(path, as_version=4).cells
-    tree = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_bytes(), "html.parser").find("article")
-    outputs = [output for cell in cells for output in cell.get("outputs", ())]
-    alts = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.get("data", {})]
-    moving = [cell for cell in cells for name in re.findall(r"(?m)^(?:display\()?(\w+_explorer)\(", cell.source)
+    tree = parsed(site / "notebooks" / f"{path.stem}.html").find("article")
+    outputs = [output for cell in cells for output in cell.get("outputs", ()) if "metadata" in output]
+    alts = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.data]
+    calls = re.compile(r"(?m)^(?:display\()?(\w+_explorer)\(")
+    moving = [cell for cell in cells for name in calls.findall(cell.source)
               if (ROOT / "docs" / "moving" / f"{name}.svg").exists()]
     assert len(tree.select("figure.steps svg")) == len(moving)
     replaced = [cell.outputs[0].metadata["image/png"]["alt"] for cell in moving
@@ -88,27 +93,30 @@ def test_a_lesson_has_its_pictures_and_questions_and_links(site, path):
 
 @pytest.mark.long
 def test_mentions_of_lessons_lead_there(site):
-    tree = BeautifulSoup((site / "notebooks" / f"{LESSONS[5].stem}.html").read_bytes(), "html.parser")
+    tree = parsed(site / "notebooks" / f"{LESSONS[5].stem}.html")
     assert {link["href"] for link in tree.find_all("a", string="lesson 07")} == {f"{LESSONS[7].stem}.html"}
     assert not tree.select("pre a.reference"), "code stays as it is"
 
 
 @pytest.mark.long
 def test_the_first_page_has_a_card_for_each_lesson(site):
-    tree = BeautifulSoup((site / "index.html").read_bytes(), "html.parser").find("article")
+    tree = parsed(site / "index.html").find("article")
     cards = tree.select(".sd-card")
     assert [card.find("a")["href"] for card in cards] == [f"notebooks/{path.stem}.html" for path in LESSONS]
     assert all(card.find("img") and "minutes" in card.get_text() for card in cards)
     assert not tree.find("table", string="question"), "cards are there in its place"
 
 
-SIDEWAYS = """() => [...document.querySelectorAll('body, body *')].filter(tag => tag.scrollWidth > tag.clientWidth + 1
-    && ['auto', 'scroll'].includes(getComputedStyle(tag).overflowX) && !tag.matches('pre, .cell_output:has(img)'))
-    .map(tag => tag.outerHTML.slice(0, 200))"""
+SIDEWAYS = """() => [...document.querySelectorAll('body, body *')].filter(
+    tag => tag.scrollWidth > tag.clientWidth + 1
+        && ['auto', 'scroll'].includes(getComputedStyle(tag).overflowX)
+        && !tag.matches('pre, .cell_output:has(img)')
+).map(tag => tag.outerHTML.slice(0, 200))"""
 
 
 @pytest.mark.long
-def test_on_a_telephone_only_code_and_figures_scroll_sideways_and_nothing_comes_from_a_network(site, page):
+@NEEDS_CHROMIUM
+def test_on_a_telephone_only_code_and_figures_scroll_sideways_and_nothing_needs_a_network(site, page):
     page.set_viewport_size({"width": 390, "height": 844})
     for html in sorted(site.rglob("*.html")):
         page.goto(html.as_uri())
@@ -119,6 +127,7 @@ def test_on_a_telephone_only_code_and_figures_scroll_sideways_and_nothing_comes_
 
 
 @pytest.mark.long
+@NEEDS_CHROMIUM
 def test_search_finds_a_word_from_a_disk(site, page):
     page.goto((site / "search.html").as_uri() + "?q=straggler")
     page.wait_for_selector("#search-results li a", timeout=30_000)
@@ -128,17 +137,7 @@ def test_search_finds_a_word_from_a_disk(site, page):
 
 
 @pytest.mark.long
-def test_light_and_dark(site, page):
-    shades = []
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        page.goto((site / "notebooks" / f"{LESSONS[0].stem}.html").as_uri())
-        shades.append([page.locator(what).first.evaluate("tag => getComputedStyle(tag).backgroundColor")
-                       for what in ("body", ".cell_input .highlight", ".cell_output .highlight")])
-    assert all(light != dark for light, dark in zip(*shades, strict=True)), shades
-
-
-@pytest.mark.long
+@NEEDS_CHROMIUM
 def test_a_moving_picture_moves_by_key_and_when_asked(site, page):
     """For a reader who wants no motion, as `chromium` asks: Play makes one step."""
     page.goto((site / "notebooks" / "05_distributed_data_parallel.html").as_uri())

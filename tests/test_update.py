@@ -1,4 +1,4 @@
-"""tools/update.py, by git and by download: newer lessons come, and nothing that a learner has written is lost."""
+"""tools/update.py, by git and by download: newer lessons come, and nothing of a learner's is lost."""
 
 import json
 import shutil
@@ -33,6 +33,16 @@ def updated(folder, *words, status=0):
     return done.stdout
 
 
+def cloned(author, folder):
+    git(author.parent, "clone", "-q", author, folder)
+    return folder
+
+
+def commits(author):
+    git(author, "add", "-A")
+    git(author, "commit", "-qm", "newer")
+
+
 @pytest.fixture
 def author(tmp_path):
     """The course's repository: some of its files, and a commit."""
@@ -41,15 +51,15 @@ def author(tmp_path):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     git(tmp_path, "init", "-q", "-b", "main", "author")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "base")
+    commits(folder)
     return folder
 
 
 def downloaded(author, folder):
-    """The course as a folder, without git."""
+    """The course as a folder, without git, with the list that tools/publish.py writes."""
     git(author, "archive", "-o", folder.with_suffix(".zip"), "HEAD")
     shutil.unpack_archive(folder.with_suffix(".zip"), folder)
+    (folder / update.LIST).write_text(json.dumps(update.checksums(folder)))
     return folder
 
 
@@ -57,10 +67,9 @@ def downloaded(author, folder):
 def test_nothing_of_the_learners_is_lost_and_everything_new_is_there(author, tmp_path, way):
     mine = tmp_path / "mine here"
     if way == "git":
-        git(tmp_path, "clone", "-q", author, mine)
+        cloned(author, mine)
     else:
         downloaded(author, mine)
-        (mine / update.LIST).write_text(json.dumps(update.checksums(mine)))  # as tools/publish.py does
 
     journal.record("start_here.mean_of_ranks", "correct")
     solved = "def mean_of_ranks(value):\n    return 42.0"
@@ -79,12 +88,12 @@ def test_nothing_of_the_learners_is_lost_and_everything_new_is_there(author, tmp
     (author / REMOVED).unlink()
     (author / "requirements.txt").write_text("torch==3")
     (author / "notebooks/notes.md").write_text("the course's notes")
-    git(author, "add", "-A")
-    git(author, "commit", "-qm", "newer")
+    commits(author)
     words = [] if way == "git" else [downloaded(author, tmp_path / "newer")]
 
     said = updated(mine, *words)
-    assert "6 files of the course are new. Yours that stay: " in said and "install -r requirements.txt" in said
+    assert "6 files of the course are new. Yours that stay: " in said
+    assert "install -r requirements.txt" in said
     for name in (RUN, UNTOUCHED, WORKER, "notebooks/notes.md", "requirements.txt"):
         assert (mine / name).read_bytes() == (author / name).read_bytes(), name
     assert not (mine / REMOVED).exists() and not (mine / DELETED).exists() and DELETED in said
@@ -100,14 +109,14 @@ def test_nothing_of_the_learners_is_lost_and_everything_new_is_there(author, tmp
 
 
 def test_a_second_copy_gets_a_name_of_its_own_and_own_commits_are_left_to_their_author(author, tmp_path):
-    mine = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", author, mine)
+    mine = cloned(author, tmp_path / "clone")
     for turn in (1, 2):
         (mine / WORKER).write_text(f"mine, {turn}")
         (author / WORKER).write_text(f"the course's, {turn}")
-        git(author, "commit", "-qam", "newer")
+        commits(author)
         updated(mine)
-    assert [path.read_text() for path in sorted((mine / f"mine/{WORKER}").parent.iterdir())] == ["mine, 2", "mine, 1"]
+    copies = sorted((mine / f"mine/{WORKER}").parent.iterdir())
+    assert [path.read_text() for path in copies] == ["mine, 2", "mine, 1"]
     (mine / WORKER).write_text("a commit of mine")
     git(mine, "commit", "-qam", "mine")
     assert "You have commits of your own" in updated(mine, status=1)
@@ -115,12 +124,12 @@ def test_a_second_copy_gets_a_name_of_its_own_and_own_commits_are_left_to_their_
 
 
 def test_what_cannot_be_an_update_is_refused(author, tmp_path):
-    git(tmp_path, "clone", "-q", author, "clone")
-    (tmp_path / "clone/.git/index.lock").touch()
-    assert "delete that file, and run this again" in updated(tmp_path / "clone", status=1)
-    git(tmp_path, "clone", "-q", author, "detached")
-    git(tmp_path / "detached", "checkout", "-q", "--detach")
-    assert "git switch main" in updated(tmp_path / "detached", status=1)
+    mine = cloned(author, tmp_path / "clone")
+    (mine / ".git/index.lock").touch()
+    assert "delete that file, and run this again" in updated(mine, status=1)
+    (mine / ".git/index.lock").unlink()
+    git(mine, "checkout", "-q", "--detach")
+    assert "git switch main" in updated(mine, status=1)
     assert "git rev-list: fatal: no upstream configured" in updated(author, status=1)
     shutil.rmtree(author / ".git")
     assert "is no git clone. Download a newer one" in updated(author, status=1)
@@ -130,13 +139,11 @@ def test_what_cannot_be_an_update_is_refused(author, tmp_path):
 
 def test_a_newer_folder_that_was_worked_in_does_not_make_a_learners_files_the_courses(author, tmp_path):
     mine, newer = downloaded(author, tmp_path / "mine"), downloaded(author, tmp_path / "newer")
-    for folder in (mine, newer):
-        (folder / update.LIST).write_text(json.dumps(update.checksums(folder)))  # as tools/publish.py does
     (newer / WORKER).write_text("mine")
     assert "is this folder itself" in updated(newer, ".", status=1)
     updated(mine, newer)
     (author / WORKER).write_text("the course's")
-    git(author, "commit", "-qam", "newest")
+    commits(author)
     updated(mine, downloaded(author, tmp_path / "newest"))
     assert (mine / f"mine/{WORKER}").read_text() == "mine"
 
@@ -147,18 +154,18 @@ def test_a_copy_without_a_list_says_so_and_one_that_may_only_be_read_is_replaced
     (mine / WORKER).write_text("mine")
     (mine / "requirements.txt").chmod(0o444)
     (author / "requirements.txt").write_text("newer")
-    git(author, "commit", "-qam", "newer")
+    commits(author)
     assert "nobody knows what you have changed" in updated(mine, downloaded(author, tmp_path / "newer"))
-    assert (mine / f"mine/{WORKER}").read_text() == "mine" and (mine / "requirements.txt").read_text() == "newer"
+    assert (mine / f"mine/{WORKER}").read_text() == "mine"
+    assert (mine / "requirements.txt").read_text() == "newer"
 
 
 def test_a_file_of_the_learners_that_git_ignores_is_kept(author, tmp_path):
-    mine = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", author, mine)
+    mine = cloned(author, tmp_path / "clone")
     (mine / ".git/info/exclude").write_text("notes.md")
     (mine / "notes.md").write_text("mine")
     (author / "notes.md").write_text("the course's")
-    git(author, "add", "-A")
-    git(author, "commit", "-qm", "newer")
+    commits(author)
     assert "Yours is now" in updated(mine)
-    assert (mine / "mine/notes.md").read_text() == "mine" and (mine / "notes.md").read_text() == "the course's"
+    assert (mine / "mine/notes.md").read_text() == "mine"
+    assert (mine / "notes.md").read_text() == "the course's"

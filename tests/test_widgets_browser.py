@@ -1,4 +1,4 @@
-"""Explorers in JupyterLab: question, controls and picture on one screen, quick answers, and Play by keyboard."""
+"""Explorers in JupyterLab: with their question on one screen, quick answers, and Play by keyboard."""
 
 import statistics
 
@@ -6,9 +6,9 @@ import nbformat
 import pytest
 
 from tests.browser import (
-    CHROMIUM,
     EXPLORERS,
     LOOK,
+    NEEDS_CHROMIUM,
     answer_times,
     axe_findings,
     chromium,
@@ -18,9 +18,8 @@ from tests.browser import (
 )
 from tests.conftest import eventually
 
-pytestmark = [pytest.mark.long,
-              pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")]
-QUESTION = "**Predict.** Four ranks share the images. Does the loss come down as fast as with one? What is your bet?"
+pytestmark = [pytest.mark.long, NEEDS_CHROMIUM]
+QUESTION = "**Predict.** Four ranks share the images. Does the loss come down as fast as with one? Your bet?"
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +42,8 @@ def cell(page, number):
     return page.locator(f".jp-Cell[data-windowed-list-index='{number}']")
 
 
-@pytest.mark.parametrize("width, height", [(1366, 768), (1280, 720)])
-def test_question_controls_and_picture_fit_one_screen(page, width, height):
-    page.set_viewport_size({"width": width, "height": height})
+def test_question_controls_and_picture_fit_one_screen(page):
+    page.set_viewport_size({"width": 1280, "height": 720})
     page.wait_for_timeout(500)
     room = page.locator(".jp-WindowedPanel-outer").bounding_box()["height"]
     for number, name in enumerate(EXPLORERS):

@@ -196,8 +196,8 @@ def test_where_nothing_is_measured_nothing_is_drawn_as_measured():
 
 def trace(rank, *rows):
     """A trace of (kind, begin, duration); times in ms."""
-    events = [Event(kind, 1000 * begin, 1000 * took, f"a thread for {kind}", kind) for kind, begin, took in rows]
-    return Trace(events, rank)
+    return Trace([Event(kind, 1000 * begin, 1000 * took, f"a thread for {kind}", kind)
+                  for kind, begin, took in rows], rank)
 
 
 TWO = [trace(0, ("compute", 0, 60), ("communication", 40, 40)),

@@ -1,14 +1,14 @@
-"""Predictions in JupyterLab: answered by keyboard, kept, shown to another kernel; progress leads to the question."""
+"""Predictions in JupyterLab: answered by keyboard, kept, shown to another kernel; progress leads back."""
 
 import json
 
 import pytest
 
 from helpers.exercises.catalogue import questions
-from tests.browser import CHROMIUM, chromium, jupyterlab, open_and_start, write_notebook
+from tests.browser import NEEDS_CHROMIUM, chromium, jupyterlab, open_and_start, write_notebook
 from tests.conftest import eventually
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")]
+pytestmark = [pytest.mark.long, NEEDS_CHROMIUM]
 LESSON = "03_data_loading"
 IN_VIEW = """([path, id]) => {
     const {context, content} = jupyterapp.shell.currentWidget;
@@ -36,7 +36,8 @@ def test_a_bet_is_kept_and_the_progress_leads_back_to_the_question(tmp_path):
         page.keyboard.press("Enter")
         page.get_by_text("Your bet:").wait_for(timeout=60_000)
         assert page.get_by_text("Your bet was:").count() == 0, "no verdict yet"
-        assert options.nth(wrong).evaluate("e => e === document.activeElement"), "Shift+Enter goes on from here"
+        focused = options.nth(wrong).evaluate("e => e === document.activeElement")
+        assert focused, "Shift+Enter goes on from here"
         kept, = json.loads((tmp_path / "progress.json").read_text()).values()
         assert kept["first"] == quiz.shuffled()[wrong][1]
 
@@ -44,5 +45,5 @@ def test_a_bet_is_kept_and_the_progress_leads_back_to_the_question(tmp_path):
         page.get_by_text("You predicted 0 of 1. Your surprise:").wait_for(timeout=120_000)
         assert page.get_by_text("Your bet was:").count() == 1, "the verdict stands below the result"
         page.locator(f"a[href*='cell-id={cell}']").click()
-        assert eventually(lambda: page.evaluate(IN_VIEW, [f"{LESSON}.ipynb", cell]), 120), "the link leads to the cell"
+        assert eventually(lambda: page.evaluate(IN_VIEW, [f"{LESSON}.ipynb", cell]), 120), "the link's cell"
         assert not page.errors
