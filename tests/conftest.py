@@ -17,23 +17,25 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
-# Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run beside. A
-# kernel that a test starts runs this line, too.
-OWN_SEMAPHORES = f"import multiprocessing; multiprocessing.current_process()._config['semprefix'] = '/mp-{os.getpid()}'"
+# Semaphores of this process's ranks bear its number: `orphaned_memory` leaves out those of tests that run
+# beside. A kernel that a test starts runs this, too.
+OWN_SEMAPHORES = f"""import multiprocessing
+multiprocessing.current_process()._config['semprefix'] = '/mp-{os.getpid()}'
+"""
 exec(OWN_SEMAPHORES)
 _numbers = itertools.count()
 
-
 #: Test files that mostly wait, for a limit to pass.
-WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py", "exercises/test_data_loading.py",
-           "tests/test_promises.py", "exercises/test_distributed_data_parallel.py", "exercises/test_parallel_sgd.py",
+WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py",
+           "exercises/test_data_loading.py", "tests/test_promises.py",
+           "exercises/test_distributed_data_parallel.py", "exercises/test_parallel_sgd.py",
            "exercises/test_sharding.py", "exercises/test_engine.py")
 #: Those that take long besides.
 LONG = ("exercises/test_profiling.py", "tests/test_browser.py", "conformance/test_conformance.py")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--costs", action="store_true", help="print the seconds that each file of tests has taken")
+    parser.addoption("--costs", action="store_true", help="print the seconds by file of tests")
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -50,19 +52,23 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def pytest_collection_modifyitems(items):
-    """With every two lessons, which compute, a file that waits: then three workers keep two cores busy. All else fills
-    the gaps, what takes long first, so that no core is idle at the end. (pyproject.toml: in this order.)
+    """With every two lessons, which compute, a file that waits: then three workers keep two cores busy.
+
+    All else fills the gaps, what takes long first, so that no core is idle at the end.
     """
     files = list(dict.fromkeys(item.path.as_posix() for item in items))
-    waiting, long = ([file for end in ends for file in files if file.endswith(end)] for ends in (WAITING, LONG))
+    waiting = [file for end in WAITING for file in files if file.endswith(end)]
     lessons = [file for file in files if file.endswith(".ipynb")]
-    order = [file for turn in range(len(files)) for file in waiting[turn:turn + 1] + lessons[2 * turn:2 * turn + 2]]
-    order = list(dict.fromkeys([*order, *long, *files]))
+    order = []
+    for turn in range(len(files)):
+        order += waiting[turn:turn + 1] + lessons[2 * turn:2 * turn + 2]
+    order += [file for end in LONG for file in files if file.endswith(end)]
+    order = list(dict.fromkeys([*order, *files]))
     items.sort(key=lambda item: order.index(item.path.as_posix()))
 
 
 def pytest_collection_finish(session):
-    """Test functions go to ranks by value, as a notebook's do: no rank then imports their module, and pytest."""
+    """Test functions go to ranks by value, as a notebook's do: no rank then imports their module."""
     for module in {item.module for item in session.items if hasattr(item, "module")}:
         cloudpickle.register_pickle_by_value(module)
 
@@ -82,8 +88,10 @@ def running(marker):
     found = []
     for process in psutil.process_iter(["name"]):
         try:
-            text = " ".join(process.cmdline()) + " ".join(f"{k}={v}" for k, v in process.environ().items())
-            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE and marker in text:
+            variables = (f"{name}={value}" for name, value in process.environ().items())
+            text = " ".join([*process.cmdline(), *variables])
+            other = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            if other and marker in text:
                 found.append(process)
         except (psutil.Error, OSError):
             continue
@@ -91,13 +99,14 @@ def running(marker):
 
 
 def children():
-    """Processes started by this one that are still there, the fork server and the resource tracker left out."""
+    """Processes started by this one that are still there, without fork server and resource tracker."""
     left = []
     for process in psutil.Process().children(recursive=True):
         try:
             line = " ".join(process.cmdline())
-            is_server = "fork_server.main" in line and process.ppid() == os.getpid()
-            if not is_server and "resource_tracker" not in line and process.status() != psutil.STATUS_ZOMBIE:
+            server = "fork_server.main" in line and process.ppid() == os.getpid()
+            zombie = process.status() == psutil.STATUS_ZOMBIE
+            if not (server or zombie or "resource_tracker" in line):
                 left.append(f"{process.pid} {line[:150]}")
         except psutil.Error:
             continue
@@ -121,7 +130,7 @@ def eventually(holds, seconds=30):
 
 
 def cost(explorer, name, values):
-    """CPU time of a redraw, in that of a plain plot; the least of some each: what other programs do counts little."""
+    """CPU time of a redraw, in that of a plain plot; the least of some each, whatever other programs do."""
     from matplotlib.figure import Figure  # here, because ranks import a test's module, and so this one
 
     redraws, plots = [], []
@@ -138,7 +147,7 @@ def cost(explorer, name, values):
 
 
 def orphaned_memory(before):
-    """Shared memory that is not among `before` and that no living process uses. (Tests running beside use some.)"""
+    """Shared memory that is not among `before` and that no living process uses, as tests running beside do."""
     new = {name for name in set(os.listdir("/dev/shm")) - set(before)
            if not name.startswith("sem.") or name.startswith(f"sem.mp-{os.getpid()}-")}
     for maps in Path("/proc").glob("[0-9]*/maps"):
@@ -156,12 +165,12 @@ def nothing_left():
     yield
     assert eventually(lambda: not children()), children()
     folders = Path(tempfile.gettempdir()).glob  # the fork server has one while it imports
-    assert eventually(lambda: not list(folders(f"helpers-ranks-{os.getpid()}-*"))), "a run's folder"
+    assert eventually(lambda: not any(folders(f"helpers-ranks-{os.getpid()}-*"))), "a run's folder"
 
 
 @pytest.fixture
 def interruptible():
-    """Have SIGINT raise KeyboardInterrupt, as it does in a kernel, even if pytest was started to ignore it (nohup)."""
+    """Have SIGINT raise KeyboardInterrupt, as in a kernel, even if pytest was started to ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
