@@ -54,13 +54,14 @@ def use_course_style(projector=False):
 def stored(figure):
     """The figure for a notebook: a PNG with twice the pixels that it takes on the page, in 64 colours."""
     width, height = figure.get_size_inches() * 100
-    file = io.BytesIO()
+    drawn, file = io.BytesIO(), io.BytesIO()
     # Otherwise `savefig` gives this layout to figures that have none.
-    with plt.rc_context({"figure.constrained_layout.use": False}):
-        figure.savefig(file, format="png", dpi=200)
-    small = io.BytesIO()
-    Image.open(file).convert("RGB").quantize(64).save(small, format="png", optimize=True)
-    return small.getvalue(), {"alt": alt(figure), "width": int(width), "height": int(height)}
+    with plt.rc_context({"figure.constrained_layout.use": False, "savefig.bbox": "standard"}):
+        figure.savefig(drawn, format="raw", dpi=200)
+    pixels = [int(side) for side in figure.get_size_inches() * 200]
+    picture = Image.frombytes("RGBA", pixels, drawn.getvalue()).convert("RGB").quantize(64)
+    picture.save(file, format="png", compress_level=8)  # 9 takes three times as long, for 3 % less
+    return file.getvalue(), {"alt": alt(figure), "width": int(width), "height": int(height)}
 
 
 def png(figure):

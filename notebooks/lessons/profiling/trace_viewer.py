@@ -154,18 +154,19 @@ def _letters(text):
 def _seen(trace):
     """The events; waiting beside compute or communication is "other", as `Trace.busy` counts it."""
     for event in trace.events:
+        if event.kind != tracing.WAITING:
+            yield event
+            continue
         at = event.begin_us
-        if event.kind == tracing.WAITING:
-            for begin, end in trace.busy(tracing.WAITING):
-                begin, end = max(begin, at), min(end, event.end_us)
-                if begin < end:
-                    if at < begin:
-                        yield event._replace(begin_us=at, duration_us=begin - at, kind=tracing.OTHER)
-                    yield event._replace(begin_us=begin, duration_us=end - begin)
-                    at = end
-            event = event._replace(kind=tracing.OTHER)
+        for begin, end in trace.busy(tracing.WAITING):
+            begin, end = max(begin, at), min(end, event.end_us)
+            if begin < end:
+                if at < begin:
+                    yield event._replace(begin_us=at, duration_us=begin - at, kind=tracing.OTHER)
+                yield event._replace(begin_us=begin, duration_us=end - begin)
+                at = end
         if at < event.end_us or at == event.begin_us:
-            yield event._replace(begin_us=at, duration_us=event.end_us - at)
+            yield event._replace(begin_us=at, duration_us=event.end_us - at, kind=tracing.OTHER)
 
 
 def _bars(events, begins, ends, begin, until, grain):
