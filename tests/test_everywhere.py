@@ -18,7 +18,7 @@ import pytest
 from tests.browser import EXPLORERS
 from tests.conftest import ROOT, git
 from tools import everywhere, update
-from tools.execute import minutes, store
+from tools.execute import minutes
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 ABSENT = "cloudpickle"  # where there shall be something to install
@@ -184,33 +184,10 @@ def test_a_torch_that_is_too_old_or_missing_is_left_alone(torch, says, public, b
     assert says in said, said
 
 
-def lesson(*sources, executed=True):
-    """A notebook of a title and code cells, each with its number as its result."""
-    cells = [nbformat.v4.new_markdown_cell("# 07 · A question?\n\nText.\n\nMore.")]
-    for number, source in enumerate(sources, 1):
-        output = nbformat.v4.new_output("execute_result", {"text/plain": f"{number}"}, execution_count=number)
-        done = {"execution_count": number, "outputs": [output]} if executed else {}
-        cells.append(nbformat.v4.new_code_cell(source, **done))
-    return nbformat.v4.new_notebook(cells=cells)
-
-
-def test_placing_the_cell_counts_the_others_anew_and_keeps_what_they_show(tmp_path):
-    book = lesson("1", "2")
-    for _ in range(2):  # the second time changes nothing
-        everywhere.place(book, "07_a.ipynb")
-        store(book, tmp_path / "07_a.ipynb")
-        code = code_of(tmp_path / "07_a.ipynb")
-        assert [one.execution_count for one in code] == [1, 2, 3] and code[0].id == everywhere.ID
-        assert not code[0].outputs
-        shown = [output for one in code for output in one.outputs]
-        assert [(one.execution_count, one.data["text/plain"]) for one in shown] == [(2, "1"), (3, "2")]
-    new = lesson("1", executed=False)
-    everywhere.place(new, "07_a.ipynb")
-    assert [one.get("execution_count") for one in new.cells[1:]] == [None, None]
-
-
 def test_badges_come_with_an_address_on_github_and_go_with_it(monkeypatch, tmp_path):
-    book, path, texts = lesson("1"), tmp_path / "07_a.ipynb", []
+    plain, path, texts = "# 07 · A question?\n\nText.\n\nMore.", tmp_path / "07_a.ipynb", []
+    title, code = nbformat.v4.new_markdown_cell(plain), nbformat.v4.new_code_cell("1")
+    book = nbformat.v4.new_notebook(cells=[title, code])
     for address in ("", "https://github.com/an-owner/a.name", "https://example.org/elsewhere"):
         monkeypatch.setattr(everywhere, "project", {"Repository": address, "version": "1.2"}.get)
         everywhere.place(book, path.name)
@@ -218,9 +195,9 @@ def test_badges_come_with_an_address_on_github_and_go_with_it(monkeypatch, tmp_p
         nbformat.write(book, path)
         assert minutes(path) == (1, 0)
         assert f'address, version, script = "{address}", "v1.2", ' in book.cells[1].source
-    assert texts[0] == texts[2] == "# 07 · A question?\n\nText.\n\nMore."
+    assert texts[0] == texts[2] == plain
     title, badges, *text = texts[1].split("\n\n")
-    assert [title, *text] == texts[0].split("\n\n")
+    assert [title, *text] == plain.split("\n\n")
     file = "github/an-owner/a.name/blob/v1.2/notebooks/07_a.ipynb"
     assert re.findall('href="(.*?)".*?>Open in (.*?)<', badges) == [
         (f"https://colab.research.google.com/{file}", "Colab"),

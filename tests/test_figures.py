@@ -1,29 +1,10 @@
 """Figures and explorers: the course's look, text alternatives, what is stored."""
 
 import ipywidgets
-import matplotlib
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from helpers.figures import alt, as_html, png, title, use_course_style
+from helpers.figures import alt, as_html, png, title
 from helpers.widgets.explorer import Explorer
-
-
-def contrast(colour, other=(1, 1, 1)):
-    """The contrast ratio of WCAG 2."""
-    def luminance(rgb):
-        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
-        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-    light, dark = sorted([luminance(matplotlib.colors.to_rgb(colour)), luminance(other)], reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_the_style_is_legible_on_white():
-    with plt.rc_context():
-        use_course_style()
-        assert contrast(plt.rcParams["text.color"]) > 12 and plt.rcParams["font.size"] >= 12
-        assert plt.rcParams["figure.facecolor"] == "white", "also on JupyterLab's dark theme, and on paper"
 
 
 def test_a_figure_says_what_it_shows():

@@ -1,7 +1,6 @@
 """What README.md, CONTRIBUTING.md, the workflow and the citation say of this folder holds."""
 
 import re
-import shlex
 
 import nbformat
 import pytest
@@ -107,14 +106,6 @@ def test_the_workflow_runs_what_ci_runs_and_names_files_that_are_there():
         assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8")
 
 
-def test_hooks_run_what_is_there():
-    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    for hook in config["repos"][0]["hooks"]:
-        program, *arguments = shlex.split(hook["entry"])
-        assert hook["language"] == "system" and program.startswith(".venv/bin/")
-        assert all((ROOT / word).exists() for word in arguments if "/" in word)
-
-
 def test_citation_agrees_with_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -131,16 +122,3 @@ def test_normalising_leaves_a_stored_lesson_as_it_is(path, tmp_path):
     store(nbformat.read(path, as_version=4), tmp_path / path.name)
     same = (tmp_path / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
     assert same, "run tools/execute.py --normalise"
-
-
-def test_normalising_takes_out_what_an_editor_puts_in(tmp_path):
-    outputs = [nbformat.v4.new_output("stream", text="1\n"), nbformat.v4.new_output("display_data"),
-               nbformat.v4.new_output("stream", text="2\n")]
-    cell = nbformat.v4.new_code_cell("print(1)", execution_count=7, outputs=outputs,
-                                     metadata={"collapsed": True, "tags": ["kept"]})
-    store(nbformat.v4.new_notebook(cells=[cell], metadata={"widgets": {}}), tmp_path / "book.ipynb")
-    book = nbformat.read(tmp_path / "book.ipynb", as_version=4)
-    (cell,) = book.cells
-    assert set(book.metadata) == {"kernelspec", "language_info"}
-    assert cell.metadata == {"tags": ["kept"]} and cell.execution_count == 7
-    assert [output.text for output in cell.outputs] == ["1\n2\n"]

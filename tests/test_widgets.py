@@ -112,22 +112,6 @@ def test_boxes_escape_what_they_show():
     assert "<script>" not in draw_ranks([["<script>"]], {}, "<script>")
 
 
-def test_the_curve_keeps_its_place_and_is_drawn_only_where_something_is_new(monkeypatch):
-    drawings = []
-    monkeypatch.setattr(module, "draw_curves", lambda _, reports: drawings.append([*map(len, reports)]))
-    panel = launch_panel("hello.py")
-    assert "data:image/png" in panel.curve.value
-    panel.reports[0].append({"loss": 1.0})
-    for _ in range(3):
-        panel._draw("running")
-    panel.reports[1].append({"loss": 1.0})
-    panel._draw("running", curve_interval=1e9)  # so soon after the last time it waits
-    assert drawings == [[0, 0], [1, 0]]
-    panel.run()
-    panel.thread.join(60)
-    assert drawings == [[0, 0], [1, 0], [0, 0]]
-
-
 def test_who_reads_that_a_run_has_finished_can_start_the_next_one(monkeypatch, tmp_path):
     """While the thread of the last one draws, the button does nothing."""
     script = tmp_path / "script.py"

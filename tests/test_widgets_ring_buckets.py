@@ -219,9 +219,3 @@ def test_overlap_is_drawn_to_one_scale_with_what_took_how_long():
     assert alt(upper.figure).startswith(
         "Two <ranks> rank 0: compute 60 ms; rank 0: communication 30 ms, 33% hidden;")
     assert "When each rank computed, communicated and waited rank 0: compute 100 ms" in alt(lower.figure)
-
-
-def test_gaps_that_nobody_sees_are_closed_and_seconds_still_counted():
-    ax = axes()
-    draw_overlap(ax, [trace(0, *(("compute", 0.01 * number, 0.009) for number in range(10_000)))])
-    assert len(bars(ax)[0]) == 1 and "90 ms" in shown(ax.figure)

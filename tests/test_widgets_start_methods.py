@@ -15,31 +15,22 @@ SITUATIONS = list(itertools.product(explorer.METHODS, *[[False, True]] * 3))
 MEASURED = {"fork": {"ms": 10}, "spawn": {"ms": 2000}, "launch": {"ms": 50}}
 
 
-@pytest.fixture(scope="module")
-def widget():
-    use_course_style()
-    return explorer.start_method_explorer(MEASURED)
-
-
-def choose(widget, *situation):
-    for control, value in zip(widget.controls.values(), situation, strict=True):
-        control.value = value
-    return widget.figure()
-
-
 @pytest.mark.parametrize("situation", SITUATIONS[::10], ids=str)
-def test_a_situation_is_drawn_legibly(widget, situation):
-    figure = choose(widget, *situation)
+def test_a_situation_is_drawn_legibly(situation):
+    use_course_style()
+    widget = explorer.start_method_explorer(MEASURED)
+    figure = widget.draw(**dict(zip(widget.controls, situation, strict=True)))
     verdict, words = explorer.outcome(*situation)
     ax = figure.axes[0]
     shown = [text.get_text() for text in ax.texts]
     assert any(verdict in text for text in shown) and words in shown and situation[0] in ax.get_title("left")
-    for parents, _, childs in explorer.received(*situation):
+    rows = explorer.received(*situation)
+    assert len(rows) == 4 + situation[2] + situation[3]
+    for parents, _, childs in rows:
         assert parents in shown and any(text.endswith(childs) for text in shown)
         assert childs in alt(figure)
-    assert len(explorer.received(*situation)) == 4 + situation[2] + situation[3]
     arrows = [line for line in ax.lines if line.get_marker() == ">"]
-    assert len(arrows) == sum(how == explorer.COMES for _, how, _ in explorer.received(*situation))
+    assert len(arrows) == sum(how == explorer.COMES for _, how, _ in rows)
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in ax.texts]
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes), "nothing is cut off"
@@ -75,16 +66,3 @@ def test_bars_show_what_was_measured_and_nothing_else():
     assert [bar.get_width() for bar in bars] == [10, 2000, 0, 50]
     assert [text.get_text() for text in ax.texts] == ["10 ms", "2.0 s", "not measured here", "50 ms"]
     assert "milliseconds" in ax.get_xlabel()
-
-
-def test_the_chosen_method_stands_out_and_each_control_redraws(widget):
-    for method in "fork", "launch":
-        bars = choose(widget, method, False, False, False).axes[1].patches
-        colours = [bar.get_facecolor() for bar in bars]
-        assert [colours.count(colour) for colour in colours].index(1) == explorer.METHODS.index(method)
-    choose(widget, "fork", True, False, False)
-    seen = {widget.picture.value}
-    for name, value in (("method", "spawn"), ("in_cell", False), ("threads_used", True), ("cuda_used", True)):
-        widget.controls[name].value = value
-        seen.add(widget.picture.value)
-    assert len(seen) == 5

@@ -16,7 +16,6 @@ import pytest
 
 from helpers import notebooks
 from helpers.exercises import journal, predict, progress, quiz
-from helpers.exercises.catalogue import questions
 from lessons.speed_ladder.ladder import best_so_far
 from tests.conftest import ROOT
 from tests.exercises.test_engine import own_progress  # noqa: F401 - a fixture
@@ -134,19 +133,6 @@ def test_progress_follows_questions_to_other_lessons_and_forgets_those_that_are_
     assert now.predictions == {"05_distributed_data_parallel": (False,)}
     assert "You predicted 0 of 1. Your surprise:" in repr(now) and "You said: ten" in repr(now)
     assert 'href="05_distributed_data_parallel.ipynb#cell-id=here"' in now._repr_html_()
-
-
-def test_the_last_three_surprises_are_shown_the_latest_first(monkeypatch):
-    some = [one for asked in questions().values() for one in asked.values()][:6]
-    for day, one in enumerate(some):
-        wrong = list(one.options)[1]
-        journal.keep_first(one.key, one.answer if day == 4 else wrong, day == 4)
-    kept = json.loads(open(journal.path()).read())
-    for day, one in enumerate(some):
-        kept[f"predict:{one.key}"]["date"] = f"2026-01-0{day + 1}T08:00:00"
-    journal.write(journal.path(), json.dumps(kept))
-    assert [one for _, _, one, _ in progress().surprises] == [some[5], some[3], some[2]]
-    assert "You predicted 1 of 6. Your last 3 surprises:" in repr(progress())
 
 
 @pytest.mark.parametrize("lesson", notebooks.paths(), ids=lambda path: path.stem)
