@@ -147,7 +147,7 @@ def cost(explorer, name, values):
 
 
 def orphaned_memory(before):
-    """Shared memory that is not among `before` and that no living process uses, unlike tests beside."""
+    """Shared memory, not among `before`, that no living process uses. (Tests running beside use some.)"""
     new = {name for name in set(os.listdir("/dev/shm")) - set(before)
            if not name.startswith("sem.") or name.startswith(f"sem.mp-{os.getpid()}-")}
     for maps in Path("/proc").glob("[0-9]*/maps"):
