@@ -1,1 +1,1 @@
-"""What belongs to one lesson alone, a folder each: its exercises, the scripts that it launches, its explorer."""
+"""What belongs to one lesson, a folder each: exercises, the scripts that it launches, its explorer."""
