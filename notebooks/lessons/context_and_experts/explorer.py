@@ -97,9 +97,11 @@ def tokens_explorer():
                 "liking": choice("The router likes expert 0", 1.0, [0.0, 0.5, 1.0, 2.0, 4.0]),
                 "room": choice("Capacity, times the mean", 2.0, [1.0, 1.25, 2.0, 4.0, 8.0])}
     presets = {
-        "a fair router": ({"liking": 0.0, "room": 1.0}, "All experts are liked equally. Is anything dropped?"),
+        "a fair router": ({"liking": 0.0, "room": 1.0},
+                          "All experts are liked equally. Is anything dropped?"),
         "a favourite": ({"liking": 4.0}, "Who has to wait for whom now, and what is lost?"),
-        "room for all": ({"liking": 4.0, "room": 4.0}, "Nothing is dropped. What must every expert keep room for?"),
+        "room for all": ({"liking": 4.0, "room": 4.0},
+                         "Nothing is dropped. What must every expert keep room for?"),
     }
     figure = Figure(figsize=(9, 3.4), layout="none")
     ax = figure.add_axes((0.07, 0.15, 0.92, 0.73))

@@ -14,7 +14,7 @@ HEADS, WIDTH = 16, 128
 
 
 def cut(q, k, v, is_causal):
-    """Attention of tokens that two ranks share, [heads, tokens of this rank, width]: tokens traded for heads."""
+    """Attention of q, k and v, [heads, this rank's tokens, width] each: two ranks trade tokens for heads."""
     own = all_to_all(torch.stack([q, k, v], dim=1), split=0, join=2)
     out = scaled_dot_product_attention(*own.unbind(1), is_causal=is_causal)
     return all_to_all(out, split=1, join=0)
