@@ -86,8 +86,8 @@ def too_slow(mine, wanted, case):
         epoch, meanwhile = reading + STEP_MS, "waited"
     speed_up = (BATCH * READ_MS + STEP_MS) / epoch
     if speed_up < SPEED_UP:
-        return (f"with num_workers={mine['workers']}, samples were read {mine['read at once']} at a time, while the "
-                f"device {meanwhile}: an epoch is {speed_up:.1f} times as fast as without workers",
+        return (f"with num_workers={mine['workers']}, samples were read {mine['read at once']} at a time, "
+                f"while the device {meanwhile}: an epoch is {speed_up:.1f} times as fast as without workers",
                 f"at least {SPEED_UP} times")
 
 
@@ -216,7 +216,8 @@ def unevenly(mine, wanted, case):
 
 def waits_for_the_end(mine, wanted, case):
     if THE_END in read(mine):
-        return "1,000 items of a stream without end were taken, and not four handed on", "each, when it is read"
+        return ("1,000 items of a stream without end were taken, and not four handed on",
+                "each, when it is read")
 
 
 class Stream(IterableDataset):
@@ -330,7 +331,7 @@ def not_in_the_list(mine, wanted, case):
 
 def found_a_quick_one(mine, wanted, case):
     if mine["found"] != wanted["found"]:
-        return (f"you found one that is quick. Transforms that were called more than once: {mine['called again']}",
+        return (f"you found one that is quick. Transforms called more than once: {mine['called again']}",
                 "the function that takes most of the time, by itself and not by its name: all have the same")
 
 
@@ -373,9 +374,10 @@ def _clocks_of(spent, names):
 
     kinds = dict.fromkeys(("perf_counter", "monotonic", "time"), ("computing", "waiting", "looking"))
     kinds |= dict.fromkeys(("process_time", "thread_time"), ("computing",))
-    clocks = {name + ns: clock(kinds[name], unit) for name in kinds for ns, unit in (("", 1.0), ("_ns", 10**9))}
+    clocks = {name + ns: clock(kind, unit) for name, kind in kinds.items()
+              for ns, unit in (("", 1.0), ("_ns", 10**9))}
     true = {getattr(time, name): patched for name, patched in clocks.items()}
-    own = {name: true[value] for name, value in names.items() if type(value) is BuiltinFunctionType and value in true}
+    own = {name: true[one] for name, one in names.items() if type(one) is BuiltinFunctionType and one in true}
     with mock.patch.multiple(time, sleep=sleep, **clocks), mock.patch.dict(names, own):
         yield
 

@@ -51,8 +51,8 @@ def load(who):
 def in_a_small_shm(who):
     """Run this script again, in a place where /dev/shm has 64 MB; return what it and its workers printed."""
     mount = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"'
-    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", sys.executable, __file__, who]
-    done = subprocess.run(command, capture_output=True, text=True)
+    call = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", sys.executable, __file__, who]
+    done = subprocess.run(call, capture_output=True, text=True)
     said = [done.stdout.strip(), *re.findall("^RuntimeError: .*shm.*", done.stderr, re.MULTILINE)[:1]]
     return re.sub(r"\d+_\d+_\d+", "…", "\n  a worker printed: ".join(said)) if said[0] else ""
 

@@ -96,7 +96,7 @@ if __name__ == "__main__":
     parser.add_argument("--pixels", type=int, default=384, help="width and height of a photo")
     parser.add_argument("--read-ms", type=float, default=0, help="to wait for the disk, per batch")
     parser.add_argument("--stall-ms", type=float, default=0, help="to wait longer, for every seventh batch")
-    parser.add_argument("--device-ms", type=float, help="compute nothing, sleep: a device that is busy for so long")
+    parser.add_argument("--device-ms", type=float, help="to sleep in each step, in place of computing")
     parser.add_argument("--cores", type=int, help="use no more than these (where the system can be told so)")
     options = parser.parse_args()
     if options.batches < 1 or options.batch < 1:
@@ -114,7 +114,8 @@ if __name__ == "__main__":
         for prefetch in options.prefetch if workers else [None]:
             # fork is quick, and safe: the workers touch neither CUDA nor threads
             method = "fork" if workers and sys.platform == "linux" else None
-            loader = DataLoader(photos, batch_size=options.batch, num_workers=workers, prefetch_factor=prefetch,
-                                multiprocessing_context=method, persistent_workers=options.keep and workers > 0)
+            loader = DataLoader(photos, batch_size=options.batch, num_workers=workers,
+                                prefetch_factor=prefetch, multiprocessing_context=method,
+                                persistent_workers=options.keep and workers > 0)
             for _ in range(options.epochs):
                 report(workers=workers, prefetch=prefetch, **epoch(loader, step))

@@ -83,7 +83,7 @@ def copies():
 
 
 def overlap(count=12):
-    """Milliseconds per step, by loop; steps as long as a copy; CUDA events, median of 3 epochs of 12 steps."""
+    """Milliseconds per step, by loop: steps as long as a copy, CUDA events, median of 3 epochs of 12."""
     ordinary, pinned = batches_of(count, False), batches_of(count, True)
     weights = torch.rand(4096, 4096, device="cuda", dtype=torch.half)
     copy = gpu_ms(lambda: [None for _ in copied(pinned)]) / count
@@ -94,8 +94,10 @@ def overlap(count=12):
             for _ in range(repeats):
                 weights @ weights
 
-    loops = {"steps alone": lambda: epoch(range(count)), "copies alone": lambda: [None for _ in copied(pinned)],
-             "ordinary memory": lambda: epoch(copied(ordinary)), "pinned memory": lambda: epoch(copied(pinned)),
+    loops = {"steps alone": lambda: epoch(range(count)),
+             "copies alone": lambda: [None for _ in copied(pinned)],
+             "ordinary memory": lambda: epoch(copied(ordinary)),
+             "pinned memory": lambda: epoch(copied(pinned)),
              "ordinary memory, side stream": lambda: epoch(prefetched(ordinary)),
              "pinned memory, side stream": lambda: epoch(prefetched(pinned))}
     return {name: round(gpu_ms(loop) / count, 3) for name, loop in loops.items()}

@@ -53,9 +53,9 @@ def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batc
     The main process starts the workers one after another, `start_ms` each. Then it asks for
     `num_workers * prefetch_factor` batches, which it gives out to the workers in turn. Each worker loads its
     batches one by one, in `load_ms`, which may be a list, by batch. The main process takes the batches in
-    order, asks for one more whenever it takes one, and computes. Without workers it loads each batch itself, just
-    before it computes. The model assumes that a worker has a core, or waits for a disk, and that handing a batch
-    over costs nothing.
+    order, asks for one more whenever it takes one, and computes. Without workers it loads each batch itself,
+    just before it computes. The model assumes that a worker has a core, or waits for a disk, and that handing
+    a batch over costs nothing.
     """
     durations = load_ms if isinstance(load_ms, list) else [load_ms] * batches
     started = num_workers * start_ms
@@ -161,7 +161,8 @@ def pipeline_explorer(num_workers=3, prefetch_factor=2):
         "one straggler": ({"prefetch_factor": 1, "time": 0},
                           "Press Play. What do the other workers do while one loads a slow batch?"),
         "more in advance": ({"prefetch_factor": 8}, "Look at the row of ready batches. What do they bridge?"),
-        "slow loading": ({"load_ms": 60, "stall": 1}, "The device waits. Does it help to raise prefetch_factor?"),
+        "slow loading": ({"load_ms": 60, "stall": 1},
+                         "The device waits. Does it help to raise prefetch_factor?"),
     }
     figure = Figure(figsize=(9, 4), layout="none")
     ax = figure.add_axes((0.17, 0.16, 0.81, 0.76))

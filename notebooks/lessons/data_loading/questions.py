@@ -6,7 +6,8 @@ QUESTIONS = {
             "the main process, between two steps":
                 "It loads a batch, computes a step, and loads the next batch. While it loads, the device "
                 "waits.",
-            "a thread in the background": "Without workers the loader has no thread. Only the main process runs.",
+            "a thread in the background":
+                "Without workers the loader has no thread. Only the main process runs.",
             "the device": "The device gets finished tensors. Reading and decoding files is the CPU's work.",
         }),
     "workers_needed": (
@@ -59,7 +60,8 @@ QUESTIONS = {
                 "Rank 0 has the items 0, 2, … 12. Seven items make four batches, and the last one is "
                 "smaller. Rank 1 has six items, and they make three.",
             "both make four": "Rank 1 has only the six items 1, 3, … 11, which make three batches of two.",
-            "both make three": "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",
+            "both make three":
+                "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",
         }),
     "packed_without_mask": (
         "Positions are right, but the only mask is the causal one. Which documents come out differently "
