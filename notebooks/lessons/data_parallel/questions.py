@@ -6,7 +6,8 @@ QUESTIONS = {
             "2, 2, 1, and the fourth device gets none":
                 "5 / 4 is rounded up to 2. Each device gets 2 samples until none are left.",
             "2, 1, 1, 1": "That would be fair, and `torch.tensor_split` does it. `torch.chunk` does not.",
-            "none: torch raises an error": "There is not even a warning. You would have to look at the sizes.",
+            "none: torch raises an error":
+                "There is not even a warning. You would have to look at the sizes.",
         }),
     "mean_of_means": (
         "Each replica returns the mean loss of its chunk, and you take the mean of these. When is the "
@@ -40,24 +41,26 @@ QUESTIONS = {
                 "than once.",
         }),
     "four_against_one": (
-        "Four devices, PCIe 4, without NCCL: the model is copied to one device after another. One device alone needs "
-        "16 ms for the step, and one copy of the model takes 4 ms. How fast are four devices, compared with one?", {
+        "Four devices, PCIe 4, without NCCL: the model is copied to one device after another. One device "
+        "alone needs 16 ms for the step, and one copy of the model takes 4 ms. How fast are four devices, "
+        "compared with one?", {
             "slower than one":
-                "Sending the weights to three devices and their gradients back takes six copies, 24 ms. That is more "
-                "than the whole step takes on one device.",
+                "Sending the weights to three devices and their gradients back takes six copies, 24 ms. "
+                "That is more than the whole step takes on one device.",
             "about three times as fast":
-                "The computing becomes four times as fast and takes 4 ms. But sending weights and gradients takes six "
-                "copies of 4 ms.",
+                "The computing becomes four times as fast and takes 4 ms. But sending weights and gradients "
+                "takes six copies of 4 ms.",
             "about as fast":
                 "Four devices save 12 of the 16 ms of computing. But six copies, 24 ms, come on top.",
         }),
     "what_replicas_forget": (
         "One forward pass of 9 samples on 3 devices. What are `model.calls` and `model.seen` after it?", {
             "0 and [3, 3, 3]":
-                "`self.calls += 1` assigns a new number to the *replica*, which is thrown away. `self.seen` is one "
-                "list, which the model and all replicas share, and `append` changes it in place.",
+                "`self.calls += 1` assigns a new number to the *replica*, which is thrown away. `self.seen` "
+                "is one list, which the model and all replicas share, and `append` changes it in place.",
             "3 and [3, 3, 3]":
                 "The list is right. But `+=` on a number makes a new number, and gives it to the replica.",
-            "1 and [9]": "That is what one device would have given you. Here `forward` runs once per replica.",
+            "1 and [9]":
+                "That is what one device would have given you. Here `forward` runs once per replica.",
         }),
 }

@@ -31,8 +31,11 @@ def speed():
     def convolutions():
         return nn.Sequential(nn.Conv2d(3, 256, 3), *[nn.Conv2d(256, 256, 3, padding=1) for _ in range(7)])
 
-    cases = {"3 linear layers of 4,096, each weight used once a sample, 64 samples": (linear, (64, 4096)),
-             "8 convolutions of 256 channels, each weight used 900 times, 256 images": (convolutions, (256, 3, 32, 32))}
+    cases = {
+        "3 linear layers of 4,096, each weight used once a sample, 64 samples":
+            (linear, (64, 4096)),
+        "8 convolutions of 256 channels, each weight used 900 times, 256 images":
+            (convolutions, (256, 3, 32, 32))}
     result = {}
     for name, (make, shape) in cases.items():
         x = torch.rand(shape, device="cuda:0")
@@ -43,7 +46,7 @@ def speed():
 
 @experiment(gpus=2)
 def memory():
-    """Peak MiB of tensors on each GPU in a step of nn.DataParallel: layers 64→1,024→50,000, 1,024 samples, Adam."""
+    """Peak MiB on each GPU in a step of nn.DataParallel: layers 64→1,024→50,000, 1,024 samples, Adam."""
     model = nn.DataParallel(nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 50_000)).cuda())
     optimizer = torch.optim.Adam(model.parameters())
     inputs, labels = torch.rand(1024, 64, device="cuda:0"), torch.randint(50_000, (1024,), device="cuda:0")

@@ -32,7 +32,8 @@ SPEED, OWN_MEMORY = 60e12, 3e12
 #: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; and of
 #: the other activations per use of the weights.
 INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
-ASSUMED = f"""Memory: the lesson's formula, with Adam and {PER_USE // 1024} KiB of activations per use of a weight.
+ASSUMED = f"""\
+Memory: the lesson's formula, with Adam and {PER_USE // 1024} KiB of activations per use of a weight.
 Time: a model, nothing in it is measured. {SPEED / 1e12:.0f} TFLOP/s per device, no overhead, no Python."""
 
 
