@@ -31,8 +31,9 @@ _HOLD = 0.1
 
 def snapshot(number):
     weights = torch.randn(2, 20_000, generator=torch.Generator().manual_seed(number))
+    model = {"weight": weights, "seen": torch.tensor(number)}
     optimizer = {"state": {0: {"momentum_buffer": weights / 2}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
-    return {"epoch": number, "model": {"weight": weights, "seen": torch.tensor(number)}, "optimizer": optimizer}
+    return {"epoch": number, "model": model, "optimizer": optimizer}
 
 
 def found(path):
@@ -52,10 +53,10 @@ def found(path):
 
 @contextlib.contextmanager
 def _before_each_change(folder, do):
-    """Within the block, call `do` just before this process writes, renames, links or removes a file in `folder`.
+    """In the block, call `do` just before this process writes, renames, links or removes a file in `folder`.
 
-    `folder` is a disk of its own: what lies elsewhere cannot be renamed into it. Sleeping takes no time, for it is no
-    way of waiting.
+    `folder` is a disk of its own: what lies elsewhere cannot be renamed into it. Sleeping takes no time, for
+    it is no way of waiting.
     """
     save, wait, watching = torch.save, threading.Event.wait, True
 
@@ -74,15 +75,17 @@ def _before_each_change(folder, do):
 
     sys.addaudithook(audit)  # it cannot be taken away again
     try:
-        with (mock.patch.object(torch, "save", saving), mock.patch.object(time, "sleep", lambda seconds: None),
-              mock.patch.object(threading.Event, "wait", lambda event, timeout=None: wait(event, timeout and 0))):
+        with (mock.patch.object(torch, "save", saving),
+              mock.patch.object(time, "sleep", lambda seconds: None),
+              mock.patch.object(threading.Event, "wait",
+                                lambda event, timeout=None: wait(event, timeout and 0))):
             yield
     finally:
         watching = False
 
 
 def left_by_a_crash(save):
-    """What else than snapshot 3, or 4, is at `path` if `save(snapshot 4, path)` is cut off at any moment; or None."""
+    """What `path` holds, but snapshot 3 or 4, when `save(snapshot 4, path)` is cut off anywhere; or None."""
     alone, _ = dist.new_subgroups(1)
     world = dist.group.WORLD
     if dist.get_rank() > 0:
@@ -130,7 +133,7 @@ def _limit_files(size):
 
 
 class Saving(InGroup):
-    """Exercises whose answer saves: the class keeps, of each call, what was there when it returned in this rank.
+    """Exercises whose answer saves; it keeps, of each call, what was there when it returned in this rank.
 
     Rank 0 changes a file only when the others have returned, or have had time enough to.
     """

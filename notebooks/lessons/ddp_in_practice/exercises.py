@@ -1,4 +1,4 @@
-"""The exercises of DDP in practice: exact sums over ranks, snapshots that survive, a stop that all ranks share."""
+"""The exercises of DDP in practice: exact sums, snapshots that survive, a stop that all ranks share."""
 
 import inspect
 import itertools
@@ -264,13 +264,14 @@ def held_by(model, optimizer):
     [group] = optimizer.param_groups
     momentum = [optimizer.state[one].get("momentum_buffer") for one in group["params"]]
     weights = {name: one.tolist() for name, one in model.state_dict().items()}
-    return {**weights, "momentum": [one if one is None else one.tolist() for one in momentum], "lr": group["lr"]}
+    return {**weights, "momentum": [one if one is None else one.tolist() for one in momentum],
+            "lr": group["lr"]}
 
 
 def has_what_it_had(mine, wanted, case):
     for name, had in mine["before"].items():
         if mine["loaded"][name] == had != wanted["loaded"][name]:
-            return f"`{name}` is what it was before", "what the snapshot holds: weights, buffers, momentum, lr"
+            return f"`{name}` is as it was before", "what the snapshot holds: weights, buffers, momentum, lr"
 
 
 class Resume(Table, InGroup):
@@ -348,7 +349,9 @@ class Resume(Table, InGroup):
 
 AGREE = "what decides whether a rank goes on, or asks the others: is it the same in all ranks?"
 #: By rank, the loss after each step. The mean of the fourth is 0.25, that of the fifth a little less.
-LOSSES = ((0.9, 0.4, 0.3, 0.25, 0.1998, 0.1), (0.9, 0.8, 0.6, 0.25, 0.3, 0.2), (0.9, 0.75, 0.7, 0.25, 0.25, 0.2))
+LOSSES = ((0.9, 0.4, 0.3, 0.25, 0.1998, 0.1),
+          (0.9, 0.8, 0.6, 0.25, 0.3, 0.2),
+          (0.9, 0.75, 0.7, 0.25, 0.25, 0.2))
 ALL_REDUCE, DIVIDE = "        dist.all_reduce(loss)\n", " / dist.get_world_size()"
 BROADCAST = "        dist.broadcast(loss, 0)\n"
 COUNT, STOP = "        steps += 1\n", "        if loss / dist.get_world_size() < limit:\n            break\n"
