@@ -135,7 +135,8 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
     presets = {
         "slow network": ({"mb_per_s": 100.0, "time": 0}, "Press Play. Which row is busy at the end?"),
         "high latency": ({"latency_ms": 20.0}, "Move the bucket size. Why is a small one bad now?"),
-        "one bucket": ({"bucket_mb": SIZES[-1], "time": 0}, "Press Play. When can the only all-reduce begin?"),
+        "one bucket": ({"bucket_mb": SIZES[-1], "time": 0},
+                       "Press Play. When can the only all-reduce begin?"),
     }
     model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
     figure = Figure(figsize=(9, 5.2), layout="none")
@@ -161,4 +162,5 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
         return figure
 
     return Explorer(controls, redraw, bucket_explorer.__doc__,
-                    "Red below blue is hidden. How much red stands out behind the last blue block?", presets, "time")
+                    "Red below blue is hidden. How much red stands out behind the last blue block?",
+                    presets, "time")

@@ -101,7 +101,8 @@ def collectives_explorer(results, name):
     presets = {
         "one to all": ({"name": "broadcast"}, "Follow rank 0's colour. Which numbers are lost?"),
         "all to all": ({"name": "all_gather"}, "Count the numbers of a rank before and after."),
-        "a sum, in pieces": ({"name": "reduce_scatter"}, "Dark numbers are sums. Which ranks hold which part of it?"),
+        "a sum, in pieces": ({"name": "reduce_scatter"},
+                             "Dark numbers are sums. Which ranks hold which part of it?"),
     }
     return Explorer({"name": choice}, redraw, collectives_explorer.__doc__,
                     "A number's colour says which rank it comes from; a dark one is a sum.",

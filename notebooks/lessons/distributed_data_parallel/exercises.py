@@ -1,4 +1,4 @@
-"""The exercises of DistributedDataParallel: all-reduce and DDP by hand, gradients that travel once, a drift."""
+"""The exercises of DistributedDataParallel: all-reduce and DDP by hand, gradients sent once, a drift."""
 
 import math
 import operator
@@ -19,8 +19,8 @@ STEPS = ("which chunk goes out in which step? N − 1 steps add, N − 1 overwri
 HOW_MANY = "how many steps are there? N − 1 that add, N − 1 that overwrite: try it with three ranks on paper"
 REST = "is it in any chunk? N need not divide the length"
 AT_ONCE = "`isend` and `irecv` return at once: wait for them afterwards"
-NEIGHBOURS = "to which rank do you send, and from which do you receive? Rank 1 receives what rank 0 sends to it"
-ALL = "the sums are right, but did all of them go through `send`? A store, a file or another dtype is another way"
+NEIGHBOURS = "to which rank do you send, and from which do you receive? Rank 1 receives what rank 0 sends"
+ALL = "the sums are right, but did all go through `send`? A store, a file or another dtype is another way"
 SPLIT, LAST = "tensor.tensor_split(n)", "            take.copy_(received)\n"
 ANOTHER_TENSOR = (
     ("take += received", "take = take + received", WRITE),
@@ -143,7 +143,8 @@ class RingAllReduce(Table, InGroup):
 FROZEN = "0.bias", "1.bias"
 ALL_REDUCE = "dist.all_reduce(parameter.grad)"
 REDUCE, DIVIDE = f"            {ALL_REDUCE}\n", "            parameter.grad /= dist.get_world_size()\n"
-ZEROS = "            if parameter.grad is None:\n                parameter.grad = torch.zeros_like(parameter)\n"
+ZEROS = ("            if parameter.grad is None:\n"
+         "                parameter.grad = torch.zeros_like(parameter)\n")
 NOT_DATA = "`parameter.grad`, not `parameter` or `parameter.data`"
 LATE = "            work = dist.all_reduce(parameter.grad, async_op=True)\n"
 WAIT = "            work.wait()\n"
@@ -249,14 +250,15 @@ CLEAR, STEP = "    optimizer.zero_grad()\n", "    optimizer.step()\n"
 AGAIN = "    for one in model.parameters():\n        torch.distributed.all_reduce(one.grad)\n"
 ONCE = ("DDP averages in the backward whose forward was outside `no_sync`: that of the last micro-batch, and "
         "no other. (A store is another way.)")
-NO_RANKS = "`model.module`, the model inside, knows of no ranks: `model(x)`, at least for the last micro-batch"
+NO_RANKS = "`model.module`, the model inside, knows no ranks: `model(x)`, at least for the last micro-batch"
 IN_BACKWARD = "DDP averages in each backward: which of them belong into `no_sync`?"
 SCALED = ("does something scale or clip the step? Each micro-batch counts the same, whatever its size. DDP "
           "has averaged over the ranks already. And does every `backward` come before `step`?")
 FREED = ("call `backward` before the next forward: it frees the activations of its micro-batch. They stay "
          "with `retain_graph=True`, or while you keep the loss")
 LAST_ONE = "the last micro-batch belongs outside `no_sync`: no rank sends the gradients of those that follow"
-BEFORE = "gradients of an earlier step are still there: call `optimizer.zero_grad()` before the first backward"
+BEFORE = ("gradients of an earlier step are still there: call `optimizer.zero_grad()` before the first "
+          "backward")
 TAKEN = "`zero_grad` between backward and `step` deletes the gradients that backward has made"
 
 

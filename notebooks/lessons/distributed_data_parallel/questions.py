@@ -8,7 +8,8 @@ QUESTIONS = {
         "broadcast, then reduce": "After broadcast all ranks hold rank 0's numbers, and those are added up.",
     }),
     "three_ways_apart": (
-        "Two ranks by hand, two with DDP, and one process with whole batches: how far apart are the weights?", {
+        "Two ranks by hand, two with DDP, and one process with whole batches: how far apart are the "
+        "weights?", {
             "equal, up to rounding": "The batches are the same, and the mean of two half-batches' mean "
                                      "gradients is the mean gradient of the batch. So the steps are the "
                                      "same.",

@@ -15,16 +15,16 @@ from helpers.records import experiment
 
 @experiment(gpus=2)
 def overlap():
-    """Milliseconds of backward on two GPUs over NCCL, gradients averaged by hand or by DDP: events, median of 20."""
+    """Milliseconds of backward on two GPUs over NCCL, averaging by hand or by DDP: events, median of 20."""
     return _in_ranks(_overlap)
 
 
 @experiment(gpus=2)
 def three_ways():
-    """Seconds for 10,000 samples on one GPU, on two by nn.DataParallel, on two by DDP: the best of 20 steps."""
+    """Seconds for 10,000 samples: one GPU, two by nn.DataParallel, two by DDP; the best of 20 steps."""
     return {f"batch {batch}": {
-        "one GPU": _seconds(lambda model: model, batch, batch, "cuda:0"),
-        "DataParallel": _seconds(lambda model: nn.DataParallel(model, device_ids=[0, 1]), batch, batch, "cuda:0"),
+        "one GPU": _seconds(lambda net: net, batch, batch, "cuda:0"),
+        "DataParallel": _seconds(lambda net: nn.DataParallel(net, device_ids=[0, 1]), batch, batch, "cuda:0"),
         "DDP": _in_ranks(_ddp, batch)} for batch in (128, 8192)}
 
 
@@ -67,12 +67,13 @@ def _overlap(rank, device):
             times.append(begin.elapsed_time(end))
         return round(sorted(times[3:])[10], 2)
 
-    return {"by hand, after backward": backward_ms(by_hand=True), "DDP, one bucket": backward_ms(bucket_cap_mb=10_000),
+    return {"by hand, after backward": backward_ms(by_hand=True),
+            "DDP, one bucket": backward_ms(bucket_cap_mb=10_000),
             "DDP, buckets as it makes them": backward_ms()}
 
 
 def _ddp(rank, device, batch):
-    return _seconds(lambda model: DistributedDataParallel(model, device_ids=[rank]), batch // 2, batch, device)
+    return _seconds(lambda net: DistributedDataParallel(net, device_ids=[rank]), batch // 2, batch, device)
 
 
 def _seconds(wrap, size, batch, device):

@@ -115,8 +115,8 @@ def _arrows(ax, sends, ranks):
             ax.text(chunk, ranks - 0.5, f"  to rank {receiver}  ", va="center",
                     ha="right" if chunk == ranks - 1 else "left")
     for x, begin, end in spans:
-        ax.plot([x, x], [begin, end - 0.1], "-v", color=ACTIVITIES["communication"], linewidth=2.5, markersize=7,
-                markevery=[1])
+        ax.plot([x, x], [begin, end - 0.1], "-v", color=ACTIVITIES["communication"], linewidth=2.5,
+                markersize=7, markevery=[1])
 
 
 def draw_amounts(ax, ranks, step):
@@ -138,7 +138,8 @@ def ring_explorer():
     ranks, step = slider("ranks", 4, 2, 6), slider("step", 2, 0, 6)
     presets = {
         "2 ranks": ({"ranks": 2, "step": 0}, "Press Play. What does each step move, and in which direction?"),
-        "half-way": ({"step": 3}, "Look for the ticks: how many chunks of the whole sum does each rank hold now?"),
+        "half-way": ({"step": 3},
+                     "Look for the ticks: how many chunks of the whole sum does each rank hold now?"),
         "6 ranks": ({"ranks": 6, "step": 0},
                     "Press Play. There are more steps now. How much has each rank sent in the end?"),
     }
@@ -156,4 +157,5 @@ def ring_explorer():
         return figure
 
     return Explorer({"ranks": ranks, "step": step}, redraw, ring_explorer.__doc__,
-                    "A red frame marks a chunk that has just arrived. Which ranks are in its sum?", presets, "step")
+                    "A red frame marks a chunk that has just arrived. Which ranks are in its sum?",
+                    presets, "step")
