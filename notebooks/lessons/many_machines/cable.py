@@ -1,4 +1,4 @@
-"""Time a training step over whatever lies between the ranks, four ways. Prints JSON: once first, once for each speed.
+"""Time a training step over what lies between the ranks, four ways. Prints JSON: first, and for each speed.
 
     torchrun … cable.py FOLDER 50 200        before each speed it waits until FOLDER/speed is there
 """

@@ -1,4 +1,4 @@
-"""Train the digits in a world of one rank or of two, with the same bits: two data slots, shared out among the ranks.
+"""Train the digits in a world of one rank or of two, with the same bits: the ranks share two data slots.
 
     torchrun --nnodes=1:2 --max-restarts=3 … elastic.py SNAPSHOT RUN        goes on where SNAPSHOT is
 """
@@ -28,7 +28,7 @@ def save(state, path):
 
 def main(options):
     began = time.time()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))  # a machine without power closes no connection
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))  # a dead machine closes no connection
     torch.set_num_threads(1)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     images, labels = Digits(train=True).tensors()

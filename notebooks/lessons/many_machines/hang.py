@@ -1,4 +1,4 @@
-"""Four ranks that hang: one of them does not come to a collective. Each writes what its flight recorder holds.
+"""Four ranks that hang: one does not come to a collective. Each writes what its flight recorder holds.
 
     TORCH_FR_BUFFER_SIZE=100 torchrun … hang.py FOLDER
 """
