@@ -93,7 +93,8 @@ def float_explorer(number="0.1"):
         return figure
 
     explorer = Explorer({"power": power, "number": text}, redraw, float_explorer.__doc__,
-                        "Exponent bits say how large a number may be; fraction bits, how exact it is.", presets)
+                        "Exponent bits say how large a number may be; fraction bits, how exact it is.",
+                        presets)
     power.unobserve(explorer._redraw, names="value")  # the number's change draws it
     power.observe(lambda change: setattr(text, "value", f"2**{change['new']}"), names="value")
     return explorer

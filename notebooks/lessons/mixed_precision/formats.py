@@ -13,7 +13,7 @@ class Format(NamedTuple):
     """A floating-point format: one bit for the sign, then the exponent's, then the fraction's."""
 
     name: str
-    dtype: torch.dtype  # in which torch stores such numbers; TF32 exists only inside a GPU, and is stored as float32
+    dtype: torch.dtype  # in which torch stores such numbers; TF32, which exists only inside a GPU, as float32
     exponent_bits: int
     fraction_bits: int
 
@@ -53,7 +53,7 @@ def rounded(tensor, form):
         return tensor.to(form.dtype).float()
     single, drop = tensor.float(), 23 - form.fraction_bits
     bits = single.view(torch.int32)
-    bits = bits + (2 ** (drop - 1) - 1) + ((bits >> drop) & 1)  # to the nearest; a tie goes to the even neighbour
+    bits = bits + (2 ** (drop - 1) - 1) + ((bits >> drop) & 1)  # to the nearest; a tie goes to the even one
     return torch.where(single.isfinite(), (bits & -(2**drop)).view(torch.float32), single)
 
 

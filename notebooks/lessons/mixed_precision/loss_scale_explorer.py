@@ -75,7 +75,8 @@ def loss_scale_explorer(gradients, log2_scale=0):
     controls = {"log2_scale": slider("log2 of the scale", log2_scale, 0, 40)}
     presets = {
         "no scale": ({"log2_scale": 0}, "How much of the histogram lies where fp16 makes it 0?"),
-        "GradScaler's first": ({"log2_scale": 16}, "65,536 is what GradScaler begins with. What is still lost?"),
+        "GradScaler's first": ({"log2_scale": 16},
+                               "65,536 is what GradScaler begins with. What is still lost?"),
         "too much": ({"log2_scale": 40}, "What would the optimizer do with an infinite gradient?"),
     }
     return Explorer(controls, redraw, loss_scale_explorer.__doc__,

@@ -27,8 +27,8 @@ QUESTIONS = {
                                     "small.",
         }),
     "bf16_weights_move": (
-        "Weights are stored in bf16, without masters. Most are larger than 0.03. Each update is about 0.0001. "
-        "What do most weights do?", {
+        "Weights are stored in bf16, without masters. Most are larger than 0.03. Each update is about "
+        "0.0001. What do most weights do?", {
             "not move at all": "From 0.03125 on, the step from one bf16 number to the next is 0.00024 or "
                                "more. An update of less than half a step is rounded away. In fp32, and in "
                                "masters, the same updates add up.",
@@ -53,7 +53,8 @@ QUESTIONS = {
                                             "the scale.",
         }),
     "hidden_instructions": (
-        "We hide the instructions for 16 bits, but not those for fp32. How long does a product in bf16 take?", {
+        "We hide the instructions for 16 bits, but not those for fp32. How long does a product in bf16 "
+        "take?", {
             "longer than in fp32": "The processor can multiply only fp32. It has to convert the numbers, "
                                    "multiply as before, and convert the result back. (On a CPU whose "
                                    "instructions cannot be hidden, for example an Arm, the lines are alike.)",

@@ -39,7 +39,7 @@ def tensor_cores():
 
 @experiment(gpus=1)
 def shapes():
-    """TFLOP/s of n×n products in TF32 and bf16, n a multiple of 64, 8, 4, 2 and 1: CUDA events, median of 20."""
+    """TFLOP/s of n×n products in TF32 and bf16, n a multiple of 64, 8, 4, 2, 1: CUDA events, median of 20."""
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     found = {f"{n}×{n}": {"tf32": _tflops(n, torch.float32), "bf16": _tflops(n, torch.bfloat16)}
              for n in (4096, 4088, 4092, 4094, 4095)}
@@ -49,7 +49,7 @@ def shapes():
 
 @experiment(gpus=1)
 def training_step():
-    """Milliseconds (median of 20) and peak MiB of a transformer's step in fp32, TF32, bf16, and fp16 with a scaler.
+    """Milliseconds (median of 20) and peak MiB of a transformer's step in fp32, TF32, bf16, and scaled fp16.
 
     AdamW, 8 layers, 1024 wide, 8 times 512 tokens.
     """
