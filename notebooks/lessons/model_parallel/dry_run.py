@@ -2,10 +2,10 @@
 
     launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "3", "5"])
 
-The mesh is (copies, shards, tensor): FSDP2 shards among `shards` ranks, `copies` hold the same, and `tensor` ranks
-split each layer. --mesh may stand there several times. Reports, for each mesh and number of layers, what rank 0 would
-hold, pass through collectives and compute.
-With --sequence the norms, and what is added around the layers, are cut by the length of the text. It leaves out RoPE.
+The mesh is (copies, shards, tensor): FSDP2 shards among `shards` ranks, `copies` hold the same, and `tensor`
+ranks split each layer. Several --mesh are possible. Reports, for each mesh and number of layers, what rank 0
+would hold, pass through collectives and compute, RoPE left out.
+With --sequence the norms, and what is added around the layers, are cut by the length of the text.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.functional import cross_entropy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import report
@@ -32,7 +33,7 @@ COLUMNS, ROWS, PART = ColwiseParallel, RowwiseParallel, Shard(1)
 
 
 class Sent(TorchDispatchMode):
-    """Bytes that pass through collectives, by name: of each call the larger of what goes in and what comes out."""
+    """Bytes that pass collectives, by name: of each call the larger of what goes in and what comes out."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +43,7 @@ class Sent(TorchDispatchMode):
         result = operator(*args, **(kwargs or {}))
         space, name = operator.name().split("::")
         if space in ("c10d", "_c10d_functional") and "wait" not in name:
-            tensors = [one for one in torch.utils._pytree.tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+            tensors = [one for one in tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
             name = name.partition(".")[0].strip("_")
             self.bytes[name] = self.bytes.get(name, 0) + max(one.nbytes for one in tensors)
             self.calls += 1
@@ -52,7 +53,7 @@ class Sent(TorchDispatchMode):
 class FusedNorm(torch.autograd.Function):
     """An RMSNorm that keeps what CUDA's fused kernel keeps: its input, and a float32 number for each token.
 
-    On a CPU torch computes a norm in several steps and keeps their results: 10 bytes for each bf16 number, not 4.
+    On a CPU torch computes a norm in steps and keeps their results: 10 bytes for each bf16 number, not 4.
     """
 
     @staticmethod
@@ -67,7 +68,7 @@ class FusedNorm(torch.autograd.Function):
 
 
 def fuse(model, mesh, sequence):
-    """Let the norms be `FusedNorm`s; if `sequence`, of this rank's part of the text, and then gather their results.
+    """Make the norms `FusedNorm`s; if `sequence`, of this rank's part of the text, then gather their results.
 
     The sum of the norms' gradients over the tensor ranks is left out: they are small.
     """
@@ -85,7 +86,8 @@ def cut(model, mesh, sequence):
         columns = {name: COLUMNS() for name in ("q", "k", "v", "gate", "up")}
         rows = {name: ROWS(output_layouts=out) for name in ("o", "down")}
         parallelize_module(block, mesh["tensor"], columns | rows)
-    ends = {"tokens": ROWS(input_layouts=Replicate(), output_layouts=out), "head": COLUMNS(output_layouts=Replicate())}
+    ends = {"tokens": ROWS(input_layouts=Replicate(), output_layouts=out),
+            "head": COLUMNS(output_layouts=Replicate())}
     parallelize_module(model, mesh["tensor"], ends)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for module in (*model.blocks, model):
@@ -93,7 +95,7 @@ def cut(model, mesh, sequence):
 
 
 def step(layers, mesh, length, sequence):
-    """What rank 0 holds and passes through collectives (GiB), and computes (TFLOP), on one text of `length` tokens.
+    """What rank 0 holds, passes through collectives (GiB) and computes (TFLOP) on a text of `length` tokens.
 
     Up to torch 2.14 attention is not counted among the operations.
     """
@@ -118,10 +120,10 @@ def step(layers, mesh, length, sequence):
         with memory, Sent() as sent, FlopCounterMode(display=False) as counter:
             train()
         (peak,) = memory.get_tracker_snapshot("peak").values()
-        tensor = mesh["tensor"].size()  # the counter sees whole layers, of which each tensor rank computes its part
+        tensor = mesh["tensor"].size()  # the counter sees whole layers; a tensor rank computes its part
         shards = [one.to_local().nbytes for one in model.parameters()]
-    return {"layers": layers, "parameters": total, "states": 4 * sum(shards) / 2**30, "peak": peak["Total"] / 2**30,
-            "sent": sum(sent.bytes.values()) / 2**30, "calls": sent.calls,
+    return {"layers": layers, "parameters": total, "states": 4 * sum(shards) / 2**30,
+            "peak": peak["Total"] / 2**30, "sent": sum(sent.bytes.values()) / 2**30, "calls": sent.calls,
             "tflop": counter.get_total_flops() / tensor / 1e12}
 
 

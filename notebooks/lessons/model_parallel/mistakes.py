@@ -1,10 +1,10 @@
-"""One program, cut by tensor and by sequence, and five mistakes in it under which the loss falls all the same.
+"""One program, cut by tensor and by sequence, and five mistakes under which the loss falls all the same.
 
     launch("mistakes.py", nprocs=4)
 
-A tiny language model: each rank has a part of each text, and a part of `up` and of `down`. The other parameters are
-the same in all ranks; `words` is used twice, for the words that come in and for the scores that go out.
-Reports, for each mistake, the table of gradients, and the loss after some steps by the right program's measure.
+A tiny language model: each rank has a part of each text, and a part of `up` and of `down`. The other
+parameters are the same in all ranks; `words` is used twice, for words that come in and scores that go out.
+Reports, for each mistake, the table of gradients, and after some steps the loss by the right measure.
 """
 
 import torch
@@ -29,7 +29,7 @@ def parameters():
 
 
 def batch(step):
-    """Each word follows from the one before, but for one in five. The first texts are short: -100 is no word."""
+    """Four words in five follow from the one before. The first texts are short: -100 is no word."""
     draw = torch.Generator().manual_seed(step)
     text = [torch.randint(WORDS, (TEXTS,), generator=draw)]
     for _ in range(LENGTH):
@@ -89,7 +89,8 @@ def step(p, x, y, mistake):
     own = (y >= 0).sum()
     count = {"a sum, not a mean": summed(own) / n, "a mean of means": own * n}.get(mistake, summed(own))
     back = part if mistake == "no sum in backward" else part_of_sum
-    loss = loss_sum(p, part(x), y, lambda h: Do.apply(h, gather, back), lambda h: Do.apply(h, part_of_sum, gather))
+    loss = loss_sum(p, part(x), y,
+                    lambda h: Do.apply(h, gather, back), lambda h: Do.apply(h, part_of_sum, gather))
     (loss / count).backward()
     for name in ("words", "norm"):
         if mistake != f"`{name}` not summed":

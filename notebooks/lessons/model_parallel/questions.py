@@ -45,8 +45,10 @@ QUESTIONS = {
         "`Replicate`. What does autograd leave as this weight's gradient?", {
             "Partial": "Each rank has what its part of the text adds to the gradient. Nothing has been sent: "
                        "torch knows that a sum is missing, and computes it when it is needed.",
-            "Replicate": "For that the ranks would have to add up their terms, and nothing has been sent yet.",
-            "Shard": "The text is cut, and not the weight: each rank has a gradient of the weight's full size.",
+            "Replicate":
+                "For that the ranks would have to add up their terms, and nothing has been sent yet.",
+            "Shard":
+                "The text is cut, and not the weight: each rank has a gradient of the weight's full size.",
         }),
     "mesh_that_fits": (
         "Llama 3 70B, one text of 4,096 tokens, GPUs of 80 GiB, no checkpointing. Which meshes (copies × "
@@ -76,10 +78,10 @@ QUESTIONS = {
         }),
     "where_is_c": (
         "In program C, `down` and `up` are right, `norm` and `words` are not. Where is the mistake?", {
-            "where the norm's result goes into `up`": "Backward comes from the loss: through `down` and `up`, "
-                                                      "then to the norm. So it goes wrong between `up` and "
-                                                      "the norm. Each rank knows what its part of `up` adds "
-                                                      "to this gradient, and nobody sums it.",
+            "where the norm's result goes into `up`":
+                "Backward comes from the loss: through `down` and `up`, then to the norm. So it goes wrong "
+                "between `up` and the norm. Each rank knows what its part of `up` adds to this gradient, and "
+                "nobody sums it.",
             "in the loss": "Backward begins at the loss, so `up` and `down` would be wrong, too.",
             "in the sums after backward": "A sum that is missing there leaves a part in each rank, which the "
                                           "table would say. It says so of D and E.",

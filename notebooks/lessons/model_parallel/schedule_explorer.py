@@ -1,4 +1,4 @@
-"""The pipeline explorer: who does which micro-batch when, and what a rank holds: GPipe, 1F1B and interleaved 1F1B."""
+"""The pipeline explorer: who does which micro-batch when, and what a rank holds, by three schedules."""
 
 from matplotlib.figure import Figure
 
@@ -20,10 +20,14 @@ def schedule_explorer():
         "time": clock(),
     }
     presets = {
-        "2 micro-batches": ({"micro_batches": 2, "time": 0}, "Press Play. How many ranks work at the same time?"),
-        "12 micro-batches": ({"micro_batches": 12}, "What does rank 0 hold now, and how much of the time is idle?"),
-        "1F1B": ({"schedule": "1F1B", "time": 0}, "Press Play. When does rank 0 go backward for the first time?"),
-        "interleaved": ({"schedule": "Interleaved", "time": 0}, "Press Play. How long does rank 3 wait at first?"),
+        "2 micro-batches": ({"micro_batches": 2, "time": 0},
+                            "Press Play. How many ranks work at the same time?"),
+        "12 micro-batches": ({"micro_batches": 12},
+                             "What does rank 0 hold now, and how much of the time is idle?"),
+        "1F1B": ({"schedule": "1F1B", "time": 0},
+                 "Press Play. When does rank 0 go backward for the first time?"),
+        "interleaved": ({"schedule": "Interleaved", "time": 0},
+                        "Press Play. How long does rank 3 wait at first?"),
     }
     figure = Figure(figsize=(9, 3.2), layout="none")
     ax = figure.add_axes((0.07, 0.17, 0.92, 0.71))
@@ -38,12 +42,14 @@ def schedule_explorer():
         held, sent = [steps / v for steps in timeline.held], messages(orders)
         wipe(ax)
         draw(ax, timeline.starts)
-        ax.set_title(f"{schedule}, {m} micro-batches: idle {timeline.bubble:.0%}, rank 0 holds {held[0]:.3g}, "
-                     f"{sent} messages")
-        figure.set_label(f"{schedule} with {ranks} ranks, {v} stages on each, and {m} micro-batches: idle "
-                         f"{timeline.bubble:.1%} of the time; micro-batches held by rank: {held}; {sent} messages.")
+        ax.set_title(f"{schedule}, {m} micro-batches: idle {timeline.bubble:.0%}, "
+                     f"rank 0 holds {held[0]:.3g}, {sent} messages")
+        figure.set_label(f"{schedule} with {ranks} ranks, {v} stages on each, and {m} micro-batches: "
+                         f"idle {timeline.bubble:.1%} of the time; "
+                         f"micro-batches held by rank: {held}; {sent} messages.")
         curtain(ax, time)
         return figure
 
     return Explorer(controls, redraw, schedule_explorer.__doc__,
-                    "Grey is waiting. Where is it: at the beginning, in the middle, at the end?", presets, "time")
+                    "Grey is waiting. Where is it: at the beginning, in the middle, at the end?",
+                    presets, "time")

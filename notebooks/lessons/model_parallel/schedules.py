@@ -17,7 +17,7 @@ class Timeline:
     @property
     def end(self):
         """When the last instruction ends."""
-        return max((start + COST[what] for rank in self.starts for (what, *_), start in rank.items()), default=0)
+        return max((at + COST[what] for rank in self.starts for (what, *_), at in rank.items()), default=0)
 
     @property
     def bubble(self):
@@ -28,11 +28,12 @@ class Timeline:
     @property
     def held(self):
         """By rank: how many micro-batches have gone forward through a stage and not yet backward, at most."""
-        return [max(accumulate((1 if what == "F" else -1 for what, *_ in rank), initial=0)) for rank in self.starts]
+        return [max(accumulate((1 if what == "F" else -1 for what, *_ in rank), initial=0))
+                for rank in self.starts]
 
 
 def draw(ax, starts):
-    """A row for each rank of `starts`, as in a `Timeline`: forwards, darker backwards, and waiting behind them.
+    """A row for each rank of a `Timeline`'s `starts`: forwards, darker backwards, and waiting behind them.
 
     Numbers are micro-batches; a mark ′ stands for the rank's second stage.
     """
@@ -42,13 +43,15 @@ def draw(ax, starts):
     end = Timeline(starts).end
     numbered = len(starts) * end <= 400
     for rank, steps in enumerate(starts):
-        ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"], edgecolor="white", linewidth=0)
+        ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"],
+                edgecolor="white", linewidth=0)
         bars = [(start, COST[what]) for (what, *_), start in steps.items()]
-        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[shades[what] for what, *_ in steps], edgecolor="white",
-                       linewidth=0.5)
+        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[shades[what] for what, *_ in steps],
+                       edgecolor="white", linewidth=0.5)
         for (what, i, *stage), start in steps.items() if numbered else ():
             marks = "′" * (sum(stage) // len(starts))
-            ax.text(start + COST[what] / 2, rank, f"{i}{marks}", ha="center", va="center", color="white", fontsize=9)
+            ax.text(start + COST[what] / 2, rank, f"{i}{marks}", ha="center", va="center",
+                    color="white", fontsize=9)
     ax.set(xlim=(0, end), ylim=(len(starts) - 0.4, -0.6), ylabel="rank",
            xlabel="logical time: a stage's forward takes 1, its backward (darker) 2; dots: waiting")
     ax.set_yticks(range(0, len(starts), max(1, len(starts) // 4)))
@@ -58,13 +61,14 @@ def simulate(orders):
     """Run the ranks' lists of ("F" or "B", micro-batch[, stage]) by a logical clock; return a `Timeline`.
 
     Stage s lies on rank s % p. Without a stage, a step is one of the rank's only stage.
-    A forward needs that of the stage before, a backward that of the stage behind, and the stage's own forward.
+    A forward needs that of the stage before, a backward that of the stage behind and its own stage's forward.
 
     Raises:
-        ValueError: ranks wait for each other for ever, or an instruction is there twice; says who waits for what.
+        ValueError: ranks wait for each other for ever (it says who for what), or an instruction stands twice.
     """
     left, starts, clocks = [list(order) for order in orders], [{} for _ in orders], [0 for _ in orders]
-    p, stages = len(orders), max((step[2] + 1 for order in orders for step in order if step[2:]), default=len(orders))
+    p = len(orders)
+    stages = max((step[2] + 1 for order in orders for step in order if step[2:]), default=p)
 
     def needs(rank):
         what, i, *own = left[rank][0]
@@ -77,7 +81,8 @@ def simulate(orders):
                    for rank, todo in enumerate(left) if todo}
         if all(missing.values()):
             rank, ((other, step), *_) = next(iter(missing.items()))
-            raise ValueError(f"rank {rank} is at {left[rank][0]} and waits for ever for rank {other}'s {step}")
+            raise ValueError(f"rank {rank} is at {left[rank][0]} and waits for ever "
+                             f"for rank {other}'s {step}")
         for rank in [rank for rank, steps in missing.items() if not steps]:
             ready = [starts[other][step] + COST[step[0]] for other, step in needs(rank)]
             step = left[rank].pop(0)
@@ -100,13 +105,14 @@ def one_f_one_b(rank, ranks, micro_batches):
     """
     warm = min(micro_batches, ranks - 1 - rank)
     steady = [step for i in range(micro_batches - warm) for step in (("F", warm + i), ("B", i))]
-    return [("F", i) for i in range(warm)] + steady + [("B", i) for i in range(micro_batches - warm, micro_batches)]
+    rest = [("B", i) for i in range(micro_batches - warm, micro_batches)]
+    return [("F", i) for i in range(warm)] + steady + rest
 
 
 def interleaved(rank, ranks, micro_batches, per_rank):
     """1F1B with 2 or more stages on each rank; the steps name their stage.
 
-    As many micro-batches as there are ranks go through the rank's first stage, then through its second, and so on.
+    As many micro-batches as ranks go through the rank's first stage, then through its second, and so on.
     p ranks take a multiple of p micro-batches. Source: https://arxiv.org/abs/2104.04473, section 2.2.
     """
     steps = [(start + i, part * ranks + rank) for start in range(0, micro_batches, ranks)
