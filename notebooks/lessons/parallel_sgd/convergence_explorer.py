@@ -106,12 +106,15 @@ def convergence_explorer():
         return figure
 
     presets = {
-        "at every step": ({"workers": 8, "every": 1}, "Compare it with one worker. Does the skew still matter?"),
-        "once per epoch": ({"workers": 8}, "Compare both lines: what do the workers know before they average?"),
+        "at every step": ({"workers": 8, "every": 1},
+                          "Compare it with one worker. Does the skew still matter?"),
+        "once per epoch": ({"workers": 8},
+                           "Compare both lines: what do the workers know before they average?"),
         "no skew": ({"workers": 8, "skew": 0.0}, "Now move “Average every”. How much does it matter?"),
     }
     return Explorer(controls, redraw, convergence_explorer.__doc__,
-                    "Compare the averaged model with the workers' own models, just before they average.", presets)
+                    "Compare the averaged model with the workers' own models, just before they average.",
+                    presets)
 
 
 def _listed(shares):

@@ -2,7 +2,8 @@
 
 QUESTIONS = {
     "staying_against_respawned": (
-        "How far will the model of the ranks that stay be from the respawned workers' model, after an epoch?", {
+        "How far will the model of the ranks that stay be from the respawned workers' model, after an "
+        "epoch?", {
             "the same, up to rounding":
                 "The arithmetic is the same. Only the four numbers of each mean may be added in another "
                 "order.",
@@ -11,7 +12,8 @@ QUESTIONS = {
                                "time.",
         }),
     "where_time_goes_respawned": (
-        "Two spawned workers each make one pass over about 718 tiny images. Where does most of the epoch's time go?", {
+        "Two spawned workers each make one pass over about 718 tiny images. Where does most of the epoch's "
+        "time go?", {
             "starting the workers":
                 "Each worker is a new Python that has to import torch first, and this happens in every "
                 "epoch. With many more images the passes would take longer, and the start would matter less.",

@@ -39,7 +39,7 @@ def in_ranks(train_pass, task, epochs, samples, skew=0.0, wrap=None, at_the_end=
     shards = skewed_split(labels_of(task)[:samples], world_size, skew)
     images, labels = tensors(task, rows=shards[rank])  # prepared once
     test_set = tensors(task, train=False)
-    steps = math.ceil(min(map(len, shards)) / task.batch)  # the shortest shard's: all ranks must average equally often
+    steps = math.ceil(min(map(len, shards)) / task.batch)  # of the shortest: all ranks average equally often
     model = wrap(task.model()) if wrap else task.model()
     optimizer, clock = task.optimizer(model), 0.0
     for epoch in range(epochs):

@@ -1,4 +1,4 @@
-"""DiLoCo: each rank trains by itself for `every` steps. Then an outer optimizer makes a step along the mean change.
+"""DiLoCo: each rank trains alone for `every` steps. Then an outer optimizer steps along the mean change.
 
     launch("sgd_diloco.py", nprocs=4, args=["--every", "15", "--method", "Adam", "--lr", "0.001"])
 """

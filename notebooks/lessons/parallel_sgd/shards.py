@@ -39,11 +39,12 @@ def labels_of(task):
 
 @lru_cache(maxsize=2)
 def _stored(name, train):
-    """Images and labels as they are stored. torchvision, whose import takes longer than reading, only where it must."""
+    """Images and labels as they are stored; torchvision, which is slow to import, only where it must."""
     if name == "MNIST":
         raw, part = download_folder() / name / "raw", "train" if train else "t10k"
         with contextlib.suppress(OSError, ValueError):  # then `load` says what to do
-            return [parse_idx((raw / f"{part}-{kind}-ubyte").read_bytes()) for kind in ("images-idx3", "labels-idx1")]
+            return [parse_idx((raw / f"{part}-{kind}-ubyte").read_bytes())
+                    for kind in ("images-idx3", "labels-idx1")]
     data = load(name, train=train)
     return data.data, data.targets
 
@@ -55,7 +56,7 @@ def _to_tensor(mean, std, image):
 def split(n_samples, n_workers):
     """Neighbouring samples for each worker, as ranges; what is left over goes to the last one.
 
-    Raises ValueError where there is nothing to split, nobody to split it for, or less than a sample for each worker.
+    Raises ValueError where there is no sample, no worker, or less than a sample for each worker.
     """
     if n_workers < 1:
         raise ValueError(f"the data is split among 1 worker or more, not {n_workers}")
@@ -64,11 +65,12 @@ def split(n_samples, n_workers):
     size = n_samples // n_workers
     if size < 1:
         raise ValueError(f"{n_workers} shards of 1 or more need {n_workers} samples; there are {n_samples}")
-    return [range(rank * size, (rank + 1) * size if rank < n_workers - 1 else n_samples) for rank in range(n_workers)]
+    return [range(rank * size, (rank + 1) * size if rank < n_workers - 1 else n_samples)
+            for rank in range(n_workers)]
 
 
 def skewed_split(labels, n_workers, skew=0.0):
-    """Shards as tensors of indices. The share `skew` of the samples, 0 to 1, is sorted by label before it is split.
+    """Shards as tensors of indices. The share `skew` of the samples, 0 to 1, is sorted by label first.
 
     At 0 this is `split`; at 1 every worker sees a few digits only. Raises ValueError as `split` does.
     """
@@ -79,7 +81,8 @@ def skewed_split(labels, n_workers, skew=0.0):
         raise ValueError("the dataset is empty: there is nothing to split")
     by_label = labels[:count].argsort(stable=True)
     rest = torch.arange(count, len(labels))
-    parts = [[part[list(shard)] for shard in split(len(part), n_workers)] for part in (by_label, rest) if len(part)]
+    parts = [[part[list(shard)] for shard in split(len(part), n_workers)]
+             for part in (by_label, rest) if len(part)]
     return [torch.cat(of_worker) for of_worker in zip(*parts, strict=True)]
 
 
@@ -100,7 +103,8 @@ def tested(model, images, labels):
     with torch.no_grad():
         outputs = torch.cat([model(part) for part in images.split(1000)])
     model.train()
-    return nn.functional.cross_entropy(outputs, labels).item(), (outputs.argmax(1) == labels).float().mean().item()
+    loss, right = nn.functional.cross_entropy(outputs, labels), outputs.argmax(1) == labels
+    return loss.item(), right.float().mean().item()
 
 
 def options(description, **more):

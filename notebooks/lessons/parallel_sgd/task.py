@@ -32,7 +32,7 @@ class Task:
     def model(self):
         """The network with its first weights, the same ones in every process."""
         torch.manual_seed(1)
-        return [self.network() for _ in range(5)][-1]  # as the article: four local models, then the global one
+        return [self.network() for _ in range(5)][-1]  # as in the article: four local ones, then the global
 
     def optimizer(self, model):
         if self.method == "Adam":

@@ -4,10 +4,10 @@ import multiprocessing
 
 
 class Worker:
-    """Like a `multiprocessing.Process` that trains until somebody waits for it, so that no clock decides a check.
+    """Like a `multiprocessing.Process` that trains until somebody waits for it: no clock decides a check.
 
-    `join()` waits. So does asking again and again whether it has ended: the second time, it has. `join(10)` gives up
-    before that. A `join()` begins with `until_all_are_started()`, because another thread may still be starting some.
+    `join()` waits. So does asking again and again whether it has ended: the second time, it has. `join(10)`
+    gives up before that. `join()` begins with `until_all_are_started()`: another thread may be starting some.
     """
 
     def __init__(self, rank, until_all_are_started):
