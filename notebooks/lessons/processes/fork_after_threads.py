@@ -35,7 +35,7 @@ def main():
     """Start a child, compute, start another child."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=2, help="of the parent")
-    parser.add_argument("--child-threads", type=int, default=0, help="set in the child; 0 leaves what it finds")
+    parser.add_argument("--child-threads", type=int, default=0, help="of the child; 0 sets none")
     parser.add_argument("--method", default="fork")
     options = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""One process per device: each trains a copy of the model on its share of the digits; the parent averages them.
+"""One process per device: each trains a copy of the model on its share of the digits; the parent averages.
 
     launch("one_process_per_device.py", nprocs=1), or python one_process_per_device.py
 """

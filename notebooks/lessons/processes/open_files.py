@@ -1,4 +1,4 @@
-"""Two workers load 100 batches, and all are kept. How many files does this process have open then? Linux and macOS.
+"""Two workers load 100 batches, and all are kept. How many files does that leave open? Linux and macOS.
 
     launch("open_files.py", nprocs=1)
 """

@@ -2,7 +2,8 @@
 
 QUESTIONS = {
     "threads_on_two_cores": (
-        "Two cores are free. How long do two threads take, compared with doing the work one after the other?", {
+        "Two cores are free. How long do two threads take, compared with doing the work one after the "
+        "other?", {
             "about as long":
                 "Only the thread that holds the GIL runs Python code, and the other one waits. So two "
                 "threads get what one core gives. A second process has an interpreter of its own, with a "
@@ -12,7 +13,8 @@ QUESTIONS = {
                 "Passing the lock to and fro costs something, but far less than the work itself.",
         }),
     "which_child_sees": (
-        "The script sets `SETTING = \"changed later\"` before it starts its children. Which child sees that?", {
+        "The script sets `SETTING = \"changed later\"` before it starts its children. Which child sees "
+        "that?", {
             "only the forked one":
                 "A forked child is a copy of the parent's memory. So it has the changed variable, the open "
                 "file, torch, and even the locked lock. It does not have the parent's second thread, because "
@@ -74,7 +76,8 @@ QUESTIONS = {
                 "weights there.",
         }),
     "mac_after_fork": (
-        "On the Mac, too, the parent has computed before it starts its child. Why does the child finish there?", {
+        "On the Mac, too, the parent has computed before it starts its child. Why does the child finish "
+        "there?", {
             "macOS spawns its children":
                 "A spawned child is no copy. It has no note that threads exist, so it starts its own. With "
                 "`--method spawn` you see the same here.",

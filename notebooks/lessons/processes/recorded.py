@@ -14,13 +14,13 @@ from helpers.records import experiment
 def fork_after_cuda():
     """What a forked and a spawned child say when their parent has used CUDA."""
     script = Path(__file__).with_name("fork_after_cuda.py")
-    lines = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120).stdout.splitlines()
-    return dict(line.split(": ", 1) for line in lines if ": " in line)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
 
 
 @experiment(gpus=1)
 def cuda_tensor_in_a_queue():
-    """A CUDA tensor of 4,000,000 bytes in a queue: the bytes sent, whose memory the receiver writes to, and what share_memory_() moves."""  # noqa: E501
+    """A CUDA tensor of 4 MB in a queue: bytes sent, whose memory is written, what share_memory_() moves."""
     from multiprocessing.reduction import ForkingPickler
 
     tensor = torch.zeros(1_000_000, device="cuda")

@@ -1,4 +1,4 @@
-"""A child writes into a list, a tensor and a shared tensor of its parent: which of them change for the parent?
+"""A child writes into a list, a tensor and a shared tensor of its parent: which change for the parent?
 
     launch("shared_tensor.py", nprocs=1, args=["fork"]), or "spawn"
 """

@@ -1,7 +1,7 @@
 """Start children by fork, spawn and forkserver: what does each child receive, and what does it cost?
 
     launch("start_methods.py", nprocs=1)
-    launch("start_methods.py", nprocs=1, args=["--preload", "torch"])       the fork server alone, told what to import
+    launch("start_methods.py", nprocs=1, args=["--preload", "torch"])   the fork server, told what to import
 """
 
 import argparse
@@ -83,7 +83,8 @@ def main():
             answers = [ask_one_child(context, file.name, file.fileno())
                        for _ in range(2 if preload else CHILDREN[method])]
             answer, (first, *later) = answers[-1][0], [milliseconds for _, milliseconds in answers]
-            rows.append({"method": method, **answer, "first_ms": first, "ms": statistics.median(later or [first])})
+            rows.append({"method": method, **answer, "first_ms": first,
+                         "ms": statistics.median(later or [first])})
     for name in ("method", "setting", "lock", "threads", "file", "torch"):
         print(f"{name:10}" + "".join(f"{row[name]:<18}" for row in rows).rstrip())
     for row in rows:

@@ -151,7 +151,8 @@ def start_method_explorer(measured=None):
     presets = {
         "fork after CUDA": ({"cuda_used": True}, "What does the child hold of the GPU?"),
         "fork with threads": ({"threads_used": True}, "Who would open the locks that the child has copied?"),
-        "spawn from a cell": ({"method": "spawn"}, "The child gets a name. In which file can it look that up?"),
+        "spawn from a cell": ({"method": "spawn"},
+                              "The child gets a name. In which file can it look that up?"),
         "launch": ({"method": "launch", "threads_used": True, "cuda_used": True},
                    "What is sent, and what is imported?"),
     }

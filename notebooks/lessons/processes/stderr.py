@@ -1,4 +1,4 @@
-"""Catch what a child process writes to its error stream, which it shares with its parent as file descriptor 2."""
+"""Catch what a child process writes to its error stream: file descriptor 2, shared with its parent."""
 
 import contextlib
 import os
