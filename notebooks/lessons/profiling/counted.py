@@ -1,4 +1,4 @@
-"""A training of the last exercise, counted: what it asks of torch, NumPy, the other ranks and the log; and its time."""
+"""The last exercise's training, counted: what it asks of torch, NumPy, the ranks and the log; its time."""
 
 import inspect
 import sys
@@ -31,7 +31,7 @@ def _prepared():
     pixels = torch.tensor(images, dtype=torch.float32)
     pixels = (pixels - pixels.mean(-1, keepdim=True)) / 64
     model = DistributedDataParallel(network())
-    for _ in range(2):  # DDP orders its buckets after a first step, with a collective that is not the answer's
+    for _ in range(2):  # after a first step DDP orders its buckets, by a collective that is not the answer's
         model(pixels[:1]).sum().backward()
     model.zero_grad()
     return model, images, labels, pixels
@@ -98,9 +98,9 @@ class _Log(Log):
 
 @contextmanager
 def _operators(training, images, inside):
-    """Yields the images to give to the training, and a list of (operator, or a place of NumPy's; its result's size).
+    """Yields the images for the training, and a list of (operator, or a place of NumPy's; its result's size).
 
-    It has an item for each operator besides the network, and for each line of Python that runs in the training's file.
+    One for each operator besides the network, and for each line of Python that runs in the training's file.
     """
     made = []
     own = {getattr(inspect.unwrap(training), "__code__", train.__code__).co_filename}

@@ -1,4 +1,4 @@
-"""The exercises of profiling: record the right steps, find who is to blame, and make a slow training quick."""
+"""The exercises of profiling: record the right steps, find who is to blame, make a slow training quick."""
 
 import math
 import operator
@@ -25,7 +25,7 @@ STARTS = "`with prof:` around the loop starts and stops the profiler: does anyth
 
 
 def batches_by_step(prof):
-    """{number of the profiler's step: the batches whose work lies inside it}, from the trace that it writes."""
+    """{number of the profiler's step: the batches whose work lies inside it}, from the trace it writes."""
     prof.export_chrome_trace(path := f"{os.environ[RUN_FOLDER]}/loop.json")
     try:
         trace = read(path)
@@ -34,7 +34,7 @@ def batches_by_step(prof):
     work = [event.begin_us for event in trace.events if event.name == "aten::mm"]
     batches = [event for event in trace.events if event.name.startswith("batch ")
                and any(event.begin_us <= at < event.end_us for at in work)]  # a label around nothing is none
-    return {number: "".join(event.name[6:] for event in batches if begin <= event.begin_us and event.end_us <= end)
+    return {number: "".join(one.name[6:] for one in batches if begin <= one.begin_us and one.end_us <= end)
             for number, (begin, end) in trace.steps.items()}
 
 
@@ -145,7 +145,7 @@ LABELS = ("read files", "augment", "forward", "write log")
 
 
 def traces_of(size, culprit, label, long):
-    """Three steps of `size` ranks. Made up: a rank that is held up while it records would be a second culprit."""
+    """Three steps of `size` ranks, made up: a rank held up while it records would be a second culprit."""
     draw, now, events = random.Random(7), [0.0] * size, [[] for _ in range(size)]
     for _ in range(3):
         for rank, part in product(range(size), LABELS):
@@ -155,8 +155,8 @@ def traces_of(size, culprit, label, long):
             events[rank].append(Event(part, now[rank], took, "thread 1", OTHER))
             now[rank] += took
         done = max(now) + 500
-        for rank in range(size):
-            events[rank].append(Event("gloo:all_reduce", now[rank], done - now[rank], "thread 2", COMMUNICATION))
+        for rank, begin in enumerate(now):
+            events[rank].append(Event("gloo:all_reduce", begin, done - begin, "thread 2", COMMUNICATION))
         now = [done] * size
     return together([Trace(of_rank, rank) for rank, of_rank in enumerate(events)])
 
@@ -185,7 +185,8 @@ def another_rank(mine, wanted, case):
 def another_label(mine, wanted, case):
     for (_, part, _), (rank, label) in mine["named"].items():
         if label != part:
-            return f"rank {rank} is right, but you named {label!r}", f"it keeps the others waiting with {part!r}"
+            return (f"rank {rank} is right, but you named {label!r}",
+                    f"it keeps the others waiting with {part!r}")
 
 
 class FindTheCulprit(Table):
@@ -241,9 +242,10 @@ class FindTheCulprit(Table):
     )
 
 
-#: {what is counted: (what the fault is, what a trace shows of it, how often that may be: far from both sides)}
+#: {what is counted: (the fault, what a trace shows of it, how often that may be: far from both sides)}
 FAULTS = {
-    "operators": ("images normalised row by row", "{:,} operators and lines besides the network", 20 * IMAGES * EPOCHS),
+    "operators": ("images normalised row by row", "{:,} operators and lines besides the network",
+                  20 * IMAGES * EPOCHS),
     "copies": ("all images converted again and again", "{} times the same operator on all images", EPOCHS),
     "forwards": ("small pieces", "{} forwards, each with a backward", STEPS),
     "collectives": ("weights compared at every step", "{} collectives that are not DDP's", 3 * EPOCHS),
@@ -267,7 +269,8 @@ def different_models(mine, wanted, case):
 def other_weights(mine, wanted, case):
     if first_difference(mine["weights"], wanted["weights"], 2e-6):
         way = "lower" if mine["loss"] < wanted["loss"] else "higher"
-        return f"the loss ends {way}: {mine['loss']:.5f}", f"{wanted['loss']:.5f}, and the same weights as before"
+        return (f"the loss ends {way}: {mine['loss']:.5f}",
+                f"{wanted['loss']:.5f}, and the same weights as before")
 
 
 def no_log(mine, wanted, case):

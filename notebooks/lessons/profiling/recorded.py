@@ -11,7 +11,7 @@ from helpers.records import experiment
 
 @experiment(gpus=1)
 def asynchronous():
-    """Milliseconds until a call returns and until it is done: ten 4096×4096 products; `wait()` of NCCL's all-reduce."""
+    """Milliseconds until calls return and are done: ten 4096×4096 products; `wait()` of NCCL's all-reduce."""
 
     def clocked(call):
         torch.cuda.synchronize()
@@ -30,9 +30,11 @@ def asynchronous():
         dist.all_reduce(big, async_op=True).wait()
 
     big = torch.randn(4096, 4096, device="cuda")  # zeros are multiplied faster
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 0))
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1,
+                            device_id=torch.device("cuda", 0))
     reduce_and_wait()  # warm up: kernels, NCCL's communicator
-    found = {"products": clocked(products), "products, an all-reduce, and its wait()": clocked(reduce_and_wait)}
+    found = {"products": clocked(products),
+             "products, an all-reduce, and its wait()": clocked(reduce_and_wait)}
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     products()
@@ -45,7 +47,7 @@ def asynchronous():
 
 @experiment(gpus=1)
 def gpu_step():
-    """Calls, self CPU and self device ms of ten steps of a 3-layer network, 2048 wide, batch 4096: CPU and CUDA."""
+    """Calls, self CPU and self device ms of ten steps of 3 layers, 2048 wide, batch 4096: CPU and CUDA."""
     from torch.profiler import ProfilerActivity, profile
 
     layers = [layer for _ in range(3) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
@@ -72,7 +74,7 @@ def gpu_step():
 
 @experiment(gpus=1)
 def memory_snapshot():
-    """MiB of the largest allocations, by function, while all distances of 2,048 rows of 64 numbers are computed."""
+    """MiB of the largest allocations, by function, in computing all distances of 2,048 rows of 64 numbers."""
 
     def distances(rows):
         differences = rows[:, None, :] - rows[None, :, :]
@@ -86,5 +88,5 @@ def memory_snapshot():
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
     taken = sorted((entry for entry in trace if entry["action"] == "alloc"), key=lambda entry: -entry["size"])
-    return {f"{number}. in {entry['frames'][0]['name'] if entry['frames'] else 'no Python'}": entry["size"] // 2**20
-            for number, entry in enumerate(taken[:4], start=1)}
+    return {f"{number}. in {one['frames'][0]['name'] if one['frames'] else 'no Python'}": one["size"] // 2**20
+            for number, one in enumerate(taken[:4], start=1)}

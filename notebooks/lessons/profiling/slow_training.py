@@ -1,4 +1,4 @@
-"""Two ranks learn to read digits, far too slowly: five things in this script waste their time. Profiling hunts them.
+"""Two ranks learn to read digits, far too slowly: profiling hunts five things that waste their time.
 
     launch("slow_training.py", nprocs=2), or torchrun --nproc-per-node=2 slow_training.py
 """
@@ -16,7 +16,7 @@ from helpers.data import Digits
 
 
 class Log:
-    """A log on a network drive; what was written is safe after `flush`, which takes its time (a sleep plays that)."""
+    """A log on a network drive: what was written is safe after `flush`, which takes time (here, a sleep)."""
 
     def __init__(self):
         self.lines, self.safe = [], []
@@ -30,10 +30,11 @@ class Log:
 
 
 def digits(rank, world_size, count, train=True):
-    """This rank's share of the digits, enlarged to 48×48: images as a NumPy array of float64, labels as a tensor."""
+    """This rank's digits, enlarged to 48×48: images as a NumPy array of float64, labels as a tensor."""
     data = Digits(train=train)
     mine = slice(rank, count * world_size, world_size)
-    return data.data[mine].repeat_interleave(6, 1).repeat_interleave(6, 2).double().numpy(), data.targets[mine]
+    images = data.data[mine].repeat_interleave(6, 1).repeat_interleave(6, 2)
+    return images.double().numpy(), data.targets[mine]
 
 
 def network():

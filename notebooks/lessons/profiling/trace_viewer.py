@@ -197,7 +197,8 @@ def trace_viewer(traces, zoom=1.0, centre=0.5):
                                       description="move", **LOOK),
     }
     presets = {"all of it": ({"zoom": 1.0}, "Where is every row grey or empty? Zoom in there."),
-               "the middle, closer": ({"zoom": 8.0, "centre": 0.5}, "Move along: what repeats, and what does not?")}
+               "the middle, closer": ({"zoom": 8.0, "centre": 0.5},
+                                      "Move along: what repeats, and what does not?")}
     return Explorer(controls, View(traces).draw, trace_viewer.__doc__,
                     "Zoom in until bars have names. Below a bar stands what happens inside it.", presets)
 
