@@ -1,4 +1,4 @@
-"""Time all_reduce of several sizes, first between ranks 0 and 1, then between all ranks. Rank 0 prints the times.
+"""Time all_reduce of several sizes, between ranks 0 and 1, then between all ranks. Rank 0 prints the times.
 
     torchrun … all_reduce.py 4 1024 2048        # sizes in KiB
 """

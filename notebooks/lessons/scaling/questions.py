@@ -35,14 +35,14 @@ QUESTIONS = {
         }),
     "one_piece": (
         "Llama 3 405B on 8,192 GPUs has 16 stages, and each pipeline does 32 micro-batches. With 8 pieces a "
-        "stage, the planner counts a bubble of 15/8 micro-batches. How much longer does it think a step takes "
-        "with one piece a stage?", {
+        "stage, the planner counts a bubble of 15/8 micro-batches. How much longer does it think a step "
+        "takes with one piece a stage?", {
             "about 1.4 times as long":
                 "The bubble is then 15 micro-batches. (32 + 15) / (32 + 15/8) is 1.39. It sends fewer "
                 "messages, which saves a little.",
             "hardly longer":
-                "That holds where there are many more micro-batches than stages. Here the bubble grows from 2 "
-                "to 15 micro-batches, and there are only 32.",
+                "That holds where there are many more micro-batches than stages. Here the bubble grows from "
+                "2 to 15 micro-batches, and there are only 32.",
             "8 times as long":
                 "Only the bubble grows 8 times. The 32 micro-batches themselves take as long as before.",
         }),

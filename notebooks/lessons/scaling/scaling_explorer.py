@@ -1,8 +1,8 @@
 """The scaling explorer: tokens per second by GPUs, beside published rows, and what a step's time goes into.
 
-The model is data parallelism with a fixed batch, as in table A of data/records/published_scaling.json. Computing
-shrinks with the number of GPUs. An all-reduce of float32 gradients is added, at the bandwidth that was published for
-that many GPUs.
+The model is data parallelism with a fixed batch, as in table A of data/records/published_scaling.json.
+Computing shrinks with the number of GPUs. An all-reduce of float32 gradients is added, at the bandwidth that
+was published for that many GPUs.
 """
 
 from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def computing(model, batch=BATCH):
 def step(model, gpus, faster=1.0, overlap=0.0, batch=BATCH):
     """Seconds of a step: (computing, communication that is not hidden).
 
-    overlap: the share of computing, 0 to 1, behind which communication can hide. Gradients exist only in backward,
+    overlap: the share of computing, 0 to 1, that can hide communication. Gradients exist only in backward,
         about two thirds of computing, so the slider ends at 65 %.
     """
     compute = computing(model, batch) / gpus
@@ -61,7 +61,7 @@ def tokens(model, gpus, batch=BATCH, **how):
 
 
 def errors(model):
-    """{GPUs: predicted/published − 1} at the published setting, without the row of 8 GPUs, which is fitted."""
+    """{GPUs: predicted/published − 1} at the published setting, without the row of 8 GPUs: it is fitted."""
     return {gpus: tokens(model, gpus) / real - 1 for gpus, real in published(model).items() if gpus > 8}
 
 
@@ -94,8 +94,8 @@ def scaling_explorer():
         left.set_ylim(0, 1.15 * max(*rates, *real.values()))
         left.legend(loc="lower left")
         for what, shares, below in ("compute", busy, 0), ("communication", [100 - one for one in busy], busy):
-            right.bar(names, shares, bottom=below, color=ACTIVITIES[what], hatch=HATCHES[what], edgecolor="white",
-                      label=what if what == "compute" else "communication, not hidden")
+            right.bar(names, shares, bottom=below, color=ACTIVITIES[what], hatch=HATCHES[what],
+                      edgecolor="white", label=what if what == "compute" else "communication, not hidden")
         right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
         said = "There is no published row to compare with"
         if real:
@@ -109,7 +109,8 @@ def scaling_explorer():
         return figure
 
     presets = {
-        "slow network": ({"bandwidth": 0.25}, "From how many GPUs on does most of a step go into communication?"),
+        "slow network": ({"bandwidth": 0.25},
+                         "From how many GPUs on does most of a step go into communication?"),
         "with overlap": ({"overlap": 65}, "Where does the red part vanish, and where does it only shrink?"),
         "a larger batch": ({"batch": 16 * BATCH}, "Nothing is sent faster. Why does each GPU do more?"),
     }
