@@ -265,7 +265,8 @@ INNER = "call `fully_shard` for inner modules first, and for what is around them
 WHOLE = "the last call is for the whole model, and for this one, not for a copy"
 MANY = "each block needs one gather in forward: make a unit of each block, none inside it, prefetch nothing"
 BLOCKS, ROOT = "    for block in model.blocks:\n        fully_shard(block)\n", "    fully_shard(model)\n"
-INSIDE = "        for one in (block.qkv, block.up):\n            fully_shard(one)\n        fully_shard(block)\n"
+INSIDE = ("        for one in (block.qkv, block.up):\n            fully_shard(one)\n"
+          "        fully_shard(block)\n")
 
 
 class ShardIt(Table, InGroup):

@@ -21,7 +21,7 @@ MODELS = {
     "GPT-3's shape, 175 billion": (12288, 96, 96, 50257, 2048),
 }
 
-#: By moment of a step: the shares of the gradients, of the gathered parameters and of the activations that are held.
+#: By moment of a step: the shares that are held of the gradients, the gathered parameters, the activations.
 #: Activations come and go evenly here, as the gradients come.
 MOMENTS = {
     "what each holds at most": (1, 1, 1),
@@ -83,15 +83,18 @@ def memory_explorer():
         sizes = [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts]
         ax.bar_label(bars, sizes, padding=4)
         traffic = sent(values["model"], values["ranks"])
-        ax.set_yticks(range(len(STAGES)), [f"{stage}\nsends {traffic[stage] / GIB:,.1f} GiB" for stage in STAGES])
+        ax.set_yticks(range(len(STAGES)),
+                      [f"{stage}\nsends {traffic[stage] / GIB:,.1f} GiB" for stage in STAGES])
         most = max(sum(kinds.values()) / GIB for kinds in found.values())  # one scale for all moments
         ax.set(xlim=(0, 1.25 * max(most, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
         setting = f"{values['model']} on {values['ranks']} ranks"
         ax.set_title(f"{setting}: {when}")
-        ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.26), ncols=6, columnspacing=1, handlelength=1.2)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.26), ncols=6,
+                  columnspacing=1, handlelength=1.2)
         said = ", ".join(f"{stage} {total:,.1f} (sends {traffic[stage] / GIB:,.1f})"
                          for stage, total in zip(STAGES, lefts, strict=True))
-        figure.set_label(f"{setting}, in GiB, {when}, and what it sends in a step: {said}; a GPU has {GPU_GIB}.")
+        figure.set_label(f"{setting}, in GiB, {when}, and what it sends in a step: {said}; "
+                         f"a GPU has {GPU_GIB}.")
         return figure
 
     return Explorer(controls, redraw, memory_explorer.__doc__,

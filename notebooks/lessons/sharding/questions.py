@@ -32,10 +32,12 @@ QUESTIONS = {
         "In float32 a DDP rank holds 16 bytes of states for each parameter. How many does it hold with bf16 "
         "weights, bf16 gradients and float32 masters?", {
             "16, as before":
-                "Weight and gradient take 2 bytes each, so they save 4. But the master takes 4, and the two means "
-                "take 8 as before. The stages of ZeRO gain: more of the 16 bytes can be cut.",
+                "Weight and gradient take 2 bytes each, so they save 4. But the master takes 4, and the two "
+                "means take 8 as before. The stages of ZeRO gain: more of the 16 bytes can be cut.",
             "12": "That is the optimizer's part alone: the master and two means, of 4 bytes each.",
-            "8": "Half of 16 would mean that everything takes 2 bytes. The master and the two means stay float32.",
+            "8":
+                "Half of 16 would mean that everything takes 2 bytes. The master and the two means stay "
+                "float32.",
         }),
     "zero_3_sends": (
         "With four ranks: how much does ZeRO-3 send in a step, compared with DDP?", {
@@ -58,11 +60,11 @@ QUESTIONS = {
             "as many gathers, more memory": "What is still whole when backward begins is not gathered again.",
         }),
     "saved_meanwhile": (
-        "After `async_save` returns, we train a step, while the thread may still be writing. Which weights does the "
-        "checkpoint hold?", {
+        "After `async_save` returns, we train a step, while the thread may still be writing. Which weights "
+        "does the checkpoint hold?", {
             "those from before the step":
-                "`async_save` copies the state first and returns only then. The thread writes the copy, so the weights "
-                "may change at once. The copy needs memory until it is written.",
+                "`async_save` copies the state first and returns only then. The thread writes the copy, so "
+                "the weights may change at once. The copy needs memory until it is written.",
             "those from after the step":
                 "The thread writes a copy that `async_save` made before it returned. A step cannot reach it.",
             "some from before, some from after":

@@ -12,7 +12,8 @@ def a_larger_gpt():
     from helpers.instruments.costs import activations, states
     from helpers.models import GPT
 
-    shape, batch, found = {"width": 1024, "layers": 24, "heads": 16, "vocabulary": 50257, "length": 512}, 4, {}
+    shape = {"width": 1024, "layers": 24, "heads": 16, "vocabulary": 50257, "length": 512}
+    batch, found = 4, {}
     for checkpointing in (False, True):
         torch.cuda.empty_cache()
         model = GPT(**shape, checkpointing=checkpointing).cuda()
@@ -28,8 +29,9 @@ def a_larger_gpt():
         held = states(total, 1, "DDP")
         kept = activations(**shape, batch=batch, checkpointing=checkpointing)
         kept += 2 * 4 * batch * shape["length"] * shape["vocabulary"]  # two gradients as large as the scores
+        most = held["parameters"] + held["optimizer"] + max(held["gradients"], kept)
         found["checkpointing" if checkpointing else "all kept"] = {
             "counted_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-            "predicted_gib": round((held["parameters"] + held["optimizer"] + max(held["gradients"], kept)) / 2**30, 2)}
+            "predicted_gib": round(most / 2**30, 2)}
         del model, optimizer, loss
     return found
