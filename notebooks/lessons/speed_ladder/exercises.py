@@ -167,8 +167,8 @@ BATCHES = (
     nothing("pairs of epochs with the same order", "does `dice` draw a `randperm` of all images for each?",
             "another order in each epoch"),
     nothing("images moved in another way",
-            "`randint(-1, 2, …)` draws -1, 0 and 1; does each epoch move the images, or what the last epoch had "
-            "moved already?", "rolled by -1, 0 or 1 up and left"),
+            "`randint(-1, 2, …)` draws -1, 0 and 1; does each epoch move the images, or what the last epoch "
+            "had moved already?", "rolled by -1, 0 or 1 up and left"),
     same("ways to move", "are the moves made at all? Up and left, each by -1, 0 or 1, each drawn on its own"),
     nothing("pairs of epochs with most moves alike", "what is drawn once is frozen: draw in each epoch"),
     nothing("batches with the moves of another batch", "how many moves are drawn? Two for each image of an "
@@ -229,10 +229,10 @@ def operators_of_course():
 
 
 MOVED = BATCHES[6].look
-LEARNS = ("does your loop train `net`, with enough steps and cleared gradients? A larger batch needs a larger "
-          "rate, and each label has to stay with its image")
-FEWER = ("what do you do for each batch that could be done for all at once? (Casts by autocast are operators, "
-         "too.)")
+LEARNS = ("does your loop train `net`, with enough steps and cleared gradients? A larger batch needs a "
+          "larger rate, and each label has to stay with its image")
+FEWER = ("what do you do for each batch that could be done for all at once? "
+         "(Casts by autocast are operators, too.)")
 
 
 class BeatTheCourse(Table, Alone):

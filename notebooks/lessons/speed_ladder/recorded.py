@@ -34,7 +34,7 @@ def batches(texts, length, vocabulary):
 
 
 def flops_of_token(width, layers, vocabulary, length, **_):
-    """Floating-point operations of a training step for each token. Source: PaLM, arXiv 2204.02311, appendix B.
+    """Floating-point operations of training, for each token. Source: PaLM, arXiv 2204.02311, appendix B.
 
     Six for each weight of a matrix, twelve of width² in a block; looking up an embedding multiplies nothing.
     """
@@ -89,7 +89,7 @@ def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=
 
 
 def ladder(shape, **how):
-    """By rung: tokens a second, times as fast as the first, share of the ceiling, loss: the better of up and down."""
+    """By rung: tokens a second, times the first's, share of the ceiling, loss: the better of up and down."""
     ceiling = matmul_rate(torch.bfloat16, **({"size": 256, "times": 1} if shape is not SHAPE else {}))
     work = flops_of_token(**shape)
     switched, settings, found = {}, {}, {}
@@ -109,7 +109,7 @@ def ladder(shape, **how):
 
 @experiment(gpus=1)
 def gpu_ladder():
-    """Tokens a second and share of the measured matmul rate: a GPT's training, seven rungs, in both orders."""
+    """Tokens a second and share of the measured matmul rate: training a GPT, seven rungs, in both orders."""
     return ladder(SHAPE)
 
 
@@ -128,5 +128,6 @@ def gpu_ladder_ddp():
     from helpers import launch  # here, because it starts the fork server
 
     how = {name: value for change in RUNGS.values() for name, value in change.items()}
-    one, two = (min(launch(_ranks, nprocs=gpus, args=(SHAPE, how), gpus=gpus, show=False).results) for gpus in (1, 2))
+    one, two = (min(launch(_ranks, nprocs=gpus, args=(SHAPE, how), gpus=gpus, show=False).results)
+                for gpus in (1, 2))
     return {"one GPU": round(one), "two GPUs": round(two), "times as fast": round(two / one, 2)}

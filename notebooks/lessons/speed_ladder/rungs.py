@@ -4,9 +4,9 @@
         print(rung.number, rung.title)
         print(rung.diff)
 
-`rungs.diff` is a diff without line numbers: "# Title | lesson" (no lesson where none teaches it), then hunks between
-lines of "@@", whose lines begin with "-", "+" or a space. What a hunk takes away has to stand exactly once in the
-script that the rungs before left.
+`rungs.diff` is a diff without line numbers: "# Title | lesson" (no lesson where none teaches it), then hunks
+between lines of "@@", whose lines begin with "-", "+" or a space. What a hunk takes away has to stand exactly
+once in the script that the rungs before left.
 """
 
 import difflib
@@ -66,11 +66,12 @@ def changed(source, hunks):
             raise ValueError(f"this line begins with none of `+`, `-` and a space: {wrong[0]}")
         old, new = ("\n".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
         if not old.strip():
-            raise ValueError("this hunk names no line of the script: a line with `-`, or one with a space, says where")
+            raise ValueError("this hunk names no line of the script: a line with `-`, or one with a space, "
+                             "says where")
         if (count := source.count(old)) != 1:
             spaces = "" if count else " (are the spaces after the sign those of the script?)"
-            raise ValueError(f"these lines stand {count} times in the script; they must stand there once{spaces}:\n"
-                             f"{old}")
+            raise ValueError(f"these lines stand {count} times in the script; "
+                             f"they must stand there once{spaces}:\n{old}")
         source = source.replace(old if new else f"{old}\n", new)
     return source
 
@@ -79,11 +80,12 @@ def rungs(fast_bf16):
     """All rungs, from the slow script to the top, then those that are only tried.
 
     Args:
-        fast_bf16: Whether the processor has units for bfloat16; without them that rung is tried, and not kept.
+        fast_bf16: Whether the processor has units for bfloat16; without them that rung is tried, not kept.
     """
     source = (FOLDER / "slow.py").read_text(encoding="utf-8")
     found = [Rung(0, "The slow script", "", source)]
-    for block in re.split(r"^# ", (FOLDER / "rungs.diff").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+    diffs = (FOLDER / "rungs.diff").read_text(encoding="utf-8")
+    for block in re.split(r"^# ", diffs, flags=re.MULTILINE)[1:]:
         head, _, hunks = block.partition("\n")
         title, lesson = map(str.strip, head.split("|"))
         kept = title not in SIDE_RUNGS and (fast_bf16 or title != "bfloat16")
