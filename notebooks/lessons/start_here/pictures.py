@@ -14,7 +14,8 @@ def canvas(width, height):
 
 
 def box(ax, x, y, text):
-    ax.text(x, y, text, ha="center", va="center", bbox={"boxstyle": "round,pad=0.6", "fc": "white", "ec": "#333333"})
+    ax.text(x, y, text, ha="center", va="center",
+            bbox={"boxstyle": "round,pad=0.6", "fc": "white", "ec": "#333333"})
 
 
 def arrow(ax, start, end):
@@ -46,6 +47,6 @@ def all_reduce(numbers):
     total = f"all_reduce: {' + '.join(map(str, numbers))} = {sum(numbers)}".center(70)
     ax.text(6, 1.7, total, ha="center", va="center", color="white", weight="bold",
             bbox={"boxstyle": "square,pad=0.5", "fc": ACTIVITIES["communication"], "ec": "none"})
-    figure.set_label(f"Before all_reduce the ranks hold {', '.join(map(str, numbers))}. Afterwards each rank holds "
-                     f"their sum, {sum(numbers)}.")
+    figure.set_label(f"Before all_reduce the ranks hold {', '.join(map(str, numbers))}. "
+                     f"Afterwards each rank holds their sum, {sum(numbers)}.")
     return figure
