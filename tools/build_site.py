@@ -3,9 +3,9 @@
     pip install -r docs/requirements.txt
     python tools/build_site.py               to build/site; open its index.html, no server is needed
 
-The pages are the README, the lessons, what is in docs/, and a glossary of the terms that the lessons' recaps explain.
-They are collected in build/pages, where they get what only the site needs; Sphinx does the rest, and any warning of its
-is an error. Links within the site are checked; those that lead out of it are listed in build/external_links.txt.
+The pages are the README, the lessons, what is in docs/, and a glossary of what the lessons' recaps explain.
+They are collected in build/pages, where they get what only the site needs; Sphinx does the rest, and any
+warning of its is an error. Links within the site are checked; others are listed in build/external_links.txt.
 """
 
 import argparse
@@ -34,7 +34,8 @@ TOC = """
 """
 
 
-ROW = re.compile(r"^\| \[(\d\d)\]\((.+?)\) \| (.+?) \| (\d+) \| (\d+) \| .+? \| .+? \| (.+?) \|\n", re.MULTILINE)
+ROW = re.compile(r"^\| \[(\d\d)\]\((.+?)\) \| (.+?) \| (\d+) \| (\d+) \| .+? \| .+? \| (.+?) \|\n",
+                 re.MULTILINE)
 CARD = """:::{{grid-item-card}} {number} · {question}
 :link: /{page}
 :link-type: doc
@@ -55,12 +56,14 @@ Set the course up as [its first page](../index.md) says, then:
 :::"""
 #: What the lessons use everywhere, and their recaps do not explain.
 ABBREVIATIONS = {
-    "AMP": "automatic mixed precision: torch chooses for each operation whether it computes in 16 or in 32 bits",
+    "AMP": "automatic mixed precision: torch chooses for each operation whether it computes in 16 or in 32 "
+           "bits",
     "CUDA": "NVIDIA's platform for programs on its GPUs; torch's device `cuda` is such a GPU",
-    "DDP": "DistributedDataParallel: a copy of the model in each process; the gradients are averaged in every step",
+    "DDP": "DistributedDataParallel: a copy of the model in each process; the gradients are averaged in "
+           "every step",
     "DP": "DataParallel: one process with a thread for each GPU; torch advises DDP in its place",
-    "FSDP": "Fully Sharded Data Parallel: data parallel training in which each rank keeps a piece of weights, "
-            "gradients and optimizer states (ZeRO-3); torch's function is `fully_shard`",
+    "FSDP": "Fully Sharded Data Parallel: data parallel training in which each rank keeps a piece of "
+            "weights, gradients and optimizer states (ZeRO-3); torch's function is `fully_shard`",
     "HSDP": "hybrid sharding: FSDP within a group of ranks, copies between the groups",
     "gloo": "the library with which torch's processes talk over CPUs",
     "NCCL": "NVIDIA's library for collectives between GPUs, which torch uses for the device `cuda`",
@@ -79,7 +82,8 @@ def words(book):
         for item in " ".join(paragraph.split()).rstrip(".").split("; "):
             parts = re.fullmatch(r"((?:\*[^*]+\*(?: and )?)+)[,:] (.+)", item)
             if not parts:
-                raise ValueError(f"{item!r} in a lesson's **Words**: write `*term*, explanation`, and `;` between two")
+                raise ValueError(f"{item!r} in a lesson's **Words**: write `*term*, explanation`, "
+                                 "and `;` between two")
             found[parts[1].replace("*", "")] = parts[2]
     return found
 
@@ -89,13 +93,14 @@ def texts(book):
 
 
 def glossary(lessons):
-    """A page of all terms; each with what the lessons say of it. `lessons` is {path on the site: notebook}."""
+    """A page of all terms, each with what the lessons, {path on the site: notebook}, say of it."""
     entries = {term.lower(): (term, {meaning: []}) for term, meaning in ABBREVIATIONS.items()}
     for path, book in lessons.items():
         for term, explanation in words(book).items():
             said = entries.setdefault(term.lower(), (term, {}))[1]
             said.setdefault(explanation, []).append(f"[{path.name[:2]}]({path.as_posix()})")
-    page = ["# Glossary", "The words that the lessons explain, each with the lesson that does.", "```{glossary}"]
+    page = ["# Glossary", "The words that the lessons explain, each with the lesson that does.",
+            "```{glossary}"]
     for _, (term, said) in sorted(entries.items()):
         explained = (f"{text} ({', '.join(where)})" if where else text for text, where in said.items())
         page.append(f"{term}\n  " + "; ".join(explained))
@@ -130,7 +135,7 @@ def for_reading(book):
 
 
 def in_steps(name, arguments, outputs):
-    """The outputs of an explorer, which moves on the site, too: below, if it has arguments or is not alone."""
+    """What an explorer shows on the site: it moves, under its outputs if it has arguments or is not alone."""
     picture = ROOT / "docs" / "moving" / f"{name}.svg"
     if not picture.exists():
         return outputs
@@ -145,8 +150,9 @@ def first_page(readme, books, pages):
     for number, path, question, minutes, exercises, you_will in ROW.findall(readme):
         picture = f"cards/{number}.png"
         write(pages / picture, first_picture(books[Path(path)]))
-        cards.append(CARD.format(number=number, page=path.removesuffix(".ipynb"), question=question, minutes=minutes,
-                                 exercises=exercises, you_will=you_will[0].upper() + you_will[1:], picture=picture))
+        cards.append(CARD.format(number=number, page=path.removesuffix(".ipynb"), question=question,
+                                 minutes=minutes, exercises=exercises, picture=picture,
+                                 you_will=you_will[0].upper() + you_will[1:]))
     grid = "\n".join(["::::{grid} 1 2 2 2", ":gutter: 3", "", *cards, "::::", ""])
     before, start, after = readme.partition("\n## Start\n")
     intro, mark, picture = before.partition("\n![")
@@ -170,7 +176,7 @@ def first_picture(book):
 
 
 def for_the_site(text, pages, folder):
-    """Markdown of `folder`, where links to files that are not on the site are text; the README is its first page."""
+    """Markdown of `folder`, in which links to what is not on the site are text; the README is page one."""
     def keep(link):
         path, mark, heading = link[2].partition("#")
         if not path or urlsplit(path).scheme:
@@ -189,7 +195,8 @@ def collect(pages):
                               ("notebooks/[0-9]*.ipynb", "notebooks/[!0-9]*.ipynb", "docs/*.md"))
     pictures = [*ROOT.glob("docs/*.png"), *ROOT.glob("docs/*.svg")]
     read = {path.relative_to(ROOT): nbformat.read(path, as_version=4) for path in lessons + books}
-    write(pages / "glossary.md", glossary({path: book for path, book in read.items() if ROOT / path in lessons}))
+    taught = {path: book for path, book in read.items() if ROOT / path in lessons}
+    write(pages / "glossary.md", glossary(taught))
     for path, book in read.items():
         if ROOT / path in lessons:
             book.cells.insert(1, nbformat.v4.new_markdown_cell(RUN.format(name=path.name)))
@@ -221,7 +228,8 @@ def links(site):
     names = {page: {tag["id"] for tag in tree.find_all(id=True)} for page, tree in trees.items()}
     broken, external = [], []
     for page, tree in trees.items():
-        for target in sorted({tag.get("href") or tag.get("src") or "" for tag in tree(["a", "img", "link", "script"])}):
+        tags = tree(["a", "img", "link", "script"])
+        for target in sorted({tag.get("href") or tag.get("src") or "" for tag in tags}):
             parts = urlsplit(target)
             there = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             if parts.scheme or parts.netloc:
@@ -233,7 +241,8 @@ def links(site):
 
 def main():
     parser = argparse.ArgumentParser(description="Build the reading edition of the course.")
-    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build", help="for pages/ and site/; build/")
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build",
+                        help="for pages/ and site/; build/")
     folder = parser.parse_args().folder.resolve()
     try:
         from sphinx.cmd.build import build_main
@@ -243,13 +252,15 @@ def main():
     for old in (pages, site):
         shutil.rmtree(old, ignore_errors=True)
     collect(pages)
-    if build_main(["-W", "--keep-going", "-q", "-c", str(ROOT / "docs"), "-d", str(folder / "doctrees"), str(pages),
-                   str(site)]):
+    if build_main(["-W", "--keep-going", "-q", "-c", str(ROOT / "docs"), "-d", str(folder / "doctrees"),
+                   str(pages), str(site)]):
         sys.exit("The site was not built: see the warnings above.")
     broken, external = links(site)
     if broken:
-        sys.exit("\n".join(f"{page.relative_to(site)} links to {link}, which is not there" for page, link in broken))
-    (folder / "external_links.txt").write_text("".join(f"{one}\n" for one in sorted({link for _, link in external})))
+        sys.exit("\n".join(f"{page.relative_to(site)} links to {link}, which is not there"
+                           for page, link in broken))
+    listed = sorted({f"{link}\n" for _, link in external})
+    (folder / "external_links.txt").write_text("".join(listed))
     print(site / "index.html")
 
 

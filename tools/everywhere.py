@@ -1,8 +1,8 @@
-"""The first code cell of every lesson, which sets the course up wherever the lesson is opened, and the badges above it.
+"""The first code cell of every lesson, which sets the course up wherever it is opened, and the badges above.
 
-`place` writes both into a lesson. Where the course is not installed (Colab, Kaggle, a bare kernel of VS Code), the cell
-finds it beside the notebook, or fetches the notebook's version of it by git. Then it runs `set_up` of that course's own
-copy of this file in the learner's kernel: so all that `set_up` needs is the standard library.
+`place` writes both into a lesson. Where the course is not installed (Colab, Kaggle, a bare kernel of VS
+Code), the cell finds it beside the notebook, or fetches the notebook's version of it by git. Then it runs, in
+the learner's kernel, `set_up` of that course's own copy of this file: it needs the standard library alone.
 """
 
 import importlib
@@ -35,8 +35,8 @@ _FETCH = """\
             shutil.rmtree(course, ignore_errors=True)  # what an interrupted clone has left
             subprocess.run(git, check=True, capture_output=True, text=True, timeout=300, start_new_session=True)
         except (OSError, subprocess.SubprocessError) as error:
-            raise RuntimeError("The course could not be fetched. Are there git, and a network (on Kaggle: Settings, "
-                               f"Internet)? {error} {getattr(error, 'stderr', '')}") from None
+            raise RuntimeError("The course could not be fetched. Are there git, and a network (on Kaggle: "
+                               f"Settings, Internet)? {error} {getattr(error, 'stderr', '')}") from None
 """
 _NO_ADDRESS = """\
         raise RuntimeError("The course is not installed in this kernel, and has no public address to fetch it from. "
@@ -48,18 +48,20 @@ _TAIL = """\
 
 def project(name):
     """The text that pyproject.toml gives a name, such as version or Repository; empty where it has none."""
-    found = re.search(rf'^{name} = "(.*)"$', (COURSE / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (COURSE / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(rf'^{name} = "(.*)"$', text, re.MULTILINE)
     return found[1] if found else ""
 
 
 def cell():
     """The source of the first code cell, the same in all lessons."""
     address = project("Repository")
-    return _HEAD.format(address=address, version=project("version")) + (_FETCH if address else _NO_ADDRESS) + _TAIL
+    head = _HEAD.format(address=address, version=project("version"))
+    return head + (_FETCH if address else _NO_ADDRESS) + _TAIL
 
 
 def badges(lesson):
-    """Links that open a lesson (the name of its file) in Colab, Kaggle and Binder, as HTML; none before GitHub has it.
+    """Links that open a lesson (its file's name) in Colab, Kaggle and Binder, as HTML; none without GitHub.
 
     They show no picture from elsewhere: opening a lesson at home needs no network, and tells nobody.
     """
@@ -71,7 +73,7 @@ def badges(lesson):
     services = {"Colab": f"https://colab.research.google.com/github/{file}",
                 "Kaggle": f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}",
                 "Binder": f"https://mybinder.org/v2/gh/{name}/{version}?labpath=notebooks%2F{lesson}"}
-    return " ".join(f'<a href="{link}"><kbd>Open in {service}</kbd></a>' for service, link in services.items())
+    return " ".join(f'<a href="{link}"><kbd>Open in {where}</kbd></a>' for where, link in services.items())
 
 
 def without_badges(text):
@@ -80,7 +82,7 @@ def without_badges(text):
 
 
 def place(book, lesson):
-    """Put the cell and the badges into a lesson, whether it has some or not. Its other cells keep their outputs."""
+    """Put the cell and the badges into a lesson, in place of those it has. Other cells keep their outputs."""
     from nbformat.v4 import new_code_cell
 
     first = next(number for number, one in enumerate(book.cells) if one.cell_type == "code")
@@ -95,24 +97,25 @@ def place(book, lesson):
 
 
 def set_up():
-    """Make `helpers` and `lessons` importable in this kernel and in the processes that it starts; say what was done.
+    """Make `helpers` and `lessons` importable in this kernel and the processes it starts; say what was done.
 
-    The torch that is there stays. Of the small packages that the lessons need, pip installs what is missing, in the
-    versions that go with what is there.
+    The torch that is there stays. Of the small packages that the lessons need, pip installs what is missing,
+    in the versions that go with what is there.
 
     Raises:
-        RuntimeError: torch is missing or too old, or a package cannot be installed. Nothing has been changed then.
+        RuntimeError: torch is missing or too old, or a package cannot be installed. Nothing has changed then.
     """
     torch = _torch()
     missing = [name for name in _small_packages() if importlib.util.find_spec(name) is None]
     if missing:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", *missing]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input",
+               "--disable-pip-version-check", *missing]
         try:
             subprocess.run(pip, check=True, capture_output=True, text=True, timeout=600)
         except (OSError, subprocess.SubprocessError) as error:
-            raise RuntimeError(f"Some packages are missing, and pip could not install them: {', '.join(missing)}. "
-                               f"Install them in a terminal, then run this cell again. {error} "
-                               f"{getattr(error, 'stderr', '')}") from None
+            raise RuntimeError("Some packages are missing, and pip could not install them: "
+                               f"{', '.join(missing)}. Install them in a terminal, then run this cell again. "
+                               f"{error} {getattr(error, 'stderr', '')}") from None
         importlib.invalidate_caches()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("helpers", "lessons")]:
         del sys.modules[name]  # somebody else's
@@ -120,7 +123,8 @@ def set_up():
     sys.path[:0] = folders
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
     installed = f" Installed: {', '.join(missing)}." if missing else ""
-    print(f"The course, version {project('version')}, is in {COURSE}.\nThis kernel keeps its torch {torch}.{installed}")
+    print(f"The course, version {project('version')}, is in {COURSE}.")
+    print(f"This kernel keeps its torch {torch}.{installed}")
 
 
 def _torch():
@@ -129,8 +133,8 @@ def _torch():
     try:
         torch = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        raise RuntimeError(f"{needed}, and this kernel has none: install it as https://pytorch.org says, or choose "
-                           "another kernel.") from None
+        raise RuntimeError(f"{needed}, and this kernel has none: install it as https://pytorch.org says, "
+                           "or choose another kernel.") from None
     if tuple(map(int, re.match(r"(\d+)\.(\d+)", torch).groups())) < TORCH:
         raise RuntimeError(f"{needed}, and this kernel has {torch}: update it, or choose another kernel. "
                            "The course leaves it as it is.")
@@ -141,5 +145,5 @@ def _small_packages():
     """What requirements.txt lists for learners, without torch, and without what shows the notebook."""
     learn = (COURSE / "requirements.txt").read_text(encoding="utf-8").partition("# for the tests")[0]
     listed = re.findall(r"^([\w-]+)==[^;\n]*(?:; sys_platform == \"(\w+)\")?", learn, re.MULTILINE)
-    return [name for name, system in listed
-            if name not in ("torch", "torchvision", "jupyterlab", "jsonschema") and system in ("", sys.platform)]
+    others = "torch", "torchvision", "jupyterlab", "jsonschema"
+    return [name for name, system in listed if name not in others and system in ("", sys.platform)]

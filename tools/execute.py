@@ -1,13 +1,13 @@
-"""Execute lessons top to bottom in fresh kernels, and store their outputs so that an unchanged lesson stays unchanged.
+"""Execute lessons in fresh kernels, and store their outputs so that an unchanged lesson stays unchanged.
 
     python tools/execute.py                      all lessons
     python tools/execute.py notebooks/00*.ipynb  these
     python tools/execute.py --fresh …            keep no old output
     python tools/execute.py --normalise …        execute nothing; take out what differs for no reason
 
-Measured times differ at every execution. Outputs that differ in nothing else (after the patterns of tests/sanitize.cfg,
-which nbval uses too) are left as they were. A lesson in which one has changed is stored as it ran, whole, because its
-pictures show what its cells print.
+Measured times differ at every execution. Outputs that differ in nothing else (after the patterns of
+tests/sanitize.cfg, which nbval uses too) are left as they were. A lesson in which one has changed is stored
+whole, as it ran, because its pictures show what its cells print.
 """
 
 import argparse
@@ -62,9 +62,9 @@ def execute(path, fresh):
     before = [list(cell.get("outputs", ())) for cell in book.cells]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["COURSE_PROGRESS"] = str(Path(folder, "progress.json"))  # the stored lesson shows a new learner's
-        NotebookClient(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}},
-                       store_widget_state=False).execute()
+        os.environ["COURSE_PROGRESS"] = str(Path(folder, "progress.json"))  # lessons show a new learner's
+        NotebookClient(book, timeout=120, kernel_name="python3", store_widget_state=False,
+                       resources={"metadata": {"path": str(path.parent)}}).execute()
     seconds = time.monotonic() - began
     pairs = [(cell, old) for cell, old in zip(book.cells, before, strict=True) if cell.cell_type == "code"]
     if not fresh and all(unchanged(cell, old) for cell, old in pairs):
@@ -91,15 +91,17 @@ def store(book, path):
             if (cell.source.startswith("predict(") or cell.id == everywhere.ID
                     or "hide-input" in cell.metadata.get("tags", ())):
                 cell.metadata["jupyter"] = {"source_hidden": True}  # not what to read first
-            if cell.source.startswith("bet("):  # its output answers: front ends show it once the cell runs, or a click
+            if cell.source.startswith("bet("):  # front ends show the answer once the cell runs, or at a click
                 cell.metadata |= {"jupyter": {"outputs_hidden": True}, "collapsed": True}
                 cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ()), "hide-output"})
             cell.outputs = stable(cell.outputs, cell.execution_count)
             if any("Would be measured on a machine with" in shown(output) for output in cell.outputs):
                 # Until there is a record, the cell is folded away.
-                cell.metadata |= {"jupyter": {"source_hidden": True, "outputs_hidden": True}, "collapsed": True}
-    book.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-                     "language_info": {"name": "python", "file_extension": ".py"}}  # for `nbconvert --to script`
+                cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
+                cell.metadata["collapsed"] = True
+    book.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python", "file_extension": ".py"}}  # for `nbconvert --to script`
     nbformat.validate(book)
     nbformat.write(book, path)
 
@@ -107,8 +109,8 @@ def store(book, path):
 def minutes(path):
     """(minutes to read and run a lesson, minutes for its exercises), for a reader who does all of it once.
 
-    Text at 200 words a minute, code and outputs at 100, half a minute a prediction, three an explorer, one for running
-    the cells; ten minutes an exercise.
+    Text at 200 words a minute, code and outputs at 100, half a minute a prediction, three an explorer, one
+    for running the cells; ten minutes an exercise.
     """
     slow, total, exercises = 0, 1.0, set()
     for cell in nbformat.read(path, as_version=4).cells:
@@ -136,7 +138,7 @@ def shown(output):
 
 @contextlib.contextmanager
 def measured_memory():
-    """A list that ends with the most memory, in GiB, that the processes started meanwhile have held at a time.
+    """A list that ends with the most memory, in GiB, that the processes started meanwhile held at a time.
 
     Pages that processes share are counted once (PSS, `proc(5)`).
     """
@@ -171,7 +173,7 @@ def stable(outputs, number):
         if output.output_type == "execute_result":
             output.execution_count = number
         if WIDGET in output.get("data", {}):
-            # Without a kernel there is no widget to show: leave the picture, or the text, which is stored beside it.
+            # Without a kernel there is no widget to show: leave the picture, or the text, stored beside it.
             del output.data[WIDGET]
         kept.append(output)
     return kept
@@ -182,7 +184,7 @@ def comparable(outputs):
     texts = []
     for output in outputs:
         texts.append([output.output_type, output.get("name"), output.get("ename"), output.get("evalue"),
-                      sanitised(output.get("text", "")),  # each by itself: a pattern may take all to the end of a line
+                      sanitised(output.get("text", "")),  # by itself: a pattern may take all to a line's end
                       {kind: sanitised(str(data)) for kind, data in output.get("data", {}).items()
                        if not kind.startswith("image/")}])
     return texts
@@ -202,8 +204,8 @@ def main():
             with measured_memory() as gib:
                 seconds = execute(path, options.fresh)
             reading, exercises = minutes(path)
-            print(f"{path.name}: {seconds:.1f} s, {gib[0]:.1f} GiB; {reading} minutes, and {exercises} for exercises",
-                  flush=True)
+            print(f"{path.name}: {seconds:.1f} s, {gib[0]:.1f} GiB; "
+                  f"{reading} minutes, and {exercises} for exercises", flush=True)
         except CellExecutionError as error:
             sys.exit(f"{path.name}: {error}")
 

@@ -1,6 +1,6 @@
 """All links of the pages and lessons: those within the course lead to a file, those that lead out answer.
 
-    python tools/links.py       the exit status is 1 where one is broken; without a network, the others are listed
+    python tools/links.py       exits with 1 where one is broken; without a network, the others are listed
 """
 
 import json
@@ -29,7 +29,8 @@ def texts(patterns):
 def broken():
     """["file: target", …] of links to files that are not there."""
     return [f"{path.relative_to(ROOT)}: {target}" for path, text in texts(PAGES)
-            for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text) if not (path.parent / target).exists()]
+            for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
+            if not (path.parent / target).exists()]
 
 
 def external():

@@ -2,8 +2,8 @@
 
     python tools/moving.py
 
-writes docs/moving/*.svg, through which docs/static/steps.js goes on the site, and docs/ring_loop.svg for the README,
-which moves by itself, but not for a reader who wants no motion.
+writes docs/moving/*.svg, through which docs/static/steps.js goes on the site, and docs/ring_loop.svg for the
+README, which moves by itself, but not for a reader who wants no motion.
 """
 
 import html
@@ -44,7 +44,7 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def parts(figure):
-    """What a figure consists of, as pieces of SVG in the order in which they are drawn; and its width and height."""
+    """The pieces of SVG that a figure consists of, in the order in which they are drawn; and its view box."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     root = ElementTree.fromstring(file.getvalue())
@@ -58,7 +58,7 @@ def parts(figure):
 
 
 def moving(explorer, loop=False):
-    """The explorer as an SVG in steps. The step it opens with is seen, or all in turn; what all share is drawn once."""
+    """An explorer as SVG: the step it opens with is seen, or all in turn; what all share is drawn once."""
     slider, steps = explorer.playing, []
     opening = (slider.value - slider.min) // slider.step
     for value in range(slider.min, slider.max + 1, slider.step):
@@ -69,10 +69,12 @@ def moving(explorer, loop=False):
     for number, (drawn, words) in enumerate(steps):
         opens, own = number == opening, "".join(one for one in drawn if one not in shared)
         style = f"animation-delay: {SECONDS * number:.1f}s" if loop else "" if opens else "display: none"
-        groups.append(f'<g class="step{" opens" * opens}" style="{style}"><desc>{html.escape(words)}</desc>{own}</g>')
+        groups.append(f'<g class="step{" opens" * opens}" style="{style}">'
+                      f'<desc>{html.escape(words)}</desc>{own}</g>')
     look = FONT + LOOP.format(share=100 / len(steps), seconds=SECONDS * len(steps)) * loop
     return (f'<svg xmlns="{SVG}" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img" '
-            f'aria-label="{html.escape(explorer.description)}"><style>{look}</style>{"".join(shared + groups)}</svg>\n')
+            f'aria-label="{html.escape(explorer.description)}">'
+            f'<style>{look}</style>{"".join(shared + groups)}</svg>\n')
 
 
 def main():

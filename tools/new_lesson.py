@@ -2,9 +2,9 @@
 
     python tools/new_lesson.py checkpoints
 
-It becomes the last lesson: a notebook with the headings of every lesson and cells that work, a worker script, an
-exercise, a talk, the tests of the first three, a row in README.md. Nothing is overwritten;
-lesson 00, which shows a table of all lessons, is executed anew. Its part of docs/instructors.md is yours to write.
+It becomes the last lesson: a notebook with the headings of every lesson and cells that work, a worker script,
+an exercise, a talk, the tests of the first three, a row in README.md. Nothing is overwritten; lesson 00,
+which shows a table of all lessons, is executed anew. Its part of docs/instructors.md is yours to write.
 """
 
 import argparse
@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 
 
 def notebook(text):
-    """A notebook of Markdown: each ```python block is a code cell, and a heading begins a new cell of text."""
+    """A notebook of Markdown: a ```python block is a code cell, and a heading begins a new cell of text."""
     cells = []
     for number, part in enumerate(re.split(r"^```python\n(.*?)\n```$", text, flags=re.DOTALL | re.MULTILINE)):
         if number % 2:
@@ -34,8 +34,8 @@ def notebook(text):
 
 def row(name, number, reading, exercises, gib):
     """The lesson's row in README.md, as tests/test_readme.py wants it."""
-    return (f"| [{number}](notebooks/{number}_{name}.ipynb) | What does a lesson ask? | {reading} | {exercises} | "
-            f"{gib:.1f} GiB | real | say what the reader will do |\n")
+    return (f"| [{number}](notebooks/{number}_{name}.ipynb) | What does a lesson ask? | {reading} "
+            f"| {exercises} | {gib:.1f} GiB | real | say what the reader will do |\n")
 
 
 def main():
@@ -44,20 +44,23 @@ def main():
     name = parser.parse_args().name
     readme = README.read_text(encoding="utf-8")
     number = f"{len(list(ROOT.glob('notebooks/[0-9][0-9]_*.ipynb'))):02}"
-    files = {"lesson.md": f"notebooks/{number}_{name}.ipynb", "worker.py": f"notebooks/lessons/{name}/{name}.py",
+    files = {"lesson.md": f"notebooks/{number}_{name}.ipynb",
+             "worker.py": f"notebooks/lessons/{name}/{name}.py",
              "exercises.py": f"notebooks/lessons/{name}/exercises.py",
-             "questions.py": f"notebooks/lessons/{name}/questions.py", "talk.md": f"notebooks/lessons/{name}/talk.md",
+             "questions.py": f"notebooks/lessons/{name}/questions.py",
+             "talk.md": f"notebooks/lessons/{name}/talk.md",
              "test_lesson.py": f"tests/test_{name}.py",
              "test_exercises.py": f"tests/exercises/test_{name}.py"}
     if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
-        parser.error(f"{name!r}: small letters, with an underscore between words, for it will be a module's name")
+        parser.error(f"{name!r}: small letters, with an underscore between words, for a module's name")
     if there := [path for path in files.values() if (ROOT / path).exists()]:
         parser.error(f"{', '.join(there)} is there already")
 
     words = {"new_lesson": name, "NewLesson": name.title().replace("_", ""), "NUMBER": number,
              "New lesson": name.replace("_", " ").capitalize()}
     for template, path in files.items():
-        text = re.sub("|".join(words), lambda found: words[found[0]], (SKELETON / template).read_text(encoding="utf-8"))
+        text = (SKELETON / template).read_text(encoding="utf-8")
+        text = re.sub("|".join(words), lambda found: words[found[0]], text)
         (ROOT / path).parent.mkdir(exist_ok=True)
         if template == "lesson.md":
             nbformat.write(notebook(text), ROOT / path)

@@ -1,11 +1,11 @@
-"""Write the course's public address, and with it the badges, into all lessons, pyproject.toml and CITATION.cff.
+"""Write the course's public address and its badges into all lessons, pyproject.toml and CITATION.cff.
 
     python tools/publish.py https://github.com/OWNER/NAME
     python tools/publish.py                                 the version in pyproject.toml has changed
 
-From then on each lesson's first cell fetches the course from there where it is not installed, at the tag of its
-version; so the tag has to be there. Lessons without a first cell get theirs. Nothing is executed. At the end it writes
-the checksums by which `tools/update.py` finds out, in a downloaded course, what a learner has changed.
+From then on each lesson's first cell fetches the course from there where it is not installed, at the tag of
+its version; so the tag has to be there. Lessons without a first cell get theirs. Nothing is executed. At the
+end it writes the checksums by which `tools/update.py` sees what a learner has changed in a downloaded course.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def write_address(address):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Write the course's public address and badges into all lessons.")
-    parser.add_argument("address", nargs="?", help="what `git clone` takes, such as https://github.com/OWNER/NAME")
+    parser = argparse.ArgumentParser(description="Write the course's public address into all lessons.")
+    parser.add_argument("address", nargs="?", help="for `git clone`, such as https://github.com/OWNER/NAME")
     address = parser.parse_args().address
     if address is not None:
         if not re.fullmatch(r"(https|file)://[\w.~:/-]+", address):
@@ -50,8 +50,9 @@ def main():
     sums = {path: update.checksum(ROOT / path) for path in files}
     (ROOT / update.LIST).write_text(json.dumps(sums, indent=0), encoding="utf-8")
     address, version = project("Repository"), project("version")
-    print(f"The lessons fetch version {version} from {address}. Commit this, then: git tag v{version} && git push "
-          f"--follow-tags origin HEAD v{version}" if address else "The course has no public address yet.")
+    print(f"The lessons fetch version {version} from {address}. Commit this, then: git tag v{version} "
+          f"&& git push --follow-tags origin HEAD v{version}"
+          if address else "The course has no public address yet.")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Run the experiments that need GPUs on this machine, and store what they found in data/records/, one JSON a lesson.
+"""Run the experiments that need GPUs on this machine, and store what they found, one JSON a lesson.
 
     python tools/record.py                   all lessons
     python tools/record.py mixed_precision   this one
 
 Needs torch 2.11 or newer, and nothing installed of the course itself. An experiment is a function of
-notebooks/lessons/*/recorded.py marked with `@experiment`. Each runs in a process of its own, which is ended after
-`--limit` seconds: a crash or a hang costs that experiment only. One that cannot run here keeps what an earlier machine
-found; so each result names its machine (the form: helpers/records.py, `read`).
+notebooks/lessons/*/recorded.py marked with `@experiment`. Each runs in a process of its own, which is ended
+after `--limit` seconds: a crash or a hang costs that experiment only. One that cannot run here keeps what an
+earlier machine found; so each result in data/records/ names its machine (form: helpers/records.py, `read`).
 """
 
 import argparse
@@ -37,9 +37,9 @@ def machine():
     import torch
 
     names = Counter(gpu.name for gpu in hardware.gpus)
-    return {"gpus": " + ".join(f"{count} × {name}" for name, count in names.items()), "driver": hardware.driver,
-            "cuda": torch.version.cuda, "torch": torch.__version__, "python": platform.python_version(),
-            "date": datetime.date.today().isoformat()}
+    return {"gpus": " + ".join(f"{count} × {name}" for name, count in names.items()),
+            "driver": hardware.driver, "cuda": torch.version.cuda, "torch": torch.__version__,
+            "python": platform.python_version(), "date": datetime.date.today().isoformat()}
 
 
 def run(lesson, name, limit):
@@ -52,8 +52,8 @@ def run(lesson, name, limit):
         answer, log = Path(folder, "answer"), Path(folder, "log")
         with log.open("wb") as output:
             command = [sys.executable, __file__, "--one", lesson, name, answer]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                       start_new_session=True)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
+                                       stderr=subprocess.STDOUT, start_new_session=True)
             try:
                 process.wait(limit)
             except subprocess.TimeoutExpired:

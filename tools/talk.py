@@ -1,9 +1,9 @@
-"""A lesson as a talk of a dozen slides or so: its own pictures, results and questions, by the ids of its cells.
+"""A lesson as a talk of a dozen slides: its own pictures, results and questions, by the ids of its cells.
 
     pip install -r docs/requirements.txt
     python tools/talk.py 05          to build/talks/05_….html; without a number, all lessons
 
-notebooks/lessons/<lesson>/talk.md says what is on the slides. A heading begins one; below it stand, a paragraph each:
+notebooks/lessons/<lesson>/talk.md says what is on the slides. A heading begins one; then, a paragraph each:
 
     {all-reduce}              what the cell of this id has put out, as large as fits
     {code: all-reduce}        its code
@@ -11,8 +11,8 @@ notebooks/lessons/<lesson>/talk.md says what is on the slides. A heading begins 
     Ask: Are two ranks …      speaker notes: the question of docs/instructors.md that begins so
     Note: …                   speaker notes
 
-and Markdown. The file needs no network. Space turns the pages, S opens the speaker's view, D makes it dark or light, F
-fills the screen; with ?print-pdf behind the address the browser prints it.
+and Markdown. The file needs no network. Space turns the pages, S opens the speaker's view, D makes it dark or
+light, F fills the screen; with ?print-pdf behind the address the browser prints it.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def exporter():
 
 def main():
     parser = argparse.ArgumentParser(description="Make talks, as pages of HTML in build/talks.")
-    parser.add_argument("lesson", nargs="?", default="[0-9][0-9]", help="its number, such as 05; none: all lessons")
+    parser.add_argument("lesson", nargs="?", default="[0-9][0-9]", help="its number, such as 05; none: all")
     lessons = sorted(ROOT.glob(f"notebooks/{parser.parse_args().lesson}_*.ipynb"))
     if not lessons:
         parser.error("there is no lesson of that number")

@@ -3,8 +3,8 @@
     python3 tools/update.py             in a git clone
     python3 tools/update.py FOLDER      in a downloaded course: the folder of a newer one
 
-What only you have changed stays. What only the course has changed comes. Where both have changed a file, yours
-moves to the folder mine/, and the new one takes its place. Your progress lies elsewhere and stays.
+What only you have changed stays. What only the course has changed comes. Where both have changed a file,
+yours moves to the folder mine/, and the new one takes its place. Your progress lies elsewhere and stays.
 It needs the standard library alone, so that it also mends a course that does not run.
 """
 
@@ -51,7 +51,8 @@ def by_download(new):
         stays = set(here) - set(before) - set(after)  # yours alone
     else:
         before = {}
-        print(f"There is no {LIST} here, so nobody knows what you have changed: all that differs moves to mine/.")
+        print(f"There is no {LIST} here, so nobody knows what you have changed: "
+              "all that differs moves to mine/.")
     for path in sorted({*before, *after}):
         if here.get(path) == after.get(path):
             continue
@@ -65,7 +66,7 @@ def by_download(new):
         if path in after:
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(new / path, ROOT / path)
-    # What has been changed or written in `new` itself is somebody's: the next update must not take it for the course's.
+    # What was changed or written in `new` is somebody's: the next update must not take it for the course's.
     (ROOT / LIST).write_text(json.dumps(_listed(new) or after, indent=0), encoding="utf-8")
     return theirs, stays
 
@@ -117,7 +118,8 @@ def _names(*words):
 def main(download=None):
     if download is None:
         if not (ROOT / ".git").exists():
-            raise SystemExit("This course is no git clone. Download a newer one, unpack it, and name its folder.")
+            raise SystemExit("This course is no git clone. Download a newer one, unpack it, "
+                             "and name its folder.")
         if not shutil.which("git"):
             raise SystemExit("This course is a git clone, and there is no command `git`: install git.")
         theirs, stays = by_git()
@@ -125,9 +127,11 @@ def main(download=None):
         if not Path(download, "tools", "update.py").exists():
             raise SystemExit(f"{download} is not the folder of a course, which holds its README.md.")
         if Path(download).resolve() == ROOT:
-            raise SystemExit("That is this folder itself. Unpack the newer course elsewhere, and name its folder.")
+            raise SystemExit("That is this folder itself. Unpack the newer course elsewhere, "
+                             "and name its folder.")
         theirs, stays = by_download(Path(download))
-    print(f"{len(theirs)} files of the course are new. Yours that stay: {', '.join(sorted(stays)) or 'none'}.")
+    print(f"{len(theirs)} files of the course are new. "
+          f"Yours that stay: {', '.join(sorted(stays)) or 'none'}.")
     if theirs:
         print("Close and open lessons that are open, and restart their kernels.")
     if "requirements.txt" in theirs:

@@ -1,4 +1,4 @@
-"""The ranks add up their numbers, and rank 0 prints the sum. `torchrun --nproc-per-node=2` runs it as well."""
+"""The ranks add up their numbers, and rank 0 prints the sum; `torchrun --nproc-per-node=2` runs it, too."""
 
 import torch
 import torch.distributed as dist
