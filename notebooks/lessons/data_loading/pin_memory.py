@@ -49,10 +49,10 @@ def copy_ms(batch, pin=False):
     return [round(statistics.median(column), 3) for column in zip(*times[2:], strict=True)]
 
 
-def gpu_ms(work, repeat=3):
-    """The median time of `work` on the GPU, between two events."""
+def gpu_ms(work):
+    """The time of `work` on the GPU, between two events: median of 3, after a first."""
     times = []
-    for _ in range(repeat + 1):
+    for _ in range(4):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()

@@ -34,13 +34,12 @@ def own_generator(worker_id):
     info.dataset.generator = np.random.default_rng(info.seed)
 
 
-def draws(worker_init_fn, workers=2, epochs=2):
-    """{source: the numbers of all workers and epochs}; one draw per worker and epoch."""
+def draws(worker_init_fn):
+    """{source: numbers}; one draw by each of two workers in each of two epochs."""
     torch.manual_seed(0)  # the workers' seeds are drawn from this process's generator
     method = "fork" if sys.platform == "linux" else None
-    loader = DataLoader(Draws(), num_workers=workers, worker_init_fn=worker_init_fn,
-                        multiprocessing_context=method)
-    items = [item for _ in range(epochs) for item in loader]
+    loader = DataLoader(Draws(), num_workers=2, worker_init_fn=worker_init_fn, multiprocessing_context=method)
+    items = [item for _ in range(2) for item in loader]
     return {source: [item[source].item() for item in items] for source in items[0]}
 
 
