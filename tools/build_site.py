@@ -56,11 +56,9 @@ Set the course up as [its first page](../index.md) says, then:
 :::"""
 #: What the lessons use everywhere, and their recaps do not explain.
 ABBREVIATIONS = {
-    "AMP": "automatic mixed precision: torch chooses for each operation whether it computes in 16 or in 32 "
-           "bits",
+    "AMP": "automatic mixed precision: torch chooses for each operation whether it computes in 16 or 32 bits",
     "CUDA": "NVIDIA's platform for programs on its GPUs; torch's device `cuda` is such a GPU",
-    "DDP": "DistributedDataParallel: a copy of the model in each process; the gradients are averaged in "
-           "every step",
+    "DDP": "DistributedDataParallel: a copy of the model in each process; every step averages the gradients",
     "DP": "DataParallel: one process with a thread for each GPU; torch advises DDP in its place",
     "FSDP": "Fully Sharded Data Parallel: data parallel training in which each rank keeps a piece of "
             "weights, gradients and optimizer states (ZeRO-3); torch's function is `fully_shard`",

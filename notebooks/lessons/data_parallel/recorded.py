@@ -32,8 +32,7 @@ def speed():
         return nn.Sequential(nn.Conv2d(3, 256, 3), *[nn.Conv2d(256, 256, 3, padding=1) for _ in range(7)])
 
     cases = {
-        "3 linear layers of 4,096, each weight used once a sample, 64 samples":
-            (linear, (64, 4096)),
+        "3 linear layers of 4,096, each weight used once a sample, 64 samples": (linear, (64, 4096)),
         "8 convolutions of 256 channels, each weight used 900 times, 256 images":
             (convolutions, (256, 3, 32, 32))}
     result = {}
