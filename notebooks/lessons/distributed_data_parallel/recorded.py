@@ -15,13 +15,13 @@ from helpers.records import experiment
 
 @experiment(gpus=2)
 def overlap():
-    """Milliseconds of backward on two GPUs over NCCL, averaging by hand or by DDP: events, median of 20."""
+    """Milliseconds of backward on two GPUs over NCCL, gradients averaged by hand or by DDP: events, median of 20."""
     return _in_ranks(_overlap)
 
 
 @experiment(gpus=2)
 def three_ways():
-    """Seconds for 10,000 samples: one GPU, two by nn.DataParallel, two by DDP; the best of 20 steps."""
+    """Seconds for 10,000 samples on one GPU, on two by nn.DataParallel, on two by DDP: the best of 20 steps."""
     return {f"batch {batch}": {
         "one GPU": _seconds(lambda net: net, batch, batch, "cuda:0"),
         "DataParallel": _seconds(lambda net: nn.DataParallel(net, device_ids=[0, 1]), batch, batch, "cuda:0"),

@@ -11,7 +11,7 @@ from helpers.records import experiment
 
 @experiment(gpus=1)
 def asynchronous():
-    """Milliseconds until calls return and are done: ten 4096×4096 products; `wait()` of NCCL's all-reduce."""
+    """Milliseconds until a call returns and until it is done: ten 4096×4096 products; `wait()` of NCCL's all-reduce."""
 
     def clocked(call):
         torch.cuda.synchronize()
@@ -47,7 +47,7 @@ def asynchronous():
 
 @experiment(gpus=1)
 def gpu_step():
-    """Calls, self CPU and self device ms of ten steps of 3 layers, 2048 wide, batch 4096: CPU and CUDA."""
+    """Calls, self CPU and self device ms of ten steps of a 3-layer network, 2048 wide, batch 4096: CPU and CUDA."""
     from torch.profiler import ProfilerActivity, profile
 
     layers = [layer for _ in range(3) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
@@ -74,7 +74,7 @@ def gpu_step():
 
 @experiment(gpus=1)
 def memory_snapshot():
-    """MiB of the largest allocations, by function, in computing all distances of 2,048 rows of 64 numbers."""
+    """MiB of the largest allocations, by function, while all distances of 2,048 rows of 64 numbers are computed."""
 
     def distances(rows):
         differences = rows[:, None, :] - rows[None, :, :]

@@ -109,7 +109,7 @@ def ladder(shape, **how):
 
 @experiment(gpus=1)
 def gpu_ladder():
-    """Tokens a second and share of the measured matmul rate: training a GPT, seven rungs, in both orders."""
+    """Tokens a second and share of the measured matmul rate: a GPT's training, seven rungs, in both orders."""
     return ladder(SHAPE)
 
 
