@@ -93,8 +93,13 @@ class Learner(NotebookClient):
                         if any(map(self.of_an_exercise, cells))}
 
     def files(self):
-        """What is in the temporary folder, but for what torch's compiler keeps there for the next time."""
-        return [path for path in self.folder.iterdir() if not path.name.startswith("torchinductor_")]
+        """What is in the temporary folder, but for what other libraries leave there.
+
+        Torch's compiler keeps its work for the next time. Python's multiprocessing leaves an empty folder for
+        sockets where its process is killed, as a kernel is that has not ended after 2.5 s.
+        """
+        others = ("torchinductor_", "pymp-")
+        return [path for path in self.folder.iterdir() if not path.name.startswith(others)]
 
     def nothing_is_left(self):
         assert eventually(lambda: not running(self.mark), 60), running(self.mark)

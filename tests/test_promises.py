@@ -64,7 +64,7 @@ class Lesson:
         os.kill(self.client.km.provisioner.pid, signal.SIGKILL)
 
     def heard(self, known):
-        """The addresses on which its processes listen now, those in networks of their own left out.
+        """The addresses on which its processes listen now, but for networks of their own, and torchrun itself.
 
         known: {process id: whether it is the lesson's}, kept from look to look.
         """
@@ -73,7 +73,8 @@ class Lesson:
             with contextlib.suppress(OSError, psutil.Error):  # it has ended meanwhile
                 if pid not in known:
                     known[pid] = self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
-                if known[pid] and os.readlink(f"/proc/{pid}/ns/net") == network:
+                ours = b"torch.distributed.run" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+                if ours and known[pid] and os.readlink(f"/proc/{pid}/ns/net") == network:
                     found |= {one.laddr.ip for one in psutil.Process(int(pid)).net_connections("tcp")
                               if one.status == psutil.CONN_LISTEN}
         return found
