@@ -35,8 +35,7 @@ MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.ut
 def main(descriptor, begin_of_folders):
     """Serve the kernel at the other end of socket `descriptor`; its folders start with `begin_of_folders`."""
     kernel, kernels_pid = socket.socket(fileno=descriptor), os.getppid()
-    prefix = f"{os.path.basename(begin_of_folders)}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{os.path.basename(begin_of_folders)}{os.getpid()}-") as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # which torch._dynamo makes when it is imported
         failed = import_all()
     ranks, groups = {}, set()  # {process id: the rank's socket}; process ids of ranks whose run is not over
