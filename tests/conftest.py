@@ -26,8 +26,7 @@ exec(OWN_SEMAPHORES)
 _numbers = itertools.count()
 
 #: Test files that mostly wait, for a limit to pass.
-WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py",
-           "exercises/test_data_loading.py", "tests/test_promises.py",
+WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py", "tests/test_promises.py",
            "exercises/test_distributed_data_parallel.py", "exercises/test_parallel_sgd.py",
            "exercises/test_sharding.py", "exercises/test_engine.py")
 #: Those that take long besides.
