@@ -59,7 +59,7 @@ def stored(figure):
     with plt.rc_context({"figure.constrained_layout.use": False, "savefig.bbox": "standard"}):
         figure.savefig(drawn, format="raw", dpi=200)
     picture = Image.frombytes("RGBA", (int(2 * width), int(2 * height)), drawn.getvalue())
-    picture.convert("RGB").quantize(64).save(file, format="png", compress_level=8)  # 9 takes three times as long
+    picture.convert("RGB").quantize(64).save(file, format="png", compress_level=8)  # 9 takes thrice as long
     return file.getvalue(), {"alt": alt(figure), "width": int(width), "height": int(height)}
 
 
