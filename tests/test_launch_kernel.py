@@ -44,6 +44,7 @@ class Kernel:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
+        self.run(f"{OWN_SEMAPHORES}\nfrom helpers import launch")
 
     def run(self, code, timeout=60):
         """Execute a cell; return (reply, outputs)."""
@@ -93,8 +94,6 @@ def text(outputs):
 def used(folder):
     shared = set(os.listdir("/dev/shm"))
     kernel = Kernel(folder)
-    kernel.run(OWN_SEMAPHORES)
-    kernel.run("from helpers import launch, RankError")
     yield kernel
     kernel.manager.shutdown_kernel(now=True)  # kill -9
     kernel.manager.cleanup_resources()
@@ -162,7 +161,6 @@ def test_an_interrupted_cell_leaves_nothing_and_the_next_one_works(kernel, how):
 @pytest.mark.parametrize(("kernel", "now"), [("fork server", True), ("fork server", False), ("spawn", True)],
                          indirect=["kernel"], scope="module")
 def test_a_restarted_kernel_leaves_no_rank(kernel, now):
-    kernel.run("from helpers import launch")
     kernel.start(ENDLESS.format(how=COLLECTIVE))
     kernel.manager.restart_kernel(now=now)
     kernel.connect()
@@ -171,5 +169,4 @@ def test_a_restarted_kernel_leaves_no_rank(kernel, now):
 
 def test_a_killed_kernel_leaves_nothing(kernel):
     """What ranks leave is gone when the fixture ends, which kills the kernel and looks."""
-    kernel.run("from helpers import launch")
     kernel.start(ENDLESS.format(how=COLLECTIVE))
