@@ -3,8 +3,7 @@
 import json
 import os
 
-#: In the environment of every rank that `launch` started: the folder of its run, and the file that it watches
-#: for the rank's numbers. Absent when nobody listens (plain torchrun).
+#: In each rank's environment, by `launch`: its run's folder, and the file for its numbers; none under torchrun.
 RUN_FOLDER, REPORT_FILE = "HELPERS_RUN_FOLDER", "HELPERS_REPORT_FILE"
 
 _open = None  # (path, descriptor): opened at the first report of a process

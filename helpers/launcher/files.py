@@ -1,5 +1,7 @@
 """The files of one run, by which its ranks and the notebook tell each other things."""
 
+import glob
+import shutil
 import time
 from pathlib import Path
 
@@ -36,3 +38,9 @@ def write(path, content):
     except OSError:
         unfinished.unlink(missing_ok=True)  # the disk is full: leave room for the failure that says so
         raise
+
+
+def remove_folders(beginning):
+    """Remove all folders whose paths begin so."""
+    for folder in glob.glob(f"{glob.escape(beginning)}*"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -12,13 +12,11 @@ rank forked from it would hang in its own first one.
 import contextlib
 import ctypes
 import gc
-import glob
 import importlib
 import importlib.metadata
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import tempfile
@@ -47,8 +45,7 @@ def main(descriptor, begin_of_folders):
     processes.end_groups(groups, lambda: _tell_ends(ranks) or ranks)
     files.until(lambda: os.getppid() != kernels_pid, 2)  # its descriptors close a moment before it is gone
     if os.getppid() != kernels_pid:  # else it lives, and has only lost this server
-        for folder in glob.glob(f"{glob.escape(begin_of_folders)}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        files.remove_folders(begin_of_folders)
     os._exit(0)  # nothing is left to do: Python would take 2,000 modules apart, for a fifth of a second
 
 

@@ -79,8 +79,7 @@ def quick_store(path, world_size):
     def passed_on(name):
         return lambda self, *args: getattr(file, name)(*args)
 
-    # Each of these methods of `file` gets a function around it that is written in Python: C++, which calls
-    # the store, does not take one of its own functions for an override.
+    # Each in a function written in Python: C++, which calls the store, takes none of its own for an override.
     for name in ("set", "add", "check", "compare_set", "clone"):
         setattr(QuickFileStore, name, passed_on(name))
     # C++ has other names than Python for these two.

@@ -88,8 +88,7 @@ def _become_a_rank(files, folder, rank, work):
     import numpy
     import torch
 
-    # Exit functions run in reverse order of their registration. So take torch's out: a script's first
-    # finalizer registers it again, and it has the place that it would have by itself.
+    # Take out torch's exit function: a script's first finalizer registers it again, in its own place.
     atexit.unregister(weakref.finalize._exitfunc)
     weakref.finalize._registered_with_atexit = False
     logging._startTime = time.time() if sys.version_info < (3, 13) else time.time_ns()

@@ -2,10 +2,8 @@
 
 import contextlib
 import functools
-import glob
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,8 +13,9 @@ import uuid
 from multiprocessing import connection
 from pathlib import Path
 
-#: How ranks start. On macOS, forking a process that holds Apple's frameworks can crash it; there, and on
-#: Windows, every rank is a new process that imports torch itself.
+from helpers.launcher.files import remove_folders
+
+#: How ranks start: a fork can crash where Apple's frameworks are loaded (macOS), and Windows has none.
 START_METHOD = os.environ.get("COURSE_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
 
 #: What Python, torch and their libraries read once, at their start, begins with one of these. Where such a
@@ -91,8 +90,7 @@ class Server:
         self.process.kill()
         self.process.wait()
         self.socket.close()
-        for folder in glob.glob(f"{glob.escape(_begin_of_folders())}{self.process.pid}-*"):
-            shutil.rmtree(folder, ignore_errors=True)  # it was still importing
+        remove_folders(f"{_begin_of_folders()}{self.process.pid}-")  # it was still importing
 
 
 def start(environment=None):
