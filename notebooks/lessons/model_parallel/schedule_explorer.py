@@ -2,10 +2,43 @@
 
 from matplotlib.figure import Figure
 
+from helpers.figures import ACTIVITIES, HATCHES
 from helpers.widgets.explorer import Explorer, buttons, clock, curtain, slider, wipe
-from lessons.model_parallel.schedules import draw, gpipe, interleaved, messages, one_f_one_b, simulate
+from lessons.model_parallel.schedules import (
+    COST,
+    Timeline,
+    gpipe,
+    interleaved,
+    messages,
+    one_f_one_b,
+    simulate,
+)
 
 SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "Interleaved": interleaved}
+SHADES = {"F": ACTIVITIES["compute"], "B": "#14267e"}
+"""Both compute."""
+
+
+def draw(ax, starts):
+    """A row for each rank of a `Timeline`'s `starts`: forwards, darker backwards, and waiting behind them.
+
+    Numbers are micro-batches; a mark ′ stands for the rank's second stage.
+    """
+    end = Timeline(starts).end
+    numbered = len(starts) * end <= 400
+    for rank, steps in enumerate(starts):
+        ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"],
+                edgecolor="white", linewidth=0)
+        bars = [(start, COST[what]) for (what, *_), start in steps.items()]
+        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[SHADES[what] for what, *_ in steps],
+                       edgecolor="white", linewidth=0.5)
+        for (what, i, *stage), start in steps.items() if numbered else ():
+            marks = "′" * (sum(stage) // len(starts))
+            ax.text(start + COST[what] / 2, rank, f"{i}{marks}", ha="center", va="center",
+                    color="white", fontsize=9)
+    ax.set(xlim=(0, end), ylim=(len(starts) - 0.4, -0.6), ylabel="rank",
+           xlabel="logical time: a stage's forward takes 1, its backward (darker) 2; dots: waiting")
+    ax.set_yticks(range(0, len(starts), max(1, len(starts) // 4)))
 
 
 def schedule_explorer():

@@ -32,31 +32,6 @@ class Timeline:
                 for rank in self.starts]
 
 
-def draw(ax, starts):
-    """A row for each rank of a `Timeline`'s `starts`: forwards, darker backwards, and waiting behind them.
-
-    Numbers are micro-batches; a mark ′ stands for the rank's second stage.
-    """
-    from helpers.figures import ACTIVITIES, HATCHES  # here: every rank that checks an exercise imports this module
-
-    shades = {"F": ACTIVITIES["compute"], "B": "#14267e"}  # both compute
-    end = Timeline(starts).end
-    numbered = len(starts) * end <= 400
-    for rank, steps in enumerate(starts):
-        ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"],
-                edgecolor="white", linewidth=0)
-        bars = [(start, COST[what]) for (what, *_), start in steps.items()]
-        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[shades[what] for what, *_ in steps],
-                       edgecolor="white", linewidth=0.5)
-        for (what, i, *stage), start in steps.items() if numbered else ():
-            marks = "′" * (sum(stage) // len(starts))
-            ax.text(start + COST[what] / 2, rank, f"{i}{marks}", ha="center", va="center",
-                    color="white", fontsize=9)
-    ax.set(xlim=(0, end), ylim=(len(starts) - 0.4, -0.6), ylabel="rank",
-           xlabel="logical time: a stage's forward takes 1, its backward (darker) 2; dots: waiting")
-    ax.set_yticks(range(0, len(starts), max(1, len(starts) // 4)))
-
-
 def simulate(orders):
     """Run the ranks' lists of ("F" or "B", micro-batch[, stage]) by a logical clock; return a `Timeline`.
 
