@@ -1,87 +1,14 @@
-"""What was measured on hardware that a learner may lack: data/records/, one JSON a lesson, with the hardware.
+"""The JSON in data/records/: what published tables say, and what benchmarks of this course have measured.
 
-    @experiment(gpus=2)                   # in notebooks/lessons/<lesson>/recorded.py; tools/record.py runs it
-    def scaling():
-        \"""Images a second on one GPU and on two, ResNet-18: median of five.\"""
-
-    recorded("data_parallel", "scaling")  # in the lesson: numbers, machine, or what would be measured
+What experiments on GPUs have found lies beside it: helpers/experiments.py.
 """
 
 import hashlib
-import importlib
 import json
 import os
-import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
-
-
-def experiment(gpus):
-    """Mark a function without arguments, returning what JSON can hold, as one that needs `gpus` GPUs."""
-    def mark(function):
-        function.gpus = gpus
-        return function
-    return mark
-
-
-def experiments(lesson):
-    """{name: function} of a lesson's marked experiments; the docstring's first line says what it measures."""
-    module = importlib.import_module(f"lessons.{lesson}.recorded")
-    return {name: value for name, value in vars(module).items() if hasattr(value, "gpus")}
-
-
-@dataclass(frozen=True)
-class Record:
-    """One experiment's result, and where and when it was measured; `result` is None before that."""
-
-    what: str
-    gpus: int
-    result: object = None
-    where: str = ""
-
-    def __repr__(self):
-        if self.result is None:
-            plural = "s" * (self.gpus > 1)
-            # JupyterLab breaks a long line of text anywhere, in the middle of words.
-            return textwrap.fill(f"Would be measured on a machine with {self.gpus} GPU{plural}, "
-                                 f"by tools/record.py: {self.what}", 110)
-        return "\n".join([self.what, f"recorded: {self.where}", *_lines(self.result)])
-
-
-def _lines(result, indent="  "):
-    """A result as lines of text: one for each name of a dict, and for each of a dict in it."""
-    for name, value in result.items() if isinstance(result, dict) else [("result", result)]:
-        if isinstance(value, dict):
-            yield f"{indent}{name}:"
-            yield from _lines(value, indent + "  ")
-        else:
-            values = value if isinstance(value, list) else [value]
-            texts = [f"{one:.4g}" if isinstance(one, float) else str(one) for one in values]
-            yield f"{indent}{name}: {', '.join(texts)}"
-
-
-def recorded(lesson, name):
-    """The stored result of an experiment. Raises KeyError where the lesson has none of that name."""
-    function = experiments(lesson)[name]
-    what = function.__doc__.strip().splitlines()[0]
-    stored = read(lesson)["results"].get(name)
-    if stored is None:
-        return Record(what, function.gpus)
-    where = "{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, Python {python}, {date}".format(**stored)
-    return Record(what, function.gpus, stored["result"], where)
-
-
-def read(lesson):
-    """What data/records/ holds of a lesson: each result with its machine, and what was not run last time.
-
-    {"results": {name: {"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}},
-     "skipped": {name: why}}
-    Raises DataError where it is damaged.
-    """
-    path = RECORDS / f"{lesson}.json"
-    return stored(path) if path.exists() else {"results": {}, "skipped": {}}
 
 
 class DataError(RuntimeError):

@@ -3,6 +3,7 @@
     python tools/execute.py                      all lessons
     python tools/execute.py notebooks/00*.ipynb  these
     python tools/execute.py --fresh …            keep no old output
+    python tools/execute.py --experiments        only the cells that show what was recorded on GPUs
     python tools/execute.py --normalise …        execute nothing; take out what differs for no reason
 
 Measured times differ at every execution. Outputs that differ in nothing else (after the patterns of
@@ -34,6 +35,8 @@ sys.path.insert(0, str(ROOT))  # also where `python tools/execute.py` has put to
 
 from tools import everywhere  # noqa: E402
 
+#: A cell that shows an experiment (helpers/experiments.py): `from lessons.….recorded import name`, and `name.show()`.
+EXPERIMENT = re.compile(r"^from lessons\.\w+\.recorded import (\w+)\n+\1\.show\(\)$")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -74,6 +77,19 @@ def execute(path, fresh):
     return seconds
 
 
+def show_records(path):
+    """Store what the cells of a lesson that show experiments print now: after tools/record.py has found something."""
+    book = nbformat.read(path, as_version=4)
+    cells = [cell for cell in book.cells if EXPERIMENT.search(cell.source)]
+    style = nbformat.v4.new_code_cell("from helpers.figures import use_course_style\nuse_course_style()")
+    apart = nbformat.v4.new_notebook(cells=[style, *copy.deepcopy(cells)])
+    NotebookClient(apart, timeout=120, kernel_name="python3", store_widget_state=False,
+                   resources={"metadata": {"path": str(path.parent)}}).execute()
+    for cell, executed in zip(cells, apart.cells[1:], strict=True):
+        cell.outputs = executed.outputs
+    store(book, path)
+
+
 def unchanged(cell, old):
     """Whether nbval would take what a cell has shown for its `old` outputs."""
     ignored = "nbval-ignore-output" in cell.metadata.get("tags", ()) and old
@@ -95,10 +111,6 @@ def store(book, path):
                 cell.metadata |= {"jupyter": {"outputs_hidden": True}, "collapsed": True}
                 cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ()), "hide-output"})
             cell.outputs = stable(cell.outputs, cell.execution_count)
-            if any("Would be measured on a machine with" in shown(output) for output in cell.outputs):
-                # Until there is a record, the cell is folded away.
-                cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
-                cell.metadata["collapsed"] = True
     book.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python", "file_extension": ".py"}}  # for `nbconvert --to script`
@@ -194,11 +206,15 @@ def main():
     parser = argparse.ArgumentParser(description="Execute lessons and store their outputs.")
     parser.add_argument("notebooks", nargs="*", type=Path, default=sorted(NOTEBOOKS.glob("*.ipynb")))
     parser.add_argument("--fresh", action="store_true", help="keep no old output")
+    parser.add_argument("--experiments", action="store_true", help="only cells that show what was recorded on GPUs")
     parser.add_argument("--normalise", action="store_true", help="execute nothing")
     options = parser.parse_args()
     for path in options.notebooks:
         if options.normalise:
             store(nbformat.read(path, as_version=4), path)
+            continue
+        if options.experiments:
+            show_records(path)
             continue
         try:
             with measured_memory() as gib:

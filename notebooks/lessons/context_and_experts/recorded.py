@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.functional import scaled_dot_product_attention
 
+from helpers.experiments import experiment
 from helpers.models import attention_by_hand
-from helpers.records import experiment
 
 HEADS, WIDTH = 16, 128
 
@@ -47,14 +47,14 @@ def measured(way, tokens):
     return {"ms": round(1000 * seconds, 2), "peak MiB": torch.cuda.max_memory_allocated() // 2**20}
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def attention():
     """Causal attention, 16 heads of 128, forward and backward in bfloat16: all scores in memory, or fused."""
     return {f"{tokens:,} tokens, {name}": measured(way, tokens) for tokens in (1024, 4096, 16384, 65536)
             for name, way in (("all scores", attention_by_hand), ("fused", scaled_dot_product_attention))}
 
 
-@experiment(gpus=2)
+@experiment(gpus=2, seconds=10)
 def attention_on_two():
     """Fused causal attention over 65,536 tokens: on one GPU, and cut on two by Ulysses."""
     from helpers import launch  # here, because it starts the fork server

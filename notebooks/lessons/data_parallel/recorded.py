@@ -1,59 +1,112 @@
-"""What the DataParallel lesson shows from a machine with GPUs."""
+"""What the DataParallel lesson shows of GPUs: what the wrapper costs on one, and what it brings on several."""
 
-import statistics
-import time
-
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
-from helpers.records import experiment
+from helpers.experiments import experiment, free_memory, milliseconds, peak_mib
 
 
-@experiment(gpus=2)
-def speed():
-    """Milliseconds of a training step on one GPU, and on all by nn.DataParallel: two models, median of 20."""
+def linear_layers(width):
+    return nn.Sequential(*[nn.Linear(width, width) for _ in range(3)])
 
-    def step_ms(model, x):
-        optimizer, times = torch.optim.SGD(model.parameters(), lr=1e-3), []
-        for _ in range(23):  # three to warm up
-            began = time.perf_counter()
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-            for device in range(torch.cuda.device_count()):
-                torch.cuda.synchronize(device)
-            times.append(1000 * (time.perf_counter() - began))
-        return round(statistics.median(times[3:]), 2)
 
-    def linear():
-        return nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(3)])
+def convolutions(channels):
+    return nn.Sequential(nn.Conv2d(3, channels, 3), *[nn.Conv2d(channels, channels, 3, padding=1) for _ in range(7)])
 
-    def convolutions():
-        return nn.Sequential(nn.Conv2d(3, 256, 3), *[nn.Conv2d(256, 256, 3, padding=1) for _ in range(7)])
 
-    cases = {
-        "3 linear layers of 4,096, each weight used once a sample, 64 samples": (linear, (64, 4096)),
-        "8 convolutions of 256 channels, each weight used 900 times, 256 images":
-            (convolutions, (256, 3, 32, 32))}
-    result = {}
-    for name, (make, shape) in cases.items():
+def step_milliseconds(model, x):
+    """The median time of a training step with SGD. Its events are on device 0, which waits for all others."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return milliseconds(step)
+
+
+@experiment(gpus=1, seconds=3, small={"width": 32, "batches": (4, 8)})
+def wrapper_on_one_gpu(width=2048, batches=(32, 512, 8192)):
+    """What does nn.DataParallel cost where it has only one GPU?
+
+    A training step of eight layers, with the wrapper and without it, at three batch sizes: median of 20.
+    """
+    found = {}
+    for batch in batches:
+        x = torch.rand(batch, width, device="cuda")
+        model = nn.Sequential(*[nn.Linear(width, width) for _ in range(8)]).cuda()
+        found[batch] = {"bare": step_milliseconds(model, x),
+                        "wrapped": step_milliseconds(nn.DataParallel(model, device_ids=[0]), x)}
+    return found
+
+
+@wrapper_on_one_gpu.draws
+def wrapper_drawn(found):
+    _, ax = plt.subplots(figsize=(7, 2.8))
+    extra = [1000 * (row["wrapped"] - row["bare"]) for row in found.values()]
+    ax.bar(list(found), extra)
+    ax.set(title="nn.DataParallel on one GPU", xlabel="samples in a batch", ylabel="more µs a step")
+
+
+@wrapper_on_one_gpu.tells
+def wrapper_told(found):
+    smallest, *_, largest = found
+    more = {batch: found[batch]["wrapped"] / found[batch]["bare"] - 1 for batch in (smallest, largest)}
+    return (f"With {smallest} samples in a batch, the wrapper makes a step **{more[smallest]:.0%}** longer; with {largest} "
+            f"samples, {more[largest]:.0%}. On one GPU it copies nothing: it calls the module.")
+
+
+@experiment(gpus=2, seconds=15, small={"width": 16, "channels": 4, "samples": 8})
+def speed(width=4096, channels=256, samples=256):
+    """How much faster is nn.DataParallel on all GPUs than one GPU?
+
+    Milliseconds of a training step of two models, median of 20: linear layers, which use each weight once a sample, and
+    convolutions, which use it 900 times.
+    """
+    models = {"3 linear layers": (linear_layers(width), (samples // 4, width)),
+              "8 convolutions": (convolutions(channels), (samples, 3, 32, 32))}
+    found = {}
+    for name, (model, shape) in models.items():
         x = torch.rand(shape, device="cuda:0")
-        result[name] = {"1 GPU": step_ms(make().cuda(), x),
-                        f"{torch.cuda.device_count()} GPUs": step_ms(nn.DataParallel(make().cuda()), x)}
-    return result
+        found[name] = {"one GPU": step_milliseconds(model.cuda(), x),
+                       "DataParallel": step_milliseconds(nn.DataParallel(model), x)}
+    return found | {"GPUs": torch.cuda.device_count()}
 
 
-@experiment(gpus=2)
-def memory():
-    """Peak MiB on each GPU in a step of nn.DataParallel: layers 64→1,024→50,000, 1,024 samples, Adam."""
-    model = nn.DataParallel(nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 50_000)).cuda())
+@speed.tells
+def speed_told(found):
+    rows = {name: row["one GPU"] / row["DataParallel"] for name, row in found.items() if name != "GPUs"}
+    factors = ", ".join(f"{name} **{factor:.2f}×**" for name, factor in rows.items())
+    return f"{found['GPUs']} GPUs by nn.DataParallel are so many times as fast as one: {factors}."
+
+
+@experiment(gpus=2, seconds=10, small={"samples": 8, "classes": 50})
+def memory(samples=1024, classes=50_000):
+    """Which GPU needs most memory in a step of nn.DataParallel?
+
+    Peak MiB of each: layers of 64, 1,024 and 50,000 outputs, 1,024 samples, Adam.
+    """
+    free_memory()
+    model = nn.DataParallel(nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, classes)).cuda())
     optimizer = torch.optim.Adam(model.parameters())
-    inputs, labels = torch.rand(1024, 64, device="cuda:0"), torch.randint(50_000, (1024,), device="cuda:0")
-    devices = range(torch.cuda.device_count())
-    for device in devices:
-        torch.cuda.reset_peak_memory_stats(device)
-    for _ in range(2):
+    inputs, labels = torch.rand(samples, 64, device="cuda:0"), torch.randint(classes, (samples,), device="cuda:0")
+
+    def step():
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
-    return {f"GPU {device}": round(torch.cuda.max_memory_allocated(device) / 2**20) for device in devices}
+
+    step()
+    others = range(1, torch.cuda.device_count())
+    for device in others:
+        torch.cuda.reset_peak_memory_stats(device)
+    return {"GPU 0": peak_mib(step)} | {f"GPU {n}": torch.cuda.max_memory_allocated(n) / 2**20 for n in others}
+
+
+@memory.tells
+def memory_told(found):
+    first, *others = found.values()
+    return (f"GPU 0 held **{first / max(others):.1f} times** as much as the fullest of the others: {first:,.0f} MiB "
+            f"against {max(others):,.0f} MiB. It gathers the outputs, and holds the optimizer's states.")

@@ -10,16 +10,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers.records import experiment
+from helpers.experiments import experiment
 
 
-@experiment(gpus=2)
+@experiment(gpus=2, seconds=10)
 def overlap():
     """Milliseconds of backward on two GPUs over NCCL, gradients averaged by hand or by DDP: events, median of 20."""
     return _in_ranks(_overlap)
 
 
-@experiment(gpus=2)
+@experiment(gpus=2, seconds=10)
 def three_ways():
     """Seconds for 10,000 samples on one GPU, on two by nn.DataParallel, on two by DDP: the best of 20 steps."""
     return {f"batch {batch}": {

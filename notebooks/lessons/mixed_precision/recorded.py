@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from helpers.records import experiment
+from helpers.experiments import experiment
 
 
 def _milliseconds(work, repeats=20):
@@ -26,7 +26,7 @@ def _tflops(n, dtype):
     return round(2 * n**3 / _milliseconds(lambda: a @ a) / 1e9, 1)
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def tensor_cores():
     """TFLOP/s of a 4096×4096 product in fp32, TF32, fp16 and bf16 on one GPU: CUDA events, median of 20."""
     found = {}
@@ -37,7 +37,7 @@ def tensor_cores():
     return found | {"fp16": _tflops(4096, torch.float16), "bf16": _tflops(4096, torch.bfloat16)}
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def shapes():
     """TFLOP/s of n×n products in TF32 and bf16, n a multiple of 64, 8, 4, 2, 1: CUDA events, median of 20."""
     torch.backends.cuda.matmul.fp32_precision = "tf32"
@@ -47,7 +47,7 @@ def shapes():
     return found
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def training_step():
     """Milliseconds (median of 20) and peak MiB of a transformer's step in fp32, TF32, bf16, and scaled fp16.
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 import torch.multiprocessing as mp
 
-from helpers.records import experiment
+from helpers.experiments import experiment
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def fork_after_cuda():
     """What a forked and a spawned child say when their parent has used CUDA."""
     script = Path(__file__).with_name("fork_after_cuda.py")
@@ -18,7 +18,7 @@ def fork_after_cuda():
     return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def cuda_tensor_in_a_queue():
     """A CUDA tensor of 4 MB in a queue: bytes sent, whose memory is written, what share_memory_() moves."""
     from multiprocessing.reduction import ForkingPickler

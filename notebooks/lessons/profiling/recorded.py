@@ -6,10 +6,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.records import experiment
+from helpers.experiments import experiment
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def asynchronous():
     """Milliseconds until a call returns and until it is done: ten 4096×4096 products; `wait()` of NCCL's all-reduce."""
 
@@ -45,7 +45,7 @@ def asynchronous():
     return found | {"products, by CUDA events": round(begin.elapsed_time(end), 2)}
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def gpu_step():
     """Calls, self CPU and self device ms of ten steps of a 3-layer network, 2048 wide, batch 4096: CPU and CUDA."""
     from torch.profiler import ProfilerActivity, profile
@@ -72,7 +72,7 @@ def gpu_step():
             for number, row in enumerate(rows, start=1)}
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def memory_snapshot():
     """MiB of the largest allocations, by function, while all distances of 2,048 rows of 64 numbers are computed."""
 

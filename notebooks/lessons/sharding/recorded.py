@@ -1,9 +1,9 @@
 """What lesson `sharding` shows from a machine with GPUs."""
 
-from helpers.records import experiment
+from helpers.experiments import experiment
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def a_larger_gpt():
     """Peak memory of a step of a GPT of 0.4 billion parameters: CUDA's count against the calculator's."""
     import torch

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers import models
-from helpers.records import experiment
+from helpers.experiments import experiment
 
 #: A GPT of 0.8 billion parameters, as `helpers.models.GPT` builds it; the texts in a batch, below and above.
 SHAPE = {"width": 2048, "layers": 12, "heads": 16, "vocabulary": 50304, "length": 1024}
@@ -107,7 +107,7 @@ def ladder(shape, **how):
     return rows | {"matmul ceiling, bfloat16": {"TFLOP/s": round(ceiling / 1e12, 1)}}
 
 
-@experiment(gpus=1)
+@experiment(gpus=1, seconds=10)
 def gpu_ladder():
     """Tokens a second and share of the measured matmul rate: a GPT's training, seven rungs, in both orders."""
     return ladder(SHAPE)
@@ -122,7 +122,7 @@ def _ranks(shape, how):
     return speed
 
 
-@experiment(gpus=2)
+@experiment(gpus=2, seconds=10)
 def gpu_ladder_ddp():
     """Tokens a second of the GPU ladder's top rung, on one GPU and, with DDP, on two."""
     from helpers import launch  # here, because it starts the fork server

@@ -1,0 +1,288 @@
+"""Experiments that need a GPU: one function measures, one file stores, one call in a cell shows.
+
+    @experiment(gpus=1, seconds=8, small={"sizes": (32,)})     # in notebooks/lessons/<lesson>/recorded.py
+    def products(sizes=(1024, 8192)):
+        \"""How many TFLOP/s does a matrix product reach?\"""
+        return {n: tflops(n) for n in sizes}
+
+    @products.draws
+    def products_drawn(found):
+        plt.bar(found.keys(), found.values())
+
+    @products.tells
+    def products_told(found):
+        return f"The largest product reaches **{found['8192']:.0f} TFLOP/s**."
+
+    products.show()     # in the lesson: measured on this GPU, or as recorded on the card it names, or one folded line
+
+`tools/record.py` measures them all on a machine with GPUs and stores what they find: data/records/gpus/.
+"""
+
+import datetime
+import gc
+import html
+import importlib
+import inspect
+import itertools
+import json
+import os
+import pickle
+import platform
+import re
+import statistics
+import tempfile
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+from helpers.hardware import hardware
+from helpers.records import RECORDS
+
+#: Where it is set, experiments run in sizes that a CPU manages. For tests, under tests/stand_in_gpus.
+SMALL = "COURSE_SMALL_EXPERIMENTS"
+
+
+def experiment(gpus, seconds, wanted=2, small=None):
+    """Make an experiment of a function that measures, and returns a dict that JSON can hold.
+
+    The function's docstring is the question that it answers; a second paragraph says how. It runs in a process of its
+    own, which has imported torch and not touched CUDA. Values that are `bytes` are stored as files of their own.
+
+    Args:
+        gpus: How many GPUs it needs.
+        seconds: What it may take on an H100, about.
+        wanted: 1 for what is measured first on a machine with GPUs, 2, 3, ….
+        small: Keyword arguments with which it takes a CPU seconds, for tests.
+    """
+    return lambda measure: Experiment(measure, gpus, seconds, wanted, small or {})
+
+
+class Experiment:
+    """What `@experiment` makes of a function. Calling it measures in this process; `show` is for a lesson's cell."""
+
+    def __init__(self, measure, gpus, seconds, wanted, small):
+        self.measure, self.gpus, self.seconds, self.wanted, self.small = measure, gpus, seconds, wanted, small
+        self.name, self.lesson = measure.__name__, measure.__module__.split(".")[1]
+        self.question, _, self.how = inspect.getdoc(measure).partition("\n\n")
+        self.draw = self.tell = None
+
+    def __call__(self, *args, **kwargs):
+        return self.measure(*args, **kwargs)
+
+    def draws(self, function):
+        """Decorator of the function that draws what was found, into matplotlib's current figure."""
+        self.draw = function
+        return function
+
+    def tells(self, function):
+        """Decorator of the function that says in Markdown what was found; what is in bold first matters most."""
+        self.tell = function
+        return function
+
+    def run(self, limit=600):
+        """Measure on this machine, in a process of its own, which is ended after `limit` seconds.
+
+        Returns a record, as `records` does. Raises RankError: it failed, or has not ended in time.
+        """
+        from helpers import launch
+
+        limit = min(limit, 10 + 5 * self.seconds)  # a card may be slower than an H100
+        done = launch(_measure, nprocs=1, args=(self.lesson, self.name, SMALL in os.environ), gpus=self.gpus,
+                      timeout=limit, show=False)
+        return {"result": done.results[0], "seconds": round(done.seconds, 1), **machine()}
+
+    def show(self, card=""):
+        """Measure here, where there are GPUs; else show what was recorded; else fold away what would be.
+
+        Args:
+            card: A part of the name of the GPU whose record to show. Without it, the newest.
+        """
+        from IPython.display import display
+
+        record = self._measured_here() or self.recorded(card)
+        if record and self.draw:
+            import matplotlib.pyplot as plt
+
+            self.draw(record["result"])
+            plt.show()
+        display(self.words(record), raw=True)
+
+    def _measured_here(self):
+        from helpers import RankError
+
+        if hardware.usable_gpus < self.gpus:
+            return None
+        try:
+            return self.run()
+        except RankError as error:
+            print(f"Here, it did not work: {error}")
+            return None
+
+    def recorded(self, card=""):
+        """The newest record of a card of that name; None if there is none."""
+        return next((record for record in self.records() if card in record["gpus"]), None)
+
+    def words(self, record):
+        """What `show` says of a record, or, where there is none, the folded line: {MIME type: text}."""
+        if record is None:
+            number = "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+            code = html.escape(inspect.getsource(self.measure))
+            how = f"<p>{html.escape(self.how)}</p>" if self.how else ""
+            return {"text/plain": self.question, "text/html": (
+                f"<details><summary>On {number}: <b>{html.escape(self.question)}</b></summary>{how}"
+                f"<p>On a machine with {number}, this cell measures it, in about {self.seconds:g} s on an H100:</p>"
+                f"<pre>{code}</pre></details>")}
+        others = {other["gpus"] for other in self.records()} - {record["gpus"]}
+        text = self.tell(record["result"]) + "\n\n*{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, {date}*".format(
+            **record) + "".join(f". *On {other}:* `{self.name}.show({other!r})`" for other in sorted(others))
+        return {"text/plain": self.question, "text/markdown": text}
+
+    def headline(self, result):
+        """The number that matters: what its words have in bold first."""
+        return re.search(r"\*\*(.+?)\*\*", self.tell(result), re.DOTALL)[1]
+
+    @property
+    def _file(self):
+        return RECORDS / "gpus" / self.lesson / f"{self.name}.json"
+
+    def records(self):
+        """What was measured, the newest first, one of each kind of machine.
+
+        [{"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}]
+        """
+        if not self._file.exists():
+            return []
+        records = json.loads(self._file.read_text(encoding="utf-8"))
+        for record in records:
+            for key in record.pop("files", ()):
+                record["result"][key] = self._binary(record, key).read_bytes()
+        return records
+
+    def store(self, record):
+        """Keep a record, in the place of an earlier one of the same kind of machine."""
+        others = [other for other in self.records() if other["gpus"] != record["gpus"]]
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        written = []
+        for one in (record, *others):
+            files = {key: value for key, value in one["result"].items() if isinstance(value, bytes)}
+            for key, content in files.items():
+                self._binary(one, key).write_bytes(content)
+            plain = {key: value for key, value in one["result"].items() if key not in files}
+            written.append({**one, "result": plain, "files": list(files)})
+        part = self._file.with_suffix(".part")
+        part.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(self._file)
+
+    def _binary(self, record, key):
+        """The file that holds the bytes of a record: `trace.NVIDIA-H100.json.gz` for its `json.gz`."""
+        return self._file.with_name(f"{self.name}.{re.sub('[^A-Za-z0-9]+', '-', record['gpus'])}.{key}")
+
+
+def experiments(lesson):
+    """{name: experiment} of a lesson, in the order of its file."""
+    module = importlib.import_module(f"lessons.{lesson}.recorded")
+    return {name: value for name, value in vars(module).items()
+            if isinstance(value, Experiment) and value.lesson == lesson}
+
+
+def machine():
+    """What a record says of the machine that it is from."""
+    import torch
+
+    names = Counter(gpu.name for gpu in hardware.gpus)
+    return {"gpus": " + ".join(f"{count} × {name}" for name, count in names.items()),
+            "driver": hardware.driver, "cuda": torch.version.cuda, "torch": torch.__version__,
+            "python": platform.python_version(), "date": datetime.date.today().isoformat()}
+
+
+def _measure(lesson, name, small):
+    """In the experiment's process: what it finds, as a record's JSON gives it back."""
+    measured = experiments(lesson)[name]
+    return as_stored(measured(**(measured.small if small else {})))
+
+
+def as_stored(result):
+    """A result as it will be read again: keys are texts, tuples lists; bytes stay."""
+    return {str(key): value if isinstance(value, bytes) else json.loads(json.dumps(value))
+            for key, value in result.items()}
+
+
+# For functions that measure.
+
+def milliseconds(work, repeats=20, warm_up=3):
+    """The median time of `work()` on the GPU, by CUDA events between calls that are queued without waiting."""
+    import torch
+
+    if SMALL in os.environ:
+        repeats, warm_up = 2, 1
+    for _ in range(warm_up):
+        work()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    events[0].record()
+    for event in events[1:]:
+        work()
+        event.record()
+    torch.cuda.synchronize()
+    return statistics.median(one.elapsed_time(two) for one, two in itertools.pairwise(events))
+
+
+def peak_mib(work):
+    """The most MiB that tensors held at a time during `work()`."""
+    import torch
+
+    free_memory()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
+def free_memory():
+    """Give back to the GPU what no tensor holds any more."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def attempt(work, *args, **kwargs):
+    """What `work(*args, **kwargs)` returns, or what the card says when it refuses: {"refused": first line}."""
+    try:
+        return work(*args, **kwargs)
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        return {"refused": textwrap.shorten(f"{type(error).__name__}: {first_line}", 300)}
+    finally:
+        free_memory()
+
+
+def in_ranks(work, nprocs, *args, backend=None):
+    """What `work(*args)` returns in each of `nprocs` ranks, which are forked: before this process touches CUDA.
+
+    backend: where given, `work` finds torch.distributed's default group, over this backend.
+
+    Raises torch.multiprocessing.ProcessRaisedException: a rank raised.
+    """
+    import torch.multiprocessing as mp
+
+    with tempfile.TemporaryDirectory() as folder:
+        mp.start_processes(_rank, (nprocs, folder, work, args, backend), nprocs, start_method="fork")
+        return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(nprocs)]
+
+
+def _rank(rank, nprocs, folder, work, args, backend):
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(nprocs), LOCAL_WORLD_SIZE=str(nprocs))
+    if backend:
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        store = dist.FileStore(str(Path(folder, "store")), nprocs)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=nprocs,
+                                device_id=device if backend == "nccl" else None)
+    result = work(*args)
+    Path(folder, str(rank)).write_bytes(pickle.dumps(result))
+    if backend:
+        dist.barrier()
+        dist.destroy_process_group()

@@ -1,0 +1,270 @@
+"""helpers/experiments.py, tools/record.py, and every experiment of the lessons: rehearsed under stand-in GPUs."""
+
+import json
+import shutil
+import subprocess
+import sys
+import types
+
+import nbformat
+import pytest
+
+from helpers.experiments import SMALL, experiment
+from tests.conftest import LESSONS, ROOT, eventually, running
+from tests.stand_in_gpus import environment
+from tools.execute import EXPERIMENT
+from tools.record import all_experiments
+
+EXPERIMENTS = {f"{one.lesson}.{one.name}": one for one in all_experiments()}
+
+#: Lines of experiments that no stand-in reaches, by lesson.
+ONLY_ON_A_CARD = {
+}
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    """{name: row} of tests/rehearsal.py, and the lines that were executed."""
+    out = tmp_path_factory.mktemp("rehearsal")
+    done = subprocess.run([sys.executable, "-m", "tests.rehearsal", out], env=environment(2), cwd=ROOT,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    return {row["name"]: row for row in rows}, set((out / "lines").read_text().splitlines())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_runs_whole_on_stand_ins_and_can_be_shown(name, rehearsed):
+    row, one = rehearsed[0][name], EXPERIMENTS[name]
+    assert "error" not in row, row["error"]
+    assert row["headline"] and (row.get("figures") == 1) == (one.draw is not None)
+    assert all(size <= 300_000 for size in row["bytes"].values())
+
+
+def test_few_lines_are_left_to_the_card(rehearsed):
+    left = {}
+    for lesson in sorted({one.lesson for one in EXPERIMENTS.values()}):
+        path = ROOT / "notebooks" / "lessons" / lesson / "recorded.py"
+        source = path.read_text(encoding="utf-8")
+        missed = sorted(number for number in lines_of_functions(compile(source, path, "exec"))
+                        if f"{lesson}:{number}" not in rehearsed[1])
+        if missed:
+            left[lesson] = [source.splitlines()[number - 1].strip() for number in missed]
+    assert left == ONLY_ON_A_CARD
+
+
+def lines_of_functions(code):
+    """The numbers of the lines at which something is executed when functions of a module are called."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from {line for *_, line in inner.co_lines() if line not in (None, inner.co_firstlineno)}
+            yield from lines_of_functions(inner)
+
+
+def test_all_that_one_gpu_shows_fits_the_time_that_one_is_lent():
+    one_gpu = [one for one in EXPERIMENTS.values() if one.gpus == 1]
+    assert sum(one.seconds for one in one_gpu) <= 280
+    assert len(one_gpu) >= 20
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.name)
+def test_a_lesson_shows_each_of_its_experiments_once_as_they_are_recorded(path):
+    cells = nbformat.read(path, as_version=4).cells
+    mine = {one.name: one for one in EXPERIMENTS.values() if one.lesson == path.stem.partition("_")[2]}
+    for name, one in mine.items():
+        [cell] = [cell for cell in cells if (call := EXPERIMENT.search(cell.source)) and call[1] == name]
+        assert {"hide-input", "nbval-ignore-output"} <= set(cell.metadata["tags"])
+        stored = dict(cell.outputs[-1].data)
+        assert stored == one.words(one.recorded()), "run tools/execute.py --experiments"
+        assert one.question.endswith("?")
+
+
+@pytest.mark.long
+def test_each_runs_in_a_process_of_its_own():
+    done = subprocess.run([sys.executable, "tools/record.py"], env={**environment(2), SMALL: "1"}, cwd=ROOT,
+                          capture_output=True, text=True, timeout=600)
+    table = done.stdout.partition(" experiments in ")[2].splitlines()[1:]
+    assert len(table) == len(EXPERIMENTS) and "FAIL" not in done.stdout, done.stdout
+
+
+def test_without_a_gpu_each_says_why_it_was_not_run():
+    done = subprocess.run([sys.executable, "tools/record.py"], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    table = done.stdout.partition(" experiments in ")[2].splitlines()[1:]
+    assert len(table) == len(EXPERIMENTS)
+    assert all("not run: needs" in row and "this machine has 0" in row for row in table)
+
+
+MADE_UP = '''
+"""Experiments of a lesson that is made for a test."""
+
+import subprocess
+import time
+
+import torch
+
+from helpers.experiments import attempt, experiment, in_ranks
+
+
+@experiment(gpus=1, seconds=1, wanted=1)
+def device():
+    """Where is a tensor?"""
+    print("noise")
+    return {"device": str(torch.ones(1, device="cuda").device), 8: (1, 0.5), "raw.gz": b"bytes"}
+
+
+@device.tells
+def device_told(found):
+    return f"It is on **{found['device']}**. " + found["raw.gz"].decode()
+
+
+@experiment(gpus=2, seconds=1)
+def ranks():
+    """What do two ranks add up to?
+
+    By an all-reduce.
+    """
+    return {"sums": in_ranks(add, 2, 3.0, backend="nccl")}
+
+
+def add(number):
+    x = torch.full((1,), number, device="cuda")
+    torch.distributed.all_reduce(x)
+    return x.item(), str(x.device)
+
+
+@ranks.tells
+def ranks_told(found):
+    return f"To **{found['sums'][0][0]:g}**."
+
+
+@experiment(gpus=1, seconds=1)
+def refused():
+    """What does a card refuse?"""
+    return attempt(torch.empty, 2**31, device="cuda")
+
+
+refused.tells(lambda found: f"**{found['refused']}**")
+
+
+@experiment(gpus=1, seconds=1)
+def raises():
+    """Nothing?"""
+    raise RuntimeError("no such luck")
+
+
+@experiment(gpus=1, seconds=1)
+def dies():
+    """Nothing?"""
+    os.abort()
+
+
+@experiment(gpus=1, seconds=1)
+def speechless():
+    """What if the words do not expect it?"""
+    return {"a": 1}
+
+
+speechless.tells(lambda found: found["b"])
+
+
+@experiment(gpus=1, seconds=-1, wanted=3)
+def hangs():
+    """Nothing?"""
+    subprocess.Popen(["sleep", "987"])
+    time.sleep(100)
+'''
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A copy of the course, not installed, where only the lesson `made_up` has experiments."""
+    root = tmp_path / "copy"
+    for folder in ("helpers", "tools", "notebooks/lessons"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for other in (root / "notebooks" / "lessons").glob("*/recorded.py"):
+        other.unlink()
+    (root / "notebooks" / "lessons" / "made_up").mkdir()
+    (root / "notebooks" / "lessons" / "made_up" / "recorded.py").write_text(MADE_UP, encoding="utf-8")
+    return root
+
+
+def record(course, gpus, *args):
+    """{experiment: row of the table} that tools/record.py prints on a machine with so many stand-ins."""
+    done = subprocess.run([sys.executable, course / "tools" / "record.py", *args], env=environment(gpus),
+                          cwd=course.parent, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.partition(" experiments in ")[2].splitlines()[1:]
+    return {row.split()[0].partition(".")[2]: row for row in rows}
+
+
+def test_what_is_found_is_stored_and_what_fails_says_why(course):
+    rows = record(course, 1)
+    assert list(rows) == ["device", "ranks", "refused", "raises", "dies", "speechless", "hangs"], "most wanted first"
+    assert "cuda:0" in rows["device"] and "out of memory" in rows["refused"]
+    assert "needs 2 GPU(s), this machine has 1" in rows["ranks"]
+    assert "no such luck" in rows["raises"] and "SIGABRT" in rows["dies"] and "KeyError: 'b'" in rows["speechless"]
+    assert "no result after 5 s" in rows["hangs"] and eventually(lambda: not running("sleep 987"))
+    folder = course / "data" / "records" / "gpus" / "made_up"
+    assert {path.name for path in folder.iterdir()} == {
+        "device.json", "device.1-Stand-in-GPU.raw.gz", "refused.json", "speechless.json"}
+    [stored] = json.loads((folder / "device.json").read_text(encoding="utf-8"))
+    assert stored["result"] == {"device": "cuda:0", "8": [1, 0.5]} and stored["gpus"] == "1 × Stand-in GPU"
+    assert stored["driver"] == "000.00" and stored["cuda"] and stored["date"] > "2026" and stored["torch"]
+
+    rows = record(course, 2, "ranks", "device")
+    assert len(rows) == 2 and "To 6" not in rows["ranks"] and rows["ranks"].endswith("6")
+    assert [one["gpus"] for one in json.loads((folder / "device.json").read_text(encoding="utf-8"))] == [
+        "2 × Stand-in GPU", "1 × Stand-in GPU"], "records of several machines stand side by side"
+    [stored] = json.loads((folder / "ranks.json").read_text(encoding="utf-8"))
+    assert stored["result"] == {"sums": [[6.0, "cuda:0"], [6.0, "cuda:1"]]}
+
+
+@pytest.fixture
+def speed(monkeypatch, tmp_path):
+    """An experiment without a record."""
+    monkeypatch.setattr("helpers.experiments.RECORDS", tmp_path)
+
+    def speed():
+        """How fast is <it>?
+
+        By two clocks.
+        """
+
+    speed.__module__ = "lessons.made_up.recorded"
+    made = experiment(gpus=1, seconds=3)(speed)
+    made.tells(lambda found: f"It does **{found['rate']:.0f} a second**, {found['raw.gz'].decode()}.")
+    return made
+
+
+def test_until_there_is_a_record_a_lesson_shows_one_folded_line(speed):
+    [output] = shown(speed)
+    assert output["text/plain"] == "How fast is <it>?"
+    assert output["text/html"].startswith("<details><summary>On one GPU: <b>How fast is &lt;it&gt;?</b></summary>")
+    assert "<p>By two clocks.</p>" in output["text/html"] and "in about 3 s" in output["text/html"]
+    assert "def speed():" in output["text/html"]
+
+
+def test_then_it_shows_the_words_and_their_machine(speed):
+    machine = {"driver": "580.1", "cuda": "13.0", "torch": "2.11.0", "python": "3.12.3", "date": "2026-11-21"}
+    for gpus, rate in (("1 × NVIDIA H100", 7.4), ("1 × NVIDIA H200", 9.6), ("1 × NVIDIA H100", 8.2)):
+        speed.store({"result": {"rate": rate, "raw.gz": gpus[-4:].encode()}, "gpus": gpus, **machine})
+    assert [one["result"]["rate"] for one in speed.records()] == [8.2, 9.6]
+    assert shown(speed) == [{"text/plain": "How fast is <it>?", "text/markdown": (
+        "It does **8 a second**, H100.\n\n*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
+        "*On 1 × NVIDIA H200:* `speed.show('1 × NVIDIA H200')`")}]
+    assert "**10 a second**, H200" in shown(speed, "H200")[0]["text/markdown"]
+
+
+def shown(made, *args):
+    """What `show` displays in a notebook."""
+    from IPython.core.displaypub import CapturingDisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    before, shell.display_pub = shell.display_pub, CapturingDisplayPublisher()
+    try:
+        made.show(*args)
+        return [output["data"] for output in shell.display_pub.outputs]
+    finally:
+        shell.display_pub = before
+        InteractiveShell.clear_instance()
