@@ -97,6 +97,7 @@ def test_without_a_gpu_each_says_why_it_was_not_run():
 MADE_UP = '''
 """Experiments of a lesson that is made for a test."""
 
+import os
 import subprocess
 import time
 

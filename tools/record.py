@@ -32,7 +32,7 @@ def all_experiments():
 
 
 def record(experiment, limit):
-    """Run an experiment and store what it finds. Returns seconds, and the number that matters or the reason for none."""
+    """Run an experiment and store what it finds. Returns seconds, and the number or the reason."""
     began = time.monotonic()
     if experiment.gpus > hardware.usable_gpus:
         return 0.0, f"not run: needs {experiment.gpus} GPU(s), this machine has {hardware.usable_gpus}"

@@ -54,8 +54,8 @@ def wrapper_drawn(found):
 def wrapper_told(found):
     smallest, *_, largest = found
     more = {batch: found[batch]["wrapped"] / found[batch]["bare"] - 1 for batch in (smallest, largest)}
-    return (f"With {smallest} samples in a batch, the wrapper makes a step **{more[smallest]:.0%}** longer; with {largest} "
-            f"samples, {more[largest]:.0%}. On one GPU it copies nothing: it calls the module.")
+    return (f"With {smallest} samples in a batch, the wrapper makes a step **{more[smallest]:.0%}** longer, "
+            f"with {largest} samples {more[largest]:.0%}. On one GPU it copies nothing: it calls the module.")
 
 
 @experiment(gpus=2, seconds=15, small={"width": 16, "channels": 4, "samples": 8})
