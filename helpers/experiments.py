@@ -36,7 +36,7 @@ from collections import Counter
 from pathlib import Path
 
 from helpers.hardware import hardware
-from helpers.records import RECORDS
+from helpers.records import RECORDS, DataError
 
 #: Where it is set, experiments run in sizes that a CPU manages. For tests, under tests/stand_in_gpus.
 SMALL = "COURSE_SMALL_EXPERIMENTS"
@@ -148,14 +148,18 @@ class Experiment:
     def records(self):
         """What was measured, the newest first, one of each kind of machine.
 
-        [{"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}]
+        [{"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}]. Raises DataError: one is damaged.
         """
         if not self._file.exists():
             return []
-        records = json.loads(self._file.read_text(encoding="utf-8"))
-        for record in records:
-            for key in record.pop("files", ()):
-                record["result"][key] = self._binary(record, key).read_bytes()
+        try:
+            records = json.loads(self._file.read_text(encoding="utf-8"))
+            for record in records:
+                for key in record.pop("files"):
+                    record["result"][key] = self._binary(record, key).read_bytes()
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"Cannot read {self._file.name}: {error!r}. To restore it, run in the course's folder: "
+                            "git checkout -- data/records") from None
         return records
 
     def store(self, record):

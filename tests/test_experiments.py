@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from helpers.experiments import SMALL, experiment
+from helpers.records import DataError
 from tests.conftest import LESSONS, ROOT, eventually, running
 from tests.stand_in_gpus import environment
 from tools.execute import EXPERIMENT
@@ -254,6 +255,15 @@ def test_then_it_shows_the_words_and_their_machine(speed):
         "It does **8 a second**, H100.\n\n*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
         "*On 1 × NVIDIA H200:* `speed.show('1 × NVIDIA H200')`")}]
     assert "**10 a second**, H200" in shown(speed, "H200")[0]["text/markdown"]
+
+
+def test_a_damaged_record_is_refused_in_words(speed):
+    speed.store({"result": {"rate": 1.0, "raw.gz": b"raw"}, "gpus": "1 × GPU"})
+    for damage in ("speed.1-GPU.raw.gz", "speed.json"):
+        [path] = speed._file.parent.glob(damage)
+        path.unlink() if path.suffix == ".gz" else path.write_text('[{"result"')
+        with pytest.raises(DataError, match=r"Cannot read speed\.json.*git checkout -- data/records"):
+            speed.records()
 
 
 def shown(made, *args):

@@ -13,6 +13,7 @@ from importlib.metadata import version
 import nbformat
 import pytest
 
+from helpers.experiments import SMALL
 from tests.conftest import LESSONS, ROOT
 from tests.stand_in_gpus import environment
 
@@ -32,16 +33,16 @@ def test_a_whole_lesson(path, gpus, tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c", os.devnull,
                "--rootdir", tmp_path, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=600",
                f"--nbval-sanitize-with={ROOT / 'tests' / 'sanitize.cfg'}", book]
-    done = subprocess.run(command, env=environment(gpus), cwd=ROOT / "notebooks", capture_output=True,
+    done = subprocess.run(command, env={**environment(gpus), SMALL: "1"}, cwd=ROOT / "notebooks", capture_output=True,
                           text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
-def stand_in(code, **how):
-    """What Python prints under eight stand-in GPUs."""
+def stand_in(code, gpus=8, **how):
+    """What Python prints under so many stand-in GPUs."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
     how = {"cwd": ROOT, **how}
-    return subprocess.check_output(command, env=environment(8), text=True, timeout=120, **how)
+    return subprocess.check_output(command, env=environment(gpus), text=True, timeout=120, **how)
 
 
 APART = "Expected all tensors to be on the same device"
@@ -130,3 +131,27 @@ def test_ranks_keep_the_rules_of_nccl():
     said = stand_in(NCCL).splitlines()
     assert said[:2] == [f"nccl 3.0 cuda:{rank} refuses the CPU's" for rank in range(2)]
     assert "Duplicate GPU detected" in said[2]
+
+
+ONE_FOR_TWO = """
+    import torch
+    import torch.distributed as dist
+    from helpers import RankError, launch
+
+    def work():
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(1, device="cuda"))
+
+    if __name__ == "__main__":
+        try:
+            launch(work, show=False)
+        except RankError as error:
+            print(error)
+    """
+
+
+@pytest.mark.long
+def test_two_ranks_on_one_gpu_learn_what_to_do():
+    said = stand_in(ONE_FOR_TWO, gpus=1)
+    assert "Duplicate GPU detected" in said
+    assert "This machine has 1 GPU for 2 ranks" in said and "Launch nprocs=1" in said

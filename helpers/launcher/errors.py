@@ -9,6 +9,7 @@ import re
 import signal
 from dataclasses import dataclass, field
 
+from helpers.hardware import hardware
 from helpers.launcher import sending
 
 #: What a rank says when another one has left it alone in a collective: never the root of a failure.
@@ -113,6 +114,16 @@ def failure_of(rank, files, exitcode, is_script):
         name = signal.Signals(-exitcode).name
     words = [f"died: {name}", doing(files.stack), f"({_HINTS[name]})" if name in _HINTS else ""]
     return Failure(rank, exitcode, " ".join(filter(None, words)))
+
+
+def advice_on_gpus(message, nprocs):
+    """What to do where NCCL or CUDA fails because there are fewer GPUs than ranks; else nothing."""
+    gpus = len(hardware.gpus) if re.search("NCCL|CUDA", message) else 0
+    if not 0 < gpus < nprocs:
+        return ""
+    return (f"\n(This machine has {gpus} GPU{'s' * (gpus > 1)} for {nprocs} ranks, and NCCL wants one for each. "
+            f"Launch nprocs={gpus}, or let the ranks share: init_process_group(\"gloo\"), and tensors on the CPU or "
+            f'on torch.device("cuda", 0).)')
 
 
 def first_first(failures):

@@ -256,7 +256,7 @@ def _message(failures, nprocs, results):
     if first.is_consequence and results:
         message += (f"\nRank {min(results)} had finished by then: does every rank call the same collectives, "
                     "equally often?")
-    return message
+    return message + errors.advice_on_gpus(first.message, nprocs)
 
 
 def _unpacked(rank, files, logs):
