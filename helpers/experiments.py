@@ -99,7 +99,7 @@ class Experiment:
         """
         from IPython.display import display
 
-        record = self._measured_here() or self.recorded(card)
+        record = self.recorded(card) if card else self._measured_here() or self.recorded()
         if record and self.draw:
             import matplotlib.pyplot as plt
 
@@ -112,6 +112,9 @@ class Experiment:
 
         if hardware.usable_gpus < self.gpus:
             return None
+        here = machine().items()
+        if of_today := next((record for record in self.records() if here <= record.items()), None):
+            return of_today  # tools/record.py has measured it on this machine: no need to wait for it again
         try:
             return self.run()
         except RankError as error:

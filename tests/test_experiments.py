@@ -9,7 +9,7 @@ import types
 import nbformat
 import pytest
 
-from helpers.experiments import SMALL, experiment
+from helpers.experiments import SMALL, experiment, machine
 from helpers.records import DataError
 from tests.conftest import LESSONS, ROOT, eventually, running
 from tests.stand_in_gpus import environment
@@ -255,6 +255,16 @@ def test_then_it_shows_the_words_and_their_machine(speed):
         "It does **8 a second**, H100.\n\n*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
         "*On 1 × NVIDIA H200:* `speed.show('1 × NVIDIA H200')`")}]
     assert "**10 a second**, H200" in shown(speed, "H200")[0]["text/markdown"]
+
+
+def test_what_was_recorded_on_this_machine_today_is_not_measured_again(speed, monkeypatch):
+    one_gpu = types.SimpleNamespace(usable_gpus=1, gpus=[types.SimpleNamespace(name="Card")], driver="580.1")
+    monkeypatch.setattr("helpers.experiments.hardware", one_gpu)
+    speed.store({"result": {"rate": 5.0, "raw.gz": b"raw"}, **machine()})
+    assert "**5 a second**" in shown(speed)[0]["text/markdown"]
+    speed.store({"result": {"rate": 6.0, "raw.gz": b"raw"}, **machine(), "date": "2026-01-01"})
+    monkeypatch.setattr(type(speed), "run", lambda self: {"result": {"rate": 7.0, "raw.gz": b"raw"}, **machine()})
+    assert "**7 a second**" in shown(speed)[0]["text/markdown"]
 
 
 def test_a_damaged_record_is_refused_in_words(speed):
