@@ -167,8 +167,8 @@ class Hardware:
             return "Several GPUs here: experiments on GPUs run for real."
         if self.usable_gpus == 1:
             return ("One GPU here: what needs several is scaled down to this one or to the CPU, "
-                    "or shown as recorded.")
-        return "No GPU here: what needs one is scaled down to the CPU, or shown as recorded."
+                    "shown as recorded, or folded into a line.")
+        return "No GPU here: what needs one is scaled down to the CPU, shown as recorded, or folded into a line."
 
     def tier(self, gpus=0, *, cpu_stand_in=False, gpu_can_be_shared=False):
         """How an experiment that wants `gpus` GPUs runs here: real, scaled down or recorded.
