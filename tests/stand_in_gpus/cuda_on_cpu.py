@@ -16,9 +16,12 @@ import contextlib
 import functools
 import os
 import pickle
+import sys
 import threading
 import time
+import traceback
 import types
+import warnings
 import weakref
 
 import torch
@@ -29,8 +32,9 @@ NAME, MEMORY, CAPABILITY = "Stand-in GPU", 4 * 2**30, (9, 0)  # as this folder's
 LARGE = 2**34  # multiply-adds; a product of more takes the CPU a second
 RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli",
           "multinomial", "dropout", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"}
-MIXES = {"copy_", "__setitem__", "__getitem__", "set_", "__deepcopy__",
+MIXES = {"copy_", "_foreach_copy_", "__setitem__", "__getitem__", "set_", "__deepcopy__",
          "_has_compatible_shallow_copy_type"}  # functions that take tensors of two devices
+WAIT = {"item", "cpu", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__repr__"}  # for the GPU
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
                "reduce_scatter_tensor", "gather", "scatter", "all_to_all", "all_to_all_single")
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
@@ -40,8 +44,10 @@ _count = 0
 _owner = None  # the process that has initialised CUDA
 _here = threading.local()
 _limit = [1.0]
+_warns_of_waiting = [False]
 _memory = {}  # device index -> bytes now, bytes at the peak
 _known = set()  # storages that are counted
+_history = None  # of what is allocated and freed, while it is recorded
 _random = {}  # device index -> state of its generator
 
 
@@ -98,12 +104,22 @@ def _count_memory(tensor, index, is_new):
     _known.add(key)
     held[0] += size
     held[1] = max(held)
+    _note("alloc", key, size, index)
 
     def freed():
         _known.discard(key)
         held[0] -= size
+        _note("free_requested", key, size, index)
+        _note("free_completed", key, size, index)
 
     weakref.finalize(storage, freed).atexit = False
+
+
+def _note(action, address, size, index):
+    if _history is not None:
+        frames = [{"name": frame.f_code.co_name, "filename": frame.f_code.co_filename, "line": line}
+                  for frame, line in traceback.walk_stack(None) if frame.f_code.co_filename != __file__]
+        _history[index].append({"action": action, "addr": address, "size": size, "stream": 0, "frames": frames})
 
 
 def initialise():
@@ -156,6 +172,8 @@ class OnCPU(TorchFunctionMode):
             return _attribute(func, name, *args)
         if func is torch.device or name == "_parse_to":  # they ask what an argument means
             return func(*args, **kwargs)
+        if _warns_of_waiting[0] and name in WAIT and on(args[0]) is not None:
+            warnings.warn("called a synchronizing CUDA operation (stand-in)", stacklevel=2)
         if name in _METHODS and args and isinstance(args[0], torch.Tensor):
             return _METHODS[name](func, *args, **kwargs)
         device = kwargs.get("device")
@@ -401,6 +419,13 @@ class Event:
     synchronize = wait
 
 
+class Graph:
+    """A CUDA graph: what is captured has been done already, and a replay does nothing."""
+
+    def replay(self):
+        pass
+
+
 class Device:
     """`with torch.cuda.device(1):`"""
 
@@ -442,13 +467,18 @@ def _seed_all(seed):
         _random[index] = generator.get_state()
 
 
+def _record_history(enabled="all", **_):
+    global _history
+    _history = [[] for _ in range(_visible())] if enabled else None
+
+
 def _dump_snapshot(file="dump_snapshot.pickle", **_):
     with open(file, "wb") as opened:
         pickle.dump(_snapshot(), opened)
 
 
 def _snapshot(*_, **__):
-    return {"segments": [], "device_traces": [[] for _ in range(_visible())]}
+    return {"segments": [], "device_traces": _history or [[] for _ in range(_visible())]}
 
 
 def _rng_state(device="cuda"):
@@ -475,6 +505,8 @@ def _replace_cuda():
         "current_stream": lambda device=None: current_stream(_index(device)),
         "default_stream": lambda device=None: current_stream(_index(device)), "set_stream": _nothing,
         "is_current_stream_capturing": lambda: False,
+        "CUDAGraph": Graph, "graph": lambda graph, **_: contextlib.nullcontext(),
+        "set_sync_debug_mode": lambda mode: _warns_of_waiting.__setitem__(0, mode in ("warn", 1)),
         "manual_seed": lambda seed: _seed_all(int(seed)), "manual_seed_all": lambda seed: _seed_all(int(seed)),
         "get_rng_state": _rng_state, "get_rng_state_all": lambda: [_rng_state(i) for i in range(_visible())],
         "set_rng_state": lambda state, device="cuda": _random.update({_index(device): state}),
@@ -488,7 +520,7 @@ def _replace_cuda():
         "mem_get_info": lambda device=None: (MEMORY - held(device)[0], MEMORY),
         "memory_summary": lambda *_, **__: "stand-in", "memory_stats": lambda device=None: {},
         "set_per_process_memory_fraction": lambda fraction, device=None: _limit.__setitem__(0, fraction),
-        "_record_memory_history": _nothing, "_dump_snapshot": _dump_snapshot, "_snapshot": _snapshot,
+        "_record_memory_history": _record_history, "_dump_snapshot": _dump_snapshot, "_snapshot": _snapshot,
     }
     for name, function in (replaced | memory).items():
         setattr(torch.cuda, name, function)
@@ -565,6 +597,18 @@ def _replace_data_parallel():
     torch.nn.parallel._functions._get_stream = Stream
 
 
+def _replace_dtensors():
+    """What DTensors do below the functions that a mode sees: draw random numbers, and work out shapes."""
+    from torch.distributed.tensor import _dispatch, _op_schema
+
+    def fake_argument(spec):
+        meta = spec.tensor_meta
+        return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=CPU)
+
+    _dispatch.is_rng_supported_mesh = lambda mesh: False  # they draw as on the CPU
+    _op_schema._rebuild_tensor_from_dtensor_meta = fake_argument
+
+
 def _replace_nccl():
     """NCCL's rules, kept by gloo: GPU tensors only, and one GPU for each rank."""
     c10d = dist.distributed_c10d
@@ -595,6 +639,8 @@ def _replace_nccl():
         if device_id is not None:
             meant(device_id)
             backend = backend or "nccl"
+        if "torch.distributed.tensor._dispatch" in sys.modules:
+            _replace_dtensors()
         start("gloo" if backend is None or "nccl" in str(backend).lower() else backend, *args, **kwargs)
         if wants_nccl(backend):
             nccl.add(c10d._get_default_group())
