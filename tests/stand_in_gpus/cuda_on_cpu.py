@@ -533,7 +533,9 @@ def _replace_cuda():
     if hasattr(torch, "accelerator"):
         for name, function in {
             "is_available": replaced["is_available"], "device_count": replaced["device_count"],
-            "current_accelerator": lambda *_, **__: torch.device("cuda"), "device_index": Device,
+            "current_accelerator": lambda check_available=False: (
+                torch.device("cuda") if _visible() or not check_available else None),
+            "device_index": Device,
             "current_device_index": replaced["current_device"], "set_device_index": _set_device,
             "current_device_idx": replaced["current_device"], "set_device_idx": _set_device,
             "current_stream": replaced["current_stream"], "set_stream": _nothing,
