@@ -70,7 +70,7 @@ class Experiment:
         return self.measure(*args, **kwargs)
 
     def draws(self, function):
-        """Decorator of the function that draws what was found, into matplotlib's current figure."""
+        """Decorator of the function that draws what was found: in matplotlib's current figure, or what it returns."""
         self.draw = function
         return function
 
@@ -103,8 +103,8 @@ class Experiment:
         if record and self.draw:
             import matplotlib.pyplot as plt
 
-            self.draw(record["result"])
-            plt.show()
+            explorer = self.draw(record["result"])
+            plt.show() if explorer is None else display(explorer)
         display(self.words(record), raw=True)
 
     def _measured_here(self):
@@ -135,10 +135,11 @@ class Experiment:
                 f"<details><summary>On {number}: <b>{html.escape(self.question)}</b></summary>{how}"
                 f"<p>On a machine with {number}, this cell measures it, in about {self.seconds:g} s on an H100:</p>"
                 f"<pre>{code}</pre></details>")}
+        files = "".join(f"\n\nThe file: `{path}`" for path in self._files(record))
         others = {other["gpus"] for other in self.records()} - {record["gpus"]}
-        text = self.tell(record["result"]) + "\n\n*{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, {date}*".format(
-            **record) + "".join(f". *On {other}:* `{self.name}.show({other!r})`" for other in sorted(others))
-        return {"text/plain": self.question, "text/markdown": text}
+        text = "\n\n*{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, {date}*".format(**record) + "".join(
+            f". *On {other}:* `{self.name}.show({other!r})`" for other in sorted(others))
+        return {"text/plain": self.question, "text/markdown": self.tell(record["result"]) + files + text}
 
     def headline(self, result):
         """The number that matters: what its words have in bold first."""
@@ -179,6 +180,18 @@ class Experiment:
         part = self._file.with_suffix(".part")
         part.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         part.replace(self._file)
+
+    def _files(self, record):
+        """Where the bytes of a record lie: in data/records/, or, if it was not stored, in a folder of this kernel's."""
+        from helpers.launcher.server import run_folder
+
+        for key, content in record["result"].items():
+            if isinstance(content, bytes) and record in self.records():
+                yield Path("data", "records", self._binary(record, key).relative_to(RECORDS)).as_posix()
+            elif isinstance(content, bytes):
+                path = run_folder() / f"{self.name}.{key}"
+                path.write_bytes(content)
+                yield path
 
     def _binary(self, record, key):
         """The file that holds the bytes of a record: `trace.NVIDIA-H100.json.gz` for its `json.gz`."""

@@ -49,8 +49,8 @@ def rehearse(experiment, lines):
         row["bytes"] = {key: len(value) for key, value in result.items() if isinstance(value, bytes)}
         row["words"], row["headline"] = experiment.tell(result), experiment.headline(result)
         if experiment.draw:
-            experiment.draw(result)
-            row["figures"] = len(plt.get_fignums())
+            explorer = experiment.draw(result)
+            row["figures"] = len(plt.get_fignums()) + (explorer is not None)
         row["result"] = {key: value for key, value in result.items() if not isinstance(value, bytes)}
     except BaseException:
         row["error"] = traceback.format_exc()

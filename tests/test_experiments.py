@@ -252,7 +252,8 @@ def test_then_it_shows_the_words_and_their_machine(speed):
         speed.store({"result": {"rate": rate, "raw.gz": gpus[-4:].encode()}, "gpus": gpus, **machine})
     assert [one["result"]["rate"] for one in speed.records()] == [8.2, 9.6]
     assert shown(speed) == [{"text/plain": "How fast is <it>?", "text/markdown": (
-        "It does **8 a second**, H100.\n\n*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
+        "It does **8 a second**, H100.\n\nThe file: `data/records/gpus/made_up/speed.1-NVIDIA-H100.raw.gz`\n\n"
+        "*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
         "*On 1 × NVIDIA H200:* `speed.show('1 × NVIDIA H200')`")}]
     assert "**10 a second**, H200" in shown(speed, "H200")[0]["text/markdown"]
 
