@@ -270,8 +270,10 @@ def attempt(work, *args, **kwargs):
     try:
         return work(*args, **kwargs)
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0]
-        return {"refused": textwrap.shorten(f"{type(error).__name__}: {first_line}", 300)}
+        text = f"{type(error).__name__}: {str(error).strip()}"
+        # Of an error in a rank, torch gives the whole traceback. The rank's own words stand below it.
+        own_words = re.sub(r"(?s).*Traceback \([^\n]*\n(?: [^\n]*\n)+", "", text)
+        return {"refused": textwrap.shorten(own_words.partition("\n")[0], 300)}
     finally:
         free_memory()
 

@@ -7,9 +7,8 @@ they do on GPUs. `torch.cuda`'s functions, NCCL and nn.DataParallel's copies are
 Honest about: which device a tensor is on, tensors of two devices in one call, CPU tensors given to NCCL, two NCCL ranks
 on one GPU, a device that is not there, CUDA after a fork, other random numbers than the CPU's, running out of memory.
 It cannot show: kernels and their speed or rounding, streams (all work is done when a call returns), NCCL itself (gloo
-sends), what autograd and optimizers hold in memory (only what Python sees is counted), tensors sent to other processes
-or saved (they arrive on the CPU), torch.compile (it hands back what it gets), CUDA graphs. A large product is not
-computed: its result is zeros.
+sends), what autograd and optimizers hold in memory (only what Python sees is counted), saved tensors (they arrive on
+the CPU), torch.compile (it hands back what it gets), CUDA graphs. A large product is not computed: its result is zeros.
 """
 
 import contextlib
@@ -23,9 +22,11 @@ import traceback
 import types
 import warnings
 import weakref
+from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
 
 NAME, MEMORY, CAPABILITY = "Stand-in GPU", 4 * 2**30, (9, 0)  # as this folder's nvidia-smi says
@@ -353,11 +354,22 @@ def _replace_tensors():
                 put(leaf, want)
         return found
 
+    def sent(tensor):
+        build, args = reductions.reduce_tensor(tensor)
+        return (build, args) if on(tensor) is None else (_arrived, (build, args, on(tensor)))
+
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, sent)
     torch.nn.Parameter.__new__ = new_parameter
     torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = backward_with_mode
     torch.Tensor.record_stream = lambda self, stream: None  # torch looks at the stream's type before the mode is asked
     torch._utils._get_obj_state = state_without_notes
     torch.load = load_here
+
+
+def _arrived(build, args, device):
+    """The tensor that another process has sent, which shares its memory."""
+    return put(build(*args), meant(device))
 
 
 class Stream:
