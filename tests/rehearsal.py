@@ -6,6 +6,8 @@ OUT/rows.jsonl gets a line an experiment: {"name", "seconds", "result" and "word
 each line of a `recorded.py` that was executed, also in processes that experiments have forked: `lesson:number`.
 """
 
+import gc
+import gc
 import json
 import os
 import sys
@@ -14,7 +16,7 @@ import traceback
 from pathlib import Path
 
 import matplotlib
-import torch  # noqa: F401  (the forks share it)
+import torch._dynamo  # noqa: F401  (the forks share it: every optimizer imports it)
 
 from helpers.experiments import SMALL
 from tools.record import all_experiments
@@ -59,7 +61,9 @@ def rehearse(experiment, lines):
 
 def main(out, *names):
     os.environ[SMALL] = "1"
+    gc.freeze()  # as the fork server does: collecting garbage in all that is imported would take most of the time
     chosen = [one for one in all_experiments() if not names or {one.name, one.lesson} & {*names}]
+    gc.freeze()  # the forks' `gc.collect()` skips what torch holds
     for experiment in chosen:
         if not os.fork():
             row = rehearse(experiment, Path(out, "lines"))
