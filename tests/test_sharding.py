@@ -1,10 +1,12 @@
-"""Sharding: the calculator against what real ranks hold, the explorer."""
+"""Sharding: the calculator against what real ranks hold, the explorer, the script that trains with FSDP2."""
 
 import pytest
 import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.nn.functional import cross_entropy
+from torch.utils._pytree import tree_leaves
 
-from helpers import launch
+from helpers import RankError, launch
 from helpers.instruments import costs
 from helpers.instruments.memory import memory_by_kind
 from helpers.models import GPT
@@ -78,3 +80,22 @@ def test_explorer_shows_the_models_numbers():
         assert sum(widths) == pytest.approx(sum(wanted[stage].values()) / 2**30)
     assert memory.sent(controls["model"], 64)["ZeRO-3"] == 1.5 * memory.sent(controls["model"], 64)["DDP"]
     assert f"ZeRO-3 {sum(wanted['ZeRO-3'].values()) / 2**30:,.1f} (sends 18.0)" in figure.get_label()
+
+
+def test_train_fsdp_killed_and_resumed_ends_with_the_same_bits(tmp_path):
+    def trained(name, *args):
+        return launch("train_fsdp.py", 2, args=[tmp_path / name, *args], show=False, timeout=60).results[0]
+
+    whole = trained("whole")
+    with pytest.raises(RankError, match="SIGKILL"):
+        trained("killed", "--die-in-step", "6")
+    resumed = trained("killed")
+    assert whole[-1]["loss"] < whole[0]["loss"] - 1 and resumed == whole[4:]
+    ends = []
+    for name in ("whole", "killed"):
+        dcp_to_torch_save(tmp_path / name / "step-8", tmp_path / name / "whole.pt")
+        ends.append(tree_leaves(torch.load(tmp_path / name / "whole.pt", weights_only=True)))
+    states = 4 * len(list(GPT().parameters()))  # weights, two means, counters of steps
+    assert sum(isinstance(leaf, torch.Tensor) for leaf in ends[0]) == states
+    assert all(torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+               for one, other in zip(*ends, strict=True))
