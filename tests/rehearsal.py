@@ -7,7 +7,6 @@ each line of a `recorded.py` that was executed, also in processes that experimen
 """
 
 import gc
-import gc
 import json
 import os
 import sys
@@ -61,7 +60,6 @@ def rehearse(experiment, lines):
 
 def main(out, *names):
     os.environ[SMALL] = "1"
-    gc.freeze()  # as the fork server does: collecting garbage in all that is imported would take most of the time
     chosen = [one for one in all_experiments() if not names or {one.name, one.lesson} & {*names}]
     gc.freeze()  # the forks' `gc.collect()` skips what torch holds
     for experiment in chosen:
