@@ -1,46 +1,171 @@
-"""What the lesson about processes shows from a machine with GPUs."""
+"""What the lesson about processes shows of a GPU: what a context costs, who may use CUDA, what a queue carries."""
 
+import itertools
+import os
 import subprocess
-import sys
-from pathlib import Path
+import time
+from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.multiprocessing as mp
 
-from helpers.experiments import experiment
+from helpers.experiments import attempt, experiment, in_ranks
 
 
-@experiment(gpus=1, seconds=10)
-def fork_after_cuda():
-    """What a forked and a spawned child say when their parent has used CUDA."""
-    script = Path(__file__).with_name("fork_after_cuda.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
-    return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+@experiment(gpus=1, seconds=5, wanted=2, small={"counts": (1, 2)})
+def cost_of_a_context(counts=(1, 2, 4)):
+    """How much of a GPU's memory does a process take that only touches CUDA, and how long does the touch take?
+
+    One process watches how much of the GPU's memory is in use while others make a tensor of one number there: first one
+    process, then another, then two at the same time. At the end, each multiplies two matrices.
+    """
+    barrier = mp.get_context("fork").Barrier(counts[-1] + 1)
+    watched, *seconds = in_ranks(touch_in_turns, counts[-1] + 1, counts, barrier)
+    return {**watched, "seconds": seconds}
 
 
-@experiment(gpus=1, seconds=10)
-def cuda_tensor_in_a_queue():
-    """A CUDA tensor of 4 MB in a queue: bytes sent, whose memory is written, what share_memory_() moves."""
-    from multiprocessing.reduction import ForkingPickler
+def touch_in_turns(counts, barrier):
+    """In a rank: touch CUDA when its turn comes. Rank 0 comes first, and returns MiB; the others return seconds."""
+    rank, used = int(os.environ["RANK"]), {}
+    for before, count in itertools.pairwise((-1, 0, *counts)):
+        barrier.wait()
+        if before < rank <= count:
+            began = time.perf_counter()
+            torch.zeros(1, device="cuda")
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - began
+        barrier.wait()
+        if rank == 0:
+            used[count] = used_mib()
+    barrier.wait()
+    if rank > 0:
+        ones = torch.ones(1024, 1024, device="cuda")
+        (ones @ ones).sum().item()
+    barrier.wait()
+    found = seconds
+    if rank == 0:
+        found = {"used": used, "after a product": used_mib(), "of": torch.cuda.mem_get_info()[1] / 2**20,
+                 "nvidia-smi": listed_by_nvidia_smi()}
+    barrier.wait()  # until rank 0 has looked, all processes stay
+    return found
 
-    tensor = torch.zeros(1_000_000, device="cuda")
-    place = tensor.data_ptr()
-    tensor.share_memory_()
-    context = mp.get_context("spawn")
-    queue, done = context.Queue(), context.Event()
-    child = context.Process(target=_add_one, args=(queue, done))
+
+def used_mib():
+    """MiB of the GPU's memory that all processes use together."""
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 2**20
+
+
+def listed_by_nvidia_smi():
+    """MiB of each process. In a container, nvidia-smi may see none."""
+    query = ["--query-compute-apps=used_memory", "--format=csv,noheader,nounits"]
+    said = subprocess.run(["nvidia-smi", *query], capture_output=True, text=True, timeout=10).stdout
+    return [int(word) for word in said.split() if word.isdigit()]
+
+
+@cost_of_a_context.tells
+def cost_told(found):
+    nobody, one, *_, everybody = found["used"].values()
+    together, worked, listed = everybody - nobody, found["after a product"] - nobody, found["nvidia-smi"]
+    words = (f"A process that has only touched CUDA takes **{one - nobody:,.0f} MiB** of the GPU's memory for its "
+             f"context. {len(found['seconds'])} such processes take {together:,.0f} MiB, which is "
+             f"{together / found['of']:.1%} of this GPU, and {worked:,.0f} MiB after one matrix product in each. "
+             f"The touch took {min(found['seconds']):.2f} to {max(found['seconds']):.2f} s.")
+    if listed:
+        words += f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each."
+    return words
+
+
+@experiment(gpus=1, seconds=8, wanted=3, small={"methods": ("fork",)})
+def fork_after_cuda(methods=("fork", "spawn")):
+    """What can a child do with the GPU if its parent has used CUDA, or has only asked for it?
+
+    Each row is a process that does something and then starts a child. The child tries to make a tensor on the GPU.
+    """
+    cases = [("has made a tensor on the GPU", use_cuda, method) for method in methods]
+    cases += [("has called `torch.cuda.is_available()`", torch.cuda.is_available, "fork"),
+              ("has called `torch.cuda.device_count()`", torch.cuda.device_count, "fork")]
+    return {"rows": [[what, method, *in_ranks(what_the_child_says, 1, first, method)] for what, first, method in cases]}
+
+
+def use_cuda():
+    return str(torch.ones(1, device="cuda"))
+
+
+def what_the_child_says(first, method):
+    """In a process of its own: do something, start a child, and hear what it says."""
+    first()
+    context = mp.get_context(method)
+    here, there = context.Pipe()
+    child = context.Process(target=use_and_say, args=(there,))
     child.start()
+    said = here.recv() if here.poll(60) else "nothing within 60 s"
+    child.kill()
+    child.join()
+    return said
+
+
+def use_and_say(pipe):
+    said = attempt(use_cuda)
+    pipe.send(said if isinstance(said, str) else said["refused"])
+
+
+@fork_after_cuda.tells
+def fork_told(found):
+    rows = [f"| {what} | {method} | `{said}` |" for what, method, said in found["rows"]]
+    return (f"The child that was forked from a parent with a tensor on the GPU says: **{found['rows'][0][2]}**\n\n"
+            + "\n".join(["| the parent | starts its child by | the child says |", "|---|---|---|", *rows]))
+
+
+@experiment(gpus=1, seconds=4, wanted=2, small={"sizes": (1_000, 4_000)})
+def cuda_tensor_in_a_queue(sizes=(1_000_000, 250_000_000)):
+    """What travels when you put a CUDA tensor into a queue?
+
+    Tensors of 4 MB and of 1 GB: the bytes that the queue carries, the milliseconds until the receiver has the tensor,
+    and whether the sender sees the 1 that the receiver writes. The receiver was forked before anything touched CUDA.
+    """
+    context = mp.get_context("fork")
+    queue, (here, there) = context.SimpleQueue(), context.Pipe()
+    context.Process(target=receive_all, args=(queue, len(sizes), there), daemon=True).start()
+    here.recv()  # the receiver is ready
+    rows = [attempt(send, torch.zeros(elements, device="cuda"), queue, here) for elements in sizes]
+    mine = torch.zeros(1, device="cuda")
+    return {"rows": rows, "share_memory_ moved it": mine.data_ptr() != mine.share_memory_().data_ptr()}
+
+
+def send(tensor, queue, answers):
+    """Send a tensor, and look at it when the receiver has answered."""
+    carried = len(ForkingPickler.dumps(tensor))
+    began = time.perf_counter()
     queue.put(tensor)
-    arrived = done.wait(60)
-    child.join(10)
-    return {"bytes sent": len(ForkingPickler.dumps(tensor)), "arrived": arrived,
-            "after the receiver's += 1 the sender sees": tensor[0].item(),
-            "share_memory_() moved it": tensor.data_ptr() != place}
+    arrived = answers.recv() if answers.poll(20) else {"refused": "nothing arrived within 20 s"}
+    return arrived if isinstance(arrived, dict) else {
+        "of": tensor.nbytes, "bytes": carried, "ms": 1000 * (arrived - began), "sender sees": tensor[0].item()}
 
 
-def _add_one(queue, done):
+def receive_all(queue, count, answers):
+    answers.send(use_cuda())  # so that the start of CUDA is not part of what is measured
+    for _ in range(count):
+        answers.send(attempt(receive, queue))
+
+
+def receive(queue):
+    """Add 1 to the tensor that arrives. Returns when that was."""
     tensor = queue.get()
-    tensor += 1
+    arrived = time.perf_counter()
+    tensor[0] += 1
     torch.cuda.synchronize()
-    del tensor  # the receiver lets go of it before the sender does
-    done.set()
+    return arrived
+
+
+@cuda_tensor_in_a_queue.tells
+def queue_told(found):
+    row = found["rows"][-1]
+    if "refused" in row:
+        return f"Here a CUDA tensor cannot be sent: **{row['refused']}**"
+    rows = [f"for a tensor of {row['of'] / 1e6:,.3g} MB the queue carries **{row['bytes']:,} bytes**, and the receiver "
+            f"has the tensor after {row['ms']:.1f} ms" for row in found["rows"]]
+    sees = "sees it, because both use the same memory" if row["sender sees"] == 1 else "does not see it"
+    does = "gave it other memory" if found["share_memory_ moved it"] else "left it where it was"
+    return (f"F{'; '.join(rows)[1:]}. The receiver writes a 1, and the sender {sees}. "
+            f"`share_memory_()`, called for another CUDA tensor, {does}.")
