@@ -13,6 +13,8 @@ the CPU), torch.compile (it hands back what it gets), CUDA graphs. A large produ
 
 import contextlib
 import functools
+import gzip
+import json
 import os
 import pickle
 import sys
@@ -578,8 +580,22 @@ def _replace_amp_and_compile():
         profiled(self, *args, use_device=None if use_device == "cuda" else use_device, **kwargs)
 
     torch.autograd.profiler.profile.__init__ = profile_the_cpu
+    torch.profiler.profile.export_chrome_trace = _export_with_a_stream
     torch.amp.autocast_mode.autocast.__init__ = init
     torch.compile = uncompiled  # the compiler looks into modes, and into torch.cuda
+
+
+def _export_with_a_stream(profiler, path):
+    """A trace as from a GPU: its stream shows some operators of the CPU as kernels."""
+    torch.profiler.profile.__base__.export_chrome_trace(profiler, path)
+    if torch.profiler.ProfilerActivity.CUDA in profiler.activities:
+        opened = gzip.open if path.endswith(".gz") else open
+        with opened(path, "rt") as file:
+            content = json.load(file)
+        content["traceEvents"] += [{**event, "cat": "kernel", "pid": 0, "tid": 7} for event in content["traceEvents"]
+                                   if event["name"] in ("aten::mkldnn_convolution", "aten::addmm", "aten::mm")]
+        with opened(path, "wt") as file:
+            json.dump(content, file)
 
 
 def _replace_data_parallel():
