@@ -595,7 +595,7 @@ def _export_with_a_stream(profiler, path):
         content["traceEvents"] += [{**event, "cat": "kernel", "pid": 0, "tid": 7} for event in content["traceEvents"]
                                    if event["name"] in ("aten::mkldnn_convolution", "aten::addmm", "aten::mm")]
         with opened(path, "wt") as file:
-            json.dump(content, file)
+            file.write(json.dumps(content))
 
 
 def _replace_data_parallel():
