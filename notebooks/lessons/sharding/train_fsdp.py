@@ -100,7 +100,7 @@ def main(options):
         optimizer.step()
         optimizer.zero_grad()
         report(step=step, loss=loss.item(), norm=norm.full_tensor().item())
-        if (step + 1) % 4 == 0:
+        if (step + 1) % 2 == 0:
             save(model, optimizer, options.folder, step + 1)
     dist.barrier()  # nobody leaves while others still talk
     dist.destroy_process_group()
