@@ -91,7 +91,8 @@ def put(tensor, device, is_new=True):
         tensor.__dict__.pop("_stand_in", None)
     else:
         tensor._stand_in = device
-        _count_memory(tensor, device.index, is_new)
+        if not torch._C._functorch.is_batchedtensor(tensor):  # vmap's tensors have no storage of their own
+            _count_memory(tensor, device.index, is_new)
     return tensor
 
 
@@ -653,7 +654,7 @@ def _replace_nccl():
         group = c10d._get_default_group() if group is None or group is c10d.GroupMember.WORLD else group
         if group not in nccl:
             return
-        if any(on(tensor) is None for tensor in tensors):
+        if any(on(tensor) is None for tensor in tensors) and not getattr(_here, "backward", False):
             raise RuntimeError("No backend type associated with device type cpu (stand-in)")
         if everybody and group is c10d._get_default_group() and group not in seen:
             seen.add(group)
