@@ -84,16 +84,17 @@ def test_explorer_shows_the_models_numbers():
 
 def test_train_fsdp_killed_and_resumed_ends_with_the_same_bits(tmp_path):
     def trained(name, *args):
-        return launch("train_fsdp.py", 2, args=[tmp_path / name, "--steps", "4", *args], show=False, timeout=60).results[0]
+        args = tmp_path / name, "--steps", "3", *args
+        return launch("train_fsdp.py", 2, args=args, show=False, timeout=60).results[0]
 
     whole = trained("whole")
     with pytest.raises(RankError, match="SIGKILL"):
-        trained("killed", "--die-in-step", "3")
+        trained("killed", "--die-in-step", "2")
     resumed = trained("killed")
-    assert whole[-1]["loss"] < whole[0]["loss"] - 0.5 and resumed == whole[2:]
+    assert whole[-1]["loss"] < whole[0]["loss"] - 0.3 and resumed == whole[2:]
     ends = []
     for name in ("whole", "killed"):
-        dcp_to_torch_save(tmp_path / name / "step-4", tmp_path / name / "whole.pt")
+        dcp_to_torch_save(tmp_path / name / "step-3", tmp_path / name / "whole.pt")
         ends.append(tree_leaves(torch.load(tmp_path / name / "whole.pt", weights_only=True)))
     states = 4 * len(list(GPT().parameters()))  # weights, two means, counters of steps
     assert sum(isinstance(leaf, torch.Tensor) for leaf in ends[0]) == states

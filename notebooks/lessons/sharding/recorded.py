@@ -1,37 +1,166 @@
-"""What lesson `sharding` shows from a machine with GPUs."""
+"""What the sharding lesson shows of one GPU: a step's memory by kind, and the script that trains with FSDP2."""
 
-from helpers.experiments import experiment
+import os
+import runpy
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.multiprocessing import ProcessExitedException
+from torch.nn.functional import cross_entropy
+from torch.utils._pytree import tree_leaves
+
+from helpers.experiments import experiment, free_memory, in_ranks
+from helpers.figures import HELD
+from helpers.instruments.costs import activations, parameters, states
+from helpers.models import GPT
+from lessons.sharding import train_fsdp
+
+GIB = 2**30
 
 
-@experiment(gpus=1, seconds=10)
-def a_larger_gpt():
-    """Peak memory of a step of a GPT of 0.4 billion parameters: CUDA's count against the calculator's."""
-    import torch
-    from torch.nn.functional import cross_entropy
+def measured_bytes(shape, batch, checkpointing):
+    """What each kind adds to the bytes that the GPU has allocated, and the most in the second step."""
+    tokens = torch.randint(shape["vocabulary"], (batch, shape["length"] + 1), device="cuda")
+    before = torch.cuda.memory_allocated()
+    levels = []
 
-    from helpers.instruments.costs import activations, states
-    from helpers.models import GPT
+    def note():
+        levels.append(torch.cuda.memory_allocated() - before)
 
-    shape = {"width": 1024, "layers": 24, "heads": 16, "vocabulary": 50257, "length": 512}
-    batch, found = 4, {}
-    for checkpointing in (False, True):
-        torch.cuda.empty_cache()
-        model = GPT(**shape, checkpointing=checkpointing).cuda()
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-        tokens = torch.randint(shape["vocabulary"], (batch, shape["length"] + 1), device="cuda")
-        for _ in range(2):
-            torch.cuda.reset_peak_memory_stats()
-            loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        total = sum(parameter.numel() for parameter in model.parameters())
-        held = states(total, 1, "DDP")
-        kept = activations(**shape, batch=batch, checkpointing=checkpointing)
-        kept += 2 * 4 * batch * shape["length"] * shape["vocabulary"]  # two gradients as large as the scores
-        most = held["parameters"] + held["optimizer"] + max(held["gradients"], kept)
-        found["checkpointing" if checkpointing else "all kept"] = {
-            "counted_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-            "predicted_gib": round(most / 2**30, 2)}
-        del model, optimizer, loss
+    with torch.device("cuda"):
+        model = GPT(**shape, checkpointing=checkpointing)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # its step makes no copies
+    note()
+    loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    note()
+    loss.backward()
+    note()
+    optimizer.step()
+    note()
+    optimizer.zero_grad()
+    torch.cuda.reset_peak_memory_stats()
+    cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    optimizer.step()
+    weights, forward, backward, stepped = levels
+    return {"weights": weights, "gradients": backward - weights, "optimizer": stepped - backward,
+            "activations": forward - weights, "peak": torch.cuda.max_memory_allocated() - before}
+
+
+def predicted_bytes(shape, batch, checkpointing):
+    """The same by the lesson's formulas. The peak is where backward begins, or where it ends."""
+    sizes = {name: size for name, size in shape.items() if name != "heads"}
+    held = states(parameters(**sizes), ranks=1, stage="DDP")
+    one, none = (activations(**{**shape, "layers": layers}, batch=batch) for layers in (1, 0))
+    block = one - none
+    kept = activations(**shape, batch=batch, checkpointing=checkpointing) - block * checkpointing
+    scores = 4 * batch * shape["length"] * shape["vocabulary"]  # their gradient, before and after the softmax
+    peak = held["parameters"] + held["optimizer"] + max(kept + 2 * scores, held["gradients"] + block)
+    return {"weights": held["parameters"], "gradients": held["gradients"], "optimizer": held["optimizer"],
+            "activations": kept, "peak": peak}
+
+
+@experiment(gpus=1, seconds=5, wanted=1,
+            small={"width": 32, "layers": 2, "heads": 2, "vocabulary": 64, "length": 16})
+def memory_of_a_larger_gpt(width=1024, layers=24, heads=16, vocabulary=50257, length=512, batch=4):
+    """Do the lesson's formulas tell what a GPT of 0.4 billion parameters takes on a GPU?
+
+    What torch.cuda.memory_allocated() grows by with the model, a forward, a backward and a step of AdamW, in float32
+    with 4 texts of 512 tokens; the peak is that of the second step. All kept, and with activation checkpointing.
+    """
+    shape = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "length": length}
+    measured_bytes({**shape, "layers": 1}, batch, checkpointing=False)  # cuBLAS takes memory that it keeps
+    found = {}
+    for way, checkpointing in (("all kept", False), ("checkpointing", True)):
+        free_memory()
+        found[way] = {"predicted": predicted_bytes(shape, batch, checkpointing),
+                      "measured": measured_bytes(shape, batch, checkpointing)}
     return found
+
+
+@memory_of_a_larger_gpt.draws
+def memory_drawn(found):
+    _, ax = plt.subplots(figsize=(8, 2.8))
+    rows = {f"{way}, {how}": held for way, both in found.items() for how, held in both.items()}
+    begins = [0] * len(rows)
+    for kind in ("weights", "optimizer", "gradients", "activations"):
+        sizes = [held[kind] / GIB for held in rows.values()]
+        ax.barh(list(rows), sizes, left=begins, color=HELD[kind], label=kind)
+        begins = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    ax.plot([held["peak"] / GIB for held in rows.values()], list(rows), "k|", markersize=20, label="peak of a step")
+    ax.invert_yaxis()
+    ax.set(title="A GPT's training step on one GPU", xlabel="GiB")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+@memory_of_a_larger_gpt.tells
+def memory_told(found):
+    kinds = ("weights", "gradients", "optimizer", "activations")
+    misses = {(way, kind): found[way]["measured"][kind] / found[way]["predicted"][kind] - 1
+              for way in found for kind in kinds}
+    (way, kind), most = max(misses.items(), key=lambda item: abs(item[1]))
+    peaks = {way: [both[how]["peak"] / GIB for how in ("measured", "predicted")] for way, both in found.items()}
+    kept, saving = peaks["all kept"], peaks["checkpointing"]
+    lowers = "lowers" if saving[0] < kept[0] else "does not lower"
+    return (f"Of weights, gradients, optimizer's states and activations, measurement and formula differ by "
+            f"at most **{abs(most):.2%}** ({kind}, {way}). The peak of a step is {kept[0]:.2f} GiB, predicted "
+            f"{kept[1]:.2f}. Checkpointing {lowers} it: {saving[0]:.2f} GiB, predicted {saving[1]:.2f}.")
+
+
+def run_script(*words):
+    """In a rank: the lesson's script, in the environment that torchrun gives it."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # any port: nobody else comes
+    sys.argv = [train_fsdp.__file__, *words]
+    runpy.run_path(train_fsdp.__file__, run_name="__main__")
+
+
+def trained(folder, *words):
+    """Run the script in a process of its own, until it ends or is killed. Returns its seconds, and how it ended."""
+    began = time.perf_counter()
+    try:
+        in_ranks(run_script, 1, str(folder), *words)
+        end = "to its end"
+    except ProcessExitedException as error:
+        end = error.signal_name
+    return {"seconds": time.perf_counter() - began, "ran": end}
+
+
+@experiment(gpus=1, seconds=12, wanted=2, small={"width": 16, "steps": 2, "killed": 1})
+def train_fsdp_resumed(width=256, steps=6, killed=4):
+    """Does the FSDP2 script, killed on a GPU and resumed, end with the same bits?
+
+    train_fsdp.py runs three times with one rank: whole, killed by itself in a step, and resumed from its newest
+    checkpoint. The last checkpoints of the whole run and of the resumed one are compared, tensor by tensor.
+    """
+    sizes = "--width", str(width), "--steps", str(steps)
+    with tempfile.TemporaryDirectory() as folder:
+        whole, other = Path(folder, "whole"), Path(folder, "other")
+        runs = {"whole": trained(whole, *sizes), "killed": trained(other, *sizes, "--die-in-step", str(killed))}
+        left = max(int(path.name[5:]) for path in other.glob("step-*"))
+        runs["resumed"] = trained(other, *sizes)
+        ends = [tensors(path / f"step-{steps}", Path(folder, "one.pt")) for path in (whole, other)]
+        size = sum(path.stat().st_size for path in (whole / f"step-{steps}").iterdir())
+    apart = max((one.double() - two.double()).abs().max().item() for one, two in zip(*ends, strict=True))
+    return {"runs": runs, "resumed from": left, "killed in": killed, "steps": steps, "tensors": len(ends[0]),
+            "largest difference": apart, "MiB": size / 2**20}
+
+
+def tensors(checkpoint, file):
+    """All tensors of a checkpoint, those of the optimizer among them."""
+    dcp_to_torch_save(checkpoint, file)
+    return [leaf for leaf in tree_leaves(torch.load(file)) if isinstance(leaf, torch.Tensor)]
+
+
+@train_fsdp_resumed.tells
+def resumed_told(found):
+    seconds = {name: run["seconds"] for name, run in found["runs"].items()}
+    verdict = "They are the same bits." if found["largest difference"] == 0 else "So they are not the same bits."
+    return (f"A run was ended by {found['runs']['killed']['ran']} in step {found['killed in']} and resumed from step "
+            f"{found['resumed from']}. Between the {found['tensors']} tensors of its last checkpoint "
+            f"({found['MiB']:.0f} MiB) and those of a run that nobody killed, the largest difference is "
+            f"**{found['largest difference']:.3g}**. {verdict} The whole run of {found['steps']} steps took "
+            f"{seconds['whole']:.1f} s, the resumed one {seconds['resumed']:.1f} s, with the start of CUDA and NCCL.")

@@ -1,4 +1,4 @@
-"""Train a GPT of which each rank holds a shard (FSDP2), on GPUs or on the CPU. It saves, and resumes.
+"""Train a GPT of which each rank holds a shard (FSDP2), on GPUs or on the CPU. It saves after every step, and resumes.
 
     torchrun --nproc-per-node=2 train_fsdp.py checkpoints
 """
@@ -42,7 +42,7 @@ def build(mesh, options):
     for module in model.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
 
 def batch(step, part, device):
@@ -100,8 +100,7 @@ def main(options):
         optimizer.step()
         optimizer.zero_grad()
         report(step=step, loss=loss.item(), norm=norm.full_tensor().item())
-        if (step + 1) % 2 == 0:
-            save(model, optimizer, options.folder, step + 1)
+        save(model, optimizer, options.folder, step + 1)
     dist.barrier()  # nobody leaves while others still talk
     dist.destroy_process_group()
 
