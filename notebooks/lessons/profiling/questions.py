@@ -8,6 +8,16 @@ QUESTIONS = {
             "the first": "It includes work that happens only once in a process, such as imports.",
             "the mean of the three": "The first time is far from the others, so it spoils the mean.",
         }),
+    "item_in_each_step": (
+        "Python takes 4 ms to order a step, and the thread 4 ms to run it. How long does a step take if Python waits "
+        "for the result of each step, and how long if it waits only for the last?", {
+            "8 ms, and about 4 ms": "If Python waits, it orders the next step only when the thread has run this one. "
+                                    "If it does not wait, it orders the next step while the thread runs this one.",
+            "about 4 ms both times": "The result of a step is there only after the thread has run it. Until then "
+                                     "Python does not order the next step.",
+            "8 ms both times": "`submit` returns at once. So without waiting, Python orders the next step while the "
+                               "thread runs this one.",
+        }),
     "self_cpu_of_linear": (
         "All the multiplying of forward happens between call and return of `aten::linear`. Where does "
         "`aten::linear` stand in a table that is sorted by Self CPU?", {
