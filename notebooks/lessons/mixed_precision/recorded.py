@@ -1,80 +1,404 @@
-"""What mixed precision shows from a machine with a GPU."""
+"""What mixed precision shows of a GPU: products by format and shape, training steps, batches, autocast's choices."""
 
-from itertools import pairwise
+import math
+import time
 
+import matplotlib.pyplot as plt
 import torch
-from torch import nn
+from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
-from helpers.experiments import experiment
+from helpers.experiments import attempt, experiment, milliseconds, peak_mib
+from helpers.models import GPT
+
+KINDS = ("float32", "TF32", "bfloat16", "float16", "float8", "float8, fast sums")
+#: TFLOP/s without sparsity, of the SXM cards: https://www.nvidia.com/en-us/data-center/h100/, …/h200/.
+DATA_SHEET = {"float32": 67, "TF32": 494, "bfloat16": 989, "float16": 989, "float8": 1979, "float8, fast sums": 1979}
+ON_THAT_SHEET = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
+#: By name: the arguments of `stepping`.
+TRAININGS = {"float32": {"tf32": False}, "TF32": {}, "autocast bfloat16": {"dtype": torch.bfloat16},
+             "autocast float16, scaler": {"dtype": torch.float16}}
+SMALL_GPT = {"width": 1024, "layers": 4, "heads": 16, "vocabulary": 32768, "length": 1024}
+TINY_GPT = {"width": 16, "layers": 1, "heads": 2, "vocabulary": 64, "length": 8}  # for a rehearsal
 
 
-def _milliseconds(work, repeats=20):
-    """The median of CUDA events around `work`, after three calls without a clock."""
-    for _ in range(3):
-        work()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    events[0].record()
-    for event in events[1:]:
-        work()
-        event.record()
+def use_tf32(allowed):
+    """Let float32 products and convolutions read TF32, or all bits."""
+    precision = "tf32" if allowed else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = precision
+    torch.backends.cudnn.conv.fp32_precision = precision
+
+
+# Products.
+
+def random_matrices(n):
+    return [torch.randn(n, n, device="cuda") for _ in range(2)]
+
+
+def eight_bits(matrix):
+    """A matrix in float8, and the factor that brings it back. Its largest number becomes float8's largest."""
+    scale = torch.finfo(torch.float8_e4m3fn).max / matrix.abs().max()
+    return (matrix * scale).to(torch.float8_e4m3fn), 1 / scale
+
+
+def product(kind, a, b):
+    """A function that multiplies a by b, in this kind of number."""
+    use_tf32(kind == "TF32")
+    if kind.startswith("float8"):
+        # `_scaled_mm` takes its second matrix column by column: as the transposed of one that lies row by row.
+        (left, factor), (right, other) = eight_bits(a), eight_bits(b.t().contiguous())
+        return lambda: torch._scaled_mm(left, right.t(), scale_a=factor, scale_b=other, out_dtype=torch.bfloat16,
+                                        use_fast_accum="fast" in kind)
+    dtype = torch.float32 if kind == "TF32" else getattr(torch, kind)
+    left, right = a.to(dtype), b.to(dtype)
+    return lambda: left @ right
+
+
+def tflops(kind, n):
+    multiply = product(kind, *random_matrices(n))
+    calls = max(1, 4096 // n)  # a small product would take less time than the events around it
+    ms = milliseconds(lambda: [multiply() for _ in range(calls)], repeats=7, warm_up=2) / calls
+    return 2 * n**3 / ms / 1e9
+
+
+def rates(kind, sizes):
+    return {n: tflops(kind, n) for n in sizes}
+
+
+def relative_error(kind, n):
+    torch.manual_seed(0)
+    a, b = random_matrices(n)
+    exact = a.double() @ b.double()
+    return ((product(kind, a, b)().double() - exact).norm() / exact.norm()).item()
+
+
+def microseconds_to_launch(kind, n, calls=100):
+    """What Python needs until it has queued a product, whether the GPU is done or not."""
+    multiply = product(kind, *random_matrices(n))
+    multiply()
     torch.cuda.synchronize()
-    return sorted(one.elapsed_time(two) for one, two in pairwise(events))[repeats // 2]
+    began = time.perf_counter()
+    for _ in range(calls):
+        multiply()
+    return (time.perf_counter() - began) / calls * 1e6
 
 
-def _tflops(n, dtype):
-    a = torch.rand(n, n, device="cuda", dtype=dtype)
-    return round(2 * n**3 / _milliseconds(lambda: a @ a) / 1e9, 1)
+@experiment(gpus=1, seconds=5, wanted=1, small={"sizes": (128,), "checked": 32})
+def products(sizes=(512, 1024, 2048, 4096, 8192, 16384), checked=2048):
+    """How many TFLOP/s does a product of two matrices reach in each number format, and how wrong is it?
 
-
-@experiment(gpus=1, seconds=10)
-def tensor_cores():
-    """TFLOP/s of a 4096×4096 product in fp32, TF32, fp16 and bf16 on one GPU: CUDA events, median of 20."""
-    found = {}
-    for name, precision in (("fp32", "ieee"), ("tf32", "tf32")):
-        torch.backends.cuda.matmul.fp32_precision = precision
-        found[name] = _tflops(4096, torch.float32)
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    return found | {"fp16": _tflops(4096, torch.float16), "bf16": _tflops(4096, torch.bfloat16)}
-
-
-@experiment(gpus=1, seconds=10)
-def shapes():
-    """TFLOP/s of n×n products in TF32 and bf16, n a multiple of 64, 8, 4, 2, 1: CUDA events, median of 20."""
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    found = {f"{n}×{n}": {"tf32": _tflops(n, torch.float32), "bf16": _tflops(n, torch.bfloat16)}
-             for n in (4096, 4088, 4092, 4094, 4095)}
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    return found
-
-
-@experiment(gpus=1, seconds=10)
-def training_step():
-    """Milliseconds (median of 20) and peak MiB of a transformer's step in fp32, TF32, bf16, and scaled fp16.
-
-    AdamW, 8 layers, 1024 wide, 8 times 512 tokens.
+    An n×n product takes 2n³ operations. Median of 7 times between CUDA events, random normal numbers. The error is that
+    of a product at n = 2,048 against float64. float8 is e4m3 with one scale a matrix, by `torch._scaled_mm`.
     """
+    return {"card": torch.cuda.get_device_name(), "checked": checked,
+            "µs to launch": microseconds_to_launch("bfloat16", sizes[0]),
+            "TFLOP/s": {kind: attempt(rates, kind, sizes) for kind in KINDS},
+            "error": {kind: attempt(relative_error, kind, checked) for kind in KINDS}}
 
-    def measured(dtype=None, precision="ieee", scaled=False):
-        torch.manual_seed(0)
-        torch.backends.cuda.matmul.fp32_precision = precision
-        layers = [nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True) for _ in range(8)]
-        model, tokens = nn.Sequential(*layers).cuda(), torch.rand(8, 512, 1024, device="cuda")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        scaler = torch.amp.GradScaler("cuda", enabled=scaled)
 
-        def step():
-            optimizer.zero_grad()
-            with torch.amp.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
-                loss = model(tokens).float().square().mean()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
+def numbers(row):
+    """{size: value}, which is empty where the card refused."""
+    return {int(n): value for n, value in row.items() if n != "refused"}
 
-        ms = _milliseconds(step)
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        torch.backends.cuda.matmul.fp32_precision = "none"
-        return {"ms": round(ms, 1), "peak MiB": torch.cuda.max_memory_allocated() // 2**20}
 
-    return {"fp32": measured(), "tf32": measured(precision="tf32"), "bf16": measured(torch.bfloat16),
-            "fp16, scaled": measured(torch.float16, scaled=True)}
+def refusals(rows):
+    """In words: what the card refused."""
+    return "".join(f"\n\n{name} was refused: `{row['refused']}`" for name, row in rows.items() if "refused" in row)
+
+
+@products.draws
+def products_drawn(found):
+    figure, ax = plt.subplots(figsize=(7, 3.5))
+    for kind, row in found["TFLOP/s"].items():
+        ax.plot(list(numbers(row)), list(numbers(row).values()), "o-", label=kind)
+    ax.set(title="Products by number format", xlabel="n (an n×n product)", ylabel="TFLOP/s", yscale="log")
+    ax.set_xscale("log", base=2)
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.set_label("TFLOP/s of n×n products by n, a line for each number format, on logarithmic scales.")
+
+
+@products.tells
+def products_told(found):
+    best = {kind: max(numbers(row).values()) for kind, row in found["TFLOP/s"].items() if numbers(row)}
+    sheet = DATA_SHEET if found["card"] in ON_THAT_SHEET else {}
+    table = "| | best TFLOP/s | × float32 | data sheet | relative error |\n|---|--:|--:|--:|--:|\n"
+    for kind, rate in best.items():
+        promised = f"{sheet[kind]:,}, reached {rate / sheet[kind]:.0%}" if sheet else "not compared"
+        error = f"{found['error'][kind]:.1e}"
+        table += f"| {kind} | {rate:,.0f} | {rate / best['float32']:.1f} | {promised} | {error} |\n"
+    at = numbers(found["TFLOP/s"]["bfloat16"])
+    smallest = min(at)
+    work, launch = 2 * smallest**3 / at[smallest] / 1e6, found["µs to launch"]
+    who = ("the GPU is done before Python has launched the next one, and waits" if work < 1.3 * launch else
+           "the GPU is still busy when Python launches the next one")
+    source = ("\nThe data sheet is NVIDIA's, for [H100](https://www.nvidia.com/en-us/data-center/h100/) and "
+              "[H200](https://www.nvidia.com/en-us/data-center/h200/) (SXM), without sparsity." if sheet else "")
+    return (f"In bfloat16 a product reaches **{best['bfloat16']:,.0f} TFLOP/s**, in float32 with all its bits "
+            f"{best['float32']:,.0f}. At n = {smallest}, a product in bfloat16 reaches {at[smallest]:,.0f}: it takes "
+            f"{work:.1f} µs, and launching it takes Python {launch:.1f} µs, so {who}."
+            f"\n\n{table}{source}{refusals(found['TFLOP/s'])}")
+
+
+@experiment(gpus=1, seconds=3, small={"sizes": (32, 33, 36)})
+def shapes(sizes=(4096, 4097, 4098, 4100, 4104, 4160)):
+    """What does one more row and column cost: is a product of 4,097×4,097 as fast as one of 4,096×4,096?
+
+    TFLOP/s of n×n products in bfloat16 and TF32: median of 7.
+    """
+    return {kind: rates(kind, sizes) for kind in ("bfloat16", "TF32")}
+
+
+@shapes.tells
+def shapes_told(found):
+    bf16, tf32 = numbers(found["bfloat16"]), numbers(found["TF32"])
+    even, odd, *_ = bf16
+    table = "| n | bfloat16 rows begin at multiples of | bfloat16 | TF32 |\n|--:|--:|--:|--:|\n"
+    for n, rate in bf16.items():
+        table += f"| {n:,} | {math.gcd(2 * n, 128)} bytes | {rate:,.0f} | {tf32[n]:,.0f} |\n"
+    aligned = [rate for n, rate in bf16.items() if 2 * n % 16 == 0]
+    others = [rate for n, rate in bf16.items() if 2 * n % 16]
+    rule = ("each size whose rows begin at multiples of 16 bytes is faster than each of the others"
+            if min(aligned) > max(others) else "multiples of 16 bytes do not tell the fast sizes from the slow ones")
+    return (f"In bfloat16, n = {odd:,} reaches **{bf16[odd] / bf16[even]:.0%}** of the TFLOP/s of n = {even:,}; "
+            f"in TF32, {tf32[odd] / tf32[even]:.0%}. In bfloat16, {rule}. (NVIDIA recommends such multiples: [its "
+            "guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/).) "
+            f"The fastest of these sizes is {max(bf16, key=bf16.get):,}.\n\n{table}")
+
+
+# Training steps.
+
+def stepping(model, optimizer, next_batch, tf32=True, dtype=None):
+    """A function that makes one training step, and returns its loss without waiting for it; and the scaler it uses."""
+    use_tf32(tf32)
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype is torch.float16)
+
+    def step():
+        inputs, targets = next_batch()
+        with torch.amp.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step, scaler
+
+
+def gpt_step(gpt, batch, seed=0, **how):
+    """A training step of a GPT on made-up text: word number r is as frequent as 1/r (Zipf's law)."""
+    torch.manual_seed(seed)
+    with torch.device("cuda"):
+        model = GPT(**gpt)
+    torch.manual_seed(0)
+
+    def next_batch():
+        tokens = (gpt["vocabulary"] ** torch.rand(batch, gpt["length"] + 1, device="cuda")).long() - 1
+        return tokens[:, :-1], tokens[:, 1:]
+
+    return stepping(model, torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True), next_batch, **how)
+
+
+def convolutions_step(net, images, side, channels_last, **how):
+    """A training step of a net of torchvision that learns the same made-up pictures by heart."""
+    from torchvision.models import get_model
+
+    torch.manual_seed(0)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    with torch.device("cuda"):
+        model = get_model(net).to(memory_format=layout)
+    pictures = torch.randn(images, 3, side, side, device="cuda").to(memory_format=layout)
+    labels = torch.randint(1000, (images,), device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+    return stepping(model, optimizer, lambda: (pictures, labels), **how)
+
+
+def trained(make_step, steps, **arguments):
+    """Time, peak memory and loss of so many steps: three to warm up, one for the memory, the others are timed."""
+    (step, scaler), losses = make_step(**arguments), []
+    before = scaler.get_scale()
+    ms = milliseconds(lambda: losses.append(step()), repeats=steps - 4)
+    peak = peak_mib(lambda: losses.append(step()))
+    return {"ms": ms, "peak MiB": peak, "loss": torch.stack(losses[-3:]).mean().item(),
+            "skipped": round(math.log2(before / scaler.get_scale()))}  # each skipped step halves the scale
+
+
+@experiment(gpus=1, seconds=11, wanted=1, small={"gpt": TINY_GPT, "batch": 2, "steps": 5})
+def gpt_formats(gpt=SMALL_GPT, batch=8, steps=50):
+    """How much faster does a small GPT train in 16 bits, with how much memory, and is its loss the same?
+
+    A GPT of 4 layers, 1,024 wide, 32,768 words; 8 times 1,024 tokens a step; AdamW. All formats see the same 50 batches
+    of made-up text, and start from the same weights; one more run starts from others. Median time of a step; the loss
+    is the mean of the last three steps.
+    """
+    found = {name: attempt(trained, gpt_step, steps, gpt=gpt, batch=batch, **how) for name, how in TRAININGS.items()}
+    other = attempt(trained, gpt_step, steps, gpt=gpt, batch=batch, seed=1, **TRAININGS["autocast bfloat16"])
+    return found | {"autocast bfloat16, other start": other}
+
+
+def steps_table(found):
+    """A row for each way to train."""
+    table = "| | ms a step | peak MiB | loss | skipped steps |\n|---|--:|--:|--:|--:|\n"
+    for name, row in found.items():
+        table += (f"| {name} | {row['refused']} | | | |\n" if "refused" in row else
+                  f"| {name} | {row['ms']:.1f} | {row['peak MiB']:,.0f} | {row['loss']:.4f} | {row['skipped']} |\n")
+    return table
+
+
+def compared(found):
+    """In words: which of these trainings is the fastest, and how it compares with float32, or with what ran."""
+    ran = {name: row for name, row in found.items() if "refused" not in row}
+    first, fastest = next(iter(ran)), min(ran, key=lambda name: ran[name]["ms"])
+    if fastest == first:
+        return f"**{first}** is the fastest: no other format makes a step shorter."
+    memory = ran[fastest]["peak MiB"] / ran[first]["peak MiB"]
+    return (f"{fastest} is the fastest: it makes **{ran[first]['ms'] / ran[fastest]['ms']:.1f} steps** in the time of "
+            f"one in {first}, with {memory:.0%} of its memory at the peak.")
+
+
+@gpt_formats.tells
+def gpt_told(found):
+    rows = dict(found)
+    other = rows.pop("autocast bfloat16, other start")
+    losses = {name: row["loss"] for name, row in rows.items() if "loss" in row}
+    words = compared(rows)
+    if "loss" in other and "autocast bfloat16" in losses:
+        apart = max(losses.values()) - min(losses.values())
+        start = abs(other["loss"] - losses["autocast bfloat16"])
+        words += (f" After the same steps, the losses of the formats are at most {apart:.4f} apart. Another start of "
+                  f"the weights changes the loss by {start:.4f}, which is {'more' if start > apart else 'less'}.")
+    return f"{words}\n\n{steps_table(found)}"
+
+
+@experiment(gpus=1, seconds=12, wanted=1, small={"net": "squeezenet1_1", "images": 1, "side": 17, "formats": ("TF32",)})
+def resnet_formats(net="resnet50", images=64, side=224, steps=15, formats=tuple(TRAININGS)):
+    """How much faster does a ResNet-50 train in 16 bits, and what does `channels_last` add?
+
+    64 made-up pictures of 224×224 a step, the same ones in each; SGD with momentum. Median time of 11 steps, loss of
+    the last three.
+    """
+    return {f"{name}, {'channels_last' if last else 'channels first'}":
+            attempt(trained, convolutions_step, steps, net=net, images=images, side=side, channels_last=last,
+                    **TRAININGS[name])
+            for name in formats for last in (False, True)}
+
+
+@resnet_formats.tells
+def resnet_told(found):
+    gains = {}
+    for name in (name for name in TRAININGS if f"{name}, channels_last" in found):
+        first, last = (found[f"{name}, {layout}"].get("ms") for layout in ("channels first", "channels_last"))
+        if first and last:
+            gains[name] = f"{last / first:.2f}× in {name}"
+    return (f"{compared(found)} `channels_last` changes the time of a step by these factors (below 1× is shorter): "
+            f"{'; '.join(gains.values())}.\n\n{steps_table(found)}")
+
+
+@experiment(gpus=1, seconds=4, small={"gpt": TINY_GPT, "cap_gib": 0.0002})
+def batch_sizes(gpt=SMALL_GPT, cap_gib=40):
+    """Which batch keeps the GPU busy, and which one no longer fits?
+
+    A small GPT in autocast bfloat16, 1,024 tokens a sample. The batch doubles until the card refuses. So that this
+    comes soon, and at the same batch on cards with more, we allow the process 40 GiB.
+    """
+    there = torch.cuda.get_device_properties(0).total_memory / 2**30
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_gib / there))
+    batches, batch = {}, 1
+    while "refused" not in batches.get(batch // 2, {}):
+        batches[batch] = attempt(trained, gpt_step, 9, gpt=gpt, batch=batch, dtype=torch.bfloat16)
+        batch *= 2
+    return {"GiB allowed": min(cap_gib, there), "batches": batches}
+
+
+def fitting(found):
+    """{batch: (samples a second, peak MiB)} of the batches that fit."""
+    rows = {int(batch): row for batch, row in found["batches"].items() if "refused" not in row}
+    return {batch: (1000 * batch / row["ms"], row["peak MiB"]) for batch, row in rows.items()}
+
+
+@batch_sizes.draws
+def batch_sizes_drawn(found):
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3))
+    fit = fitting(found)
+    for ax, values, label in zip(axes, zip(*fit.values(), strict=True), ("samples/s", "peak MiB"), strict=False):
+        ax.plot(list(fit), values, "o-")
+        ax.set(xlabel="samples in a batch", ylabel=label, ylim=(0, None))
+        ax.set_xscale("log", base=2)
+    figure.suptitle("Speed and memory by batch")
+    figure.set_label("Two curves over the batch: samples a second, and peak memory.")
+
+
+@batch_sizes.tells
+def batch_sizes_told(found):
+    fit, refused = fitting(found), [row["refused"] for row in found["batches"].values() if "refused" in row]
+    too_large = list(found["batches"])[-1]
+    end = f"A batch of {too_large} does not fit into the {found['GiB allowed']:.1f} GiB that we allow: `{refused[0]}`"
+    if not fit:
+        return f"**No batch** ran. {end}"
+    best = max(fit, key=lambda batch: fit[batch][0])
+    enough = next(batch for batch in fit if fit[batch][0] > 0.9 * fit[best][0])
+    slope = (fit[max(fit)][1] - fit[1][1]) / max(1, max(fit) - 1)
+    return (f"From a batch of **{enough}** on, the GPU trains at least 90% of the {fit[best][0]:,.0f} samples a second "
+            f"that it reaches at best, with {fit[enough][1] / fit[max(fit)][1]:.0%} of the memory of the largest batch "
+            f"that fits, {max(fit)}. One more sample takes {slope:,.0f} MiB. {end}")
+
+
+# Autocast.
+
+#: Functions of torch that take one matrix, and two; of torch.nn.functional that take two; and some that take more.
+OF_ONE = ("abs acos asin cos cosh erfinv exp expm1 log log10 log1p log2 mean norm prod reciprocal relu rsqrt sigmoid "
+          "sin sinh sqrt std sum tan tanh")
+OF_TWO = "add atan2 cdist div dist matmul mm mul"
+LOSSES = "binary_cross_entropy_with_logits cosine_similarity l1_loss linear mse_loss smooth_l1_loss"
+OTHERS = {
+    "bmm": lambda x: torch.bmm(x[None], x[None]), "cat": lambda x: torch.cat([x, x]),
+    "cross_entropy": lambda x: cross_entropy(x, x.argmax(1)), "cumprod": lambda x: x.cumprod(0),
+    "cumsum": lambda x: x.cumsum(0), "einsum": lambda x: torch.einsum("ij,jk", x, x),
+    "conv2d": lambda x: functional.conv2d(x[None, None], x[None, None]), "gelu": functional.gelu,
+    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]), "log_softmax": lambda x: x.log_softmax(1),
+    "max_pool2d": lambda x: functional.max_pool2d(x[None], 2), "pow": lambda x: x**2, "silu": functional.silu,
+    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:]), "softmax": lambda x: x.softmax(1),
+    "scaled_dot_product_attention": lambda x: functional.scaled_dot_product_attention(*[x[None, None]] * 3),
+    "softplus": functional.softplus}
+
+
+def operations():
+    """{name: a function of one matrix}"""
+    one = {name: getattr(torch, name) for name in OF_ONE.split()}
+    two = {name: getattr(torch, name) for name in OF_TWO.split()}
+    two |= {name: getattr(functional, name) for name in LOSSES.split()}
+    return one | {name: lambda x, function=function: function(x, x) for name, function in two.items()} | OTHERS
+
+
+def chosen(operation, device):
+    """What autocast does with an operation: looked up in the dtypes that come out of float32 and of bfloat16."""
+    full = torch.rand(8, 8, device=device)
+    with torch.amp.autocast(device, torch.bfloat16):
+        from_full, from_half = (operation(x).dtype for x in (full, full.bfloat16()))
+    if from_full == torch.bfloat16:
+        return "bfloat16"
+    return "float32" if from_half == torch.float32 else "as it comes"
+
+
+@experiment(gpus=1, seconds=2)
+def autocast_choices():
+    """Which operations does autocast run in 16 bits on a GPU, which in float32, and where does the CPU differ?
+
+    Each of about sixty operations runs on a float32 and on a bfloat16 tensor, under autocast with bfloat16. We look at
+    the dtype that comes out.
+    """
+    return {device: {name: chosen(operation, device) for name, operation in operations().items()}
+            for device in ("cuda", "cpu")}
+
+
+@autocast_choices.tells
+def autocast_told(found):
+    gpu, cpu = found["cuda"], found["cpu"]
+    names = {choice: [name for name in gpu if gpu[name] == choice] for choice in ("bfloat16", "float32", "as it comes")}
+    differ = [name for name in gpu if cpu[name] != gpu[name]]
+    table = "".join(f"| {choice} | {len(row)} | {', '.join(f'`{name}`' for name in row)} |\n"
+                    for choice, row in names.items())
+    return (f"Of {len(gpu)} operations, autocast runs **{len(names['float32'])} in float32** on this GPU and "
+            f"{len(names['bfloat16'])} in bfloat16, whatever arrives. The CPU's lists differ from the GPU's for "
+            f"{len(differ)} of them" + (": " + ", ".join(f"`{name}`" for name in differ) if differ else "")
+            + f".\n\n| on this GPU | | operations |\n|---|--:|---|\n{table}")
