@@ -1,133 +1,187 @@
-"""What lesson `speed_ladder` shows from a machine with GPUs: a GPT's training, one rung at a time."""
+"""What the lesson on the speed ladder shows of GPUs: a GPT's training, one rung at a time, and its top on two."""
 
-import itertools
-import os
+import statistics
 import time
+from unittest.mock import patch
 
+import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers import models
-from helpers.experiments import experiment
+from helpers.experiments import attempt, experiment, in_ranks, milliseconds
+from helpers.instruments.costs import Shape
 
-#: A GPT of 0.8 billion parameters, as `helpers.models.GPT` builds it; the texts in a batch, below and above.
-SHAPE = {"width": 2048, "layers": 12, "heads": 16, "vocabulary": 50304, "length": 1024}
-TEXTS, MORE_TEXTS = 4, 16
-#: {rung: what it switches on}; each keeps what those before it have switched on.
+#: A GPT of half a billion parameters, as `helpers.models.GPT` builds it, with the vocabulary of GPT-2.
+SHAPE = {"width": 2048, "layers": 6, "heads": 32, "vocabulary": 50257, "length": 4096}
+#: {rung: what it changes}; each keeps what those before it have changed.
 RUNGS = {
     "float32, attention by hand": {},
     "TF32": {"tf32": True},
     "bfloat16": {"bf16": True},
     "fused attention": {"fused_attention": True},
     "fused optimizer": {"fused_optimizer": True},
-    "batch of 16 texts": {"texts": MORE_TEXTS},
-    "compile": {"compile": True},
+    "four texts in a batch": {"texts": 4},
+    "vocabulary 50,304": {"larger": 47},  # 50,257 is odd, 50,304 is 393 · 128
+    "compile": {"compiled": True},
 }
+TOP = {name: value for change in RUNGS.values() for name, value in change.items()}
 
 
-def batches(texts, length, vocabulary):
-    """Random texts from the CPU's memory, without end."""
-    host = torch.randint(vocabulary, (8, texts, length + 1))
-    return (one.cuda() for one in itertools.cycle(host))
-
-
-def flops_of_token(width, layers, vocabulary, length, **_):
-    """Floating-point operations of training, for each token. Source: PaLM, arXiv 2204.02311, appendix B.
-
-    Six for each weight of a matrix, twelve of width² in a block; looking up an embedding multiplies nothing.
-    """
-    return 6 * (12 * layers * width**2 + vocabulary * width) + 12 * layers * width * length
-
-
-def matmul_rate(dtype, size=8192, times=10):
-    """Floating-point operations a second of a square matrix product."""
-    one, other = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
-    best = 0
-    for _ in range(4):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(times):
-            one @ other
-        torch.cuda.synchronize()
-        best = max(best, 2 * size**3 * times / (time.perf_counter() - began))
-    return best
-
-
-def tokens_a_second(shape, texts=TEXTS, tf32=False, bf16=False, fused_attention=False, fused_optimizer=False,
-                    compile=False, ranks=1, warmup=3, steps=8):
-    """Tokens a second of all ranks, and the loss after the last step, of training a GPT of `shape`."""
+def text(rows, length, vocabulary):
+    """Rows of tokens with something to learn: of five tokens, four follow from the one before."""
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    library = models.scaled_dot_product_attention
-    models.scaled_dot_product_attention = library if fused_attention else models.attention_by_hand
-    try:
-        with torch.device("cuda"):  # its weights are drawn there, in no time
-            net = models.GPT(**shape)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=fused_optimizer or None)
-        model = DistributedDataParallel(net, device_ids=[torch.cuda.current_device()]) if ranks > 1 else net
-        model = torch.compile(model) if compile else model
-        given = batches(texts, shape["length"], shape["vocabulary"])
-        for step in range(warmup + steps):
-            if step == warmup:
-                if ranks > 1:
-                    dist.barrier()
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-            tokens = next(given)
-            with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
-                loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    known = min(5000, vocabulary)
+    tokens = torch.randint(known, (length, rows))
+    surprising = torch.rand(length, rows) < 0.2
+    for before, now in enumerate(range(1, length)):
+        tokens[now] = torch.where(surprising[now], tokens[now], (31 * tokens[before] + 7) % known)
+    return tokens.T.cuda()
+
+
+def flops(shape):
+    """FLOPs of training, for each token, as the planner counts them."""
+    hidden = 8 * shape["width"] / 3  # of a net with a gate that has as many weights
+    return Shape(shape["layers"], shape["width"], hidden, shape["vocabulary"], tied=False).flops(shape["length"])
+
+
+class Training:
+    """A GPT that begins again from the same weights whenever it is measured. It is compiled once."""
+
+    def __init__(self, shape, larger=0, steps=5, warm_up=2):
+        self.steps, self.warm_up = steps, warm_up
+        with torch.device("cuda"):
+            self.net = models.GPT(**shape | {"vocabulary": shape["vocabulary"] + larger})
+        self.model = self.net
+        if dist.is_initialized():
+            self.model = DistributedDataParallel(self.net, device_ids=[torch.cuda.current_device()])
+        self.compiled = torch.compile(self.model)
+        self.data = text(4 * (warm_up + steps), shape["length"] + 1, shape["vocabulary"])
+
+    def measure(self, texts=1, tf32=False, bf16=False, fused_attention=False, fused_optimizer=False, compiled=False):
+        """Tokens a second of this rank, the loss of the last step, and the seconds of the first one."""
+        torch.manual_seed(0)
+        for module in self.net.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=3e-4, fused=fused_optimizer or None)
+        model, clock = self.compiled if compiled else self.model, []
+        attention = scaled_dot_product_attention if fused_attention else models.attention_by_hand
+        with patch.object(models, "scaled_dot_product_attention", attention):
+            for step, rows in enumerate(self.data.split(texts)[:self.warm_up + self.steps]):
+                if step in (0, 1, self.warm_up):
+                    torch.cuda.synchronize()
+                    clock.append(time.perf_counter())
+                with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+                    loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
         torch.cuda.synchronize()
-        return ranks * texts * shape["length"] * steps / (time.perf_counter() - began), loss.item()
-    finally:
-        models.scaled_dot_product_attention = library
+        tokens = self.steps * texts * (self.data.size(1) - 1)
+        return {"tokens a second": tokens / (time.perf_counter() - clock[-1]), "loss": loss.item(),
+                "first step, s": clock[1] - clock[0]}
 
 
-def ladder(shape, **how):
-    """By rung: tokens a second, times the first's, share of the ceiling, loss: the better of up and down."""
-    ceiling = matmul_rate(torch.bfloat16, **({"size": 256, "times": 1} if shape is not SHAPE else {}))
-    work = flops_of_token(**shape)
-    switched, settings, found = {}, {}, {}
+@experiment(gpus=1, seconds=57, wanted=1, small={
+    "shape": {"width": 16, "layers": 1, "heads": 2, "vocabulary": 51, "length": 8}, "size": 64, "passes": 1,
+    "steps": 1, "warm_up": 1})
+def gpu_ladder(shape=SHAPE, size=8192, passes=3, **steps):
+    """How much faster does a GPT train on one GPU after seven rungs?
+
+    Tokens a second over five steps of AdamW after two of warm-up, and the loss of the last step. It begins with one
+    text of 4,096 tokens in a batch. All rungs are measured upwards, then downwards, then upwards again.
+    """
+    compile_here()
+    a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+    product = 2 * size**3 / milliseconds(lambda: a @ a) / 1e9
+    trainings = {larger: Training(shape, larger, **steps) for larger in (0, 47)}
+    settings, so_far, runs = {}, {}, {name: [] for name in RUNGS}
     for name, change in RUNGS.items():
-        settings[name] = switched = switched | change
-    for name in [*RUNGS, *reversed(RUNGS)]:
-        torch.cuda.empty_cache()
-        speed, loss = tokens_a_second(shape, **settings[name], **how)
-        if speed > found.get(name, (0, 0))[0]:
-            found[name] = speed, loss
-    first = found[next(iter(RUNGS))][0]
-    rows = {name: {"tokens a second": round(speed), "times as fast": round(speed / first, 2),
-                   "of the matmul ceiling": round(speed * work / ceiling, 3), "loss": round(loss, 3)}
-            for name, (speed, loss) in found.items()}
-    return rows | {"matmul ceiling, bfloat16": {"TFLOP/s": round(ceiling / 1e12, 1)}}
+        settings[name] = so_far = so_far | change
+    for number in range(passes):
+        for name in reversed(RUNGS) if number % 2 else RUNGS:
+            how = dict(settings[name])
+            training = trainings[how.pop("larger", 0)]
+            runs[name].append(attempt(training.measure, **how))
+    return {"rungs": runs, "product": product, "MFLOP": flops(shape) / 1e6}
 
 
-@experiment(gpus=1, seconds=10)
-def gpu_ladder():
-    """Tokens a second and share of the measured matmul rate: a GPT's training, seven rungs, in both orders."""
-    return ladder(SHAPE)
+def compile_here():
+    """Have torch.compile compile in this process: a pool of compilers would outlive the training."""
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1
 
 
-def _ranks(shape, how):
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    speed, _ = tokens_a_second(shape, ranks=dist.get_world_size(), **how)
-    dist.barrier()
-    dist.destroy_process_group()
-    return speed
+def by_rung(found):
+    """{rung: tokens a second of its runs}, of rungs that no card has refused."""
+    return {name: [run["tokens a second"] for run in runs] for name, runs in found["rungs"].items()
+            if not any("refused" in run for run in runs)}
 
 
-@experiment(gpus=2, seconds=10)
-def gpu_ladder_ddp():
-    """Tokens a second of the GPU ladder's top rung, on one GPU and, with DDP, on two."""
-    from helpers import launch  # here, because it starts the fork server
+@gpu_ladder.draws
+def ladder_drawn(found):
+    from types import SimpleNamespace
 
-    how = {name: value for change in RUNGS.values() for name, value in change.items()}
-    one, two = (min(launch(_ranks, nprocs=gpus, args=(SHAPE, how), gpus=gpus, show=False).results)
-                for gpus in (1, 2))
-    return {"one GPU": round(one), "two GPUs": round(two), "times as fast": round(two / one, 2)}
+    from lessons.speed_ladder.ladder import draw_ladder
+
+    _, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
+    speeds = by_rung(found)
+    draw_ladder(ax, [SimpleNamespace(title=name, kept=True) for name in speeds], speeds,
+                {"product of matrices": 1e6 * found["product"] / found["MFLOP"]}, title="A GPT on one GPU")
+    ax.set_xlabel("tokens a second")
+
+
+@gpu_ladder.tells
+def ladder_told(found):
+    speeds, losses = by_rung(found), {name: runs[0].get("loss") for name, runs in found["rungs"].items()}
+    typical = {name: statistics.median(runs) for name, runs in speeds.items()}
+    share = {name: speed * found["MFLOP"] / 1e6 / found["product"] for name, speed in typical.items()}
+    before, *_, top = typical
+    text = (f"From \"{before}\" to \"{top}\", training becomes **{typical[top] / typical[before]:.1f} times** as fast. "
+            f"At the top it does {share[top]:.0%} of the FLOP/s of a product of large matrices in bfloat16, "
+            f"{found['product']:,.0f} TFLOP/s. All rungs begin with the same seed and read the same texts. The loss is "
+            "that of the last step, on texts that the model has not read before. From \"four texts in a batch\" on, it "
+            "has read four times as many by then. A change is *known* if each run of one rung is faster than each run "
+            "of the other.")
+    if "compile" in speeds:
+        text += f" The first step of \"compile\" takes {found['rungs']['compile'][0]['first step, s']:.0f} s."
+    lines = ["| rung | tokens a second | gain | | of the product's FLOP/s | loss |", "|---|---:|---:|---|---:|---:|"]
+    for name, runs in found["rungs"].items():
+        if name in speeds:
+            low, high = sorted((speeds[before], speeds[name]), key=statistics.median)
+            known = "" if name == before else "known" if min(high) > max(low) else "not known"
+            lines.append(f"| {name} | {typical[name]:,.0f} | {typical[name] / typical[before]:.2f}× | {known} | "
+                         f"{share[name]:.0%} | {losses[name]:.3f} |")
+            before = name
+        else:
+            lines.append(f"| {name} | {next(run['refused'] for run in runs if 'refused' in run)} | | | | |")
+    return text + "\n\n" + "\n".join(lines)
+
+
+@experiment(gpus=2, seconds=60, small={
+    "shape": {"width": 16, "layers": 1, "heads": 2, "vocabulary": 51, "length": 8}, "steps": 1, "warm_up": 1})
+def gpu_ladder_ddp(shape=SHAPE, **steps):
+    """How much faster is the top of the GPU ladder on two GPUs, with DDP?
+
+    Tokens a second of all ranks together, over five steps after two of warm-up.
+    """
+    one, two = (in_ranks(top_of_ladder, ranks, shape, steps, backend="nccl") for ranks in (1, 2))
+    return {"one GPU": one[0], "two GPUs": sum(two)}
+
+
+def top_of_ladder(shape, steps):
+    compile_here()
+    how = dict(TOP)
+    return Training(shape, how.pop("larger"), **steps).measure(**how)["tokens a second"]
+
+
+@gpu_ladder_ddp.tells
+def ddp_told(found):
+    one, two = found.values()
+    return (f"With DDP, two GPUs train **{two / one:.2f} times** as many tokens a second as one: {two:,.0f} and "
+            f"{one:,.0f}. Each computes a batch of its own, so together they take twice the batch.")

@@ -1,0 +1,104 @@
+"""What the lesson on cost models shows of one GPU: how much of its peak a step reaches, and attention alone."""
+
+import numpy
+import torch
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from helpers.experiments import attempt, experiment, milliseconds
+from helpers.instruments.costs import Shape
+from helpers.models import GPT
+
+#: FLOP/s in bfloat16 with dense matrices, by NVIDIA's data sheets.
+PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12,
+         "NVIDIA A100-SXM4-40GB": 312e12, "NVIDIA A100-SXM4-80GB": 312e12}
+LAYERS = 4
+ROWS = ((1024, 2048), (2048, 2048), (4096, 2048), (2048, 8192), (2048, 32768))
+
+
+def step_milliseconds(width, length, tokens, vocabulary, head):
+    """The median time of a training step; everything is in bfloat16."""
+    texts = torch.randint(vocabulary, (tokens // length, length + 1), device="cuda")
+    with torch.device("cuda"):  # the weights are drawn there
+        model = GPT(width, LAYERS, width // head, vocabulary, length).bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step():
+        cross_entropy(model(texts[:, :-1]).flatten(0, 1), texts[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return milliseconds(step, repeats=3, warm_up=2)
+
+
+def attention_milliseconds(width, length, tokens, head):
+    """The median time of forward and backward of fused causal attention in all layers, with nothing around it."""
+    q, k, v, slope = torch.randn(4, tokens // length, width // head, length, head, device="cuda", dtype=torch.bfloat16)
+    given = [one.requires_grad_() for one in (q, k, v)]
+    return LAYERS * milliseconds(lambda: torch.autograd.grad(
+        scaled_dot_product_attention(*given, is_causal=True), given, slope), repeats=5)
+
+
+def product_tflops(size):
+    a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
+    return 2 * size**3 / milliseconds(lambda: a @ b) / 1e9
+
+
+@experiment(gpus=1, seconds=10, wanted=1, small={
+    "rows": ((32, 16), (64, 16)), "tokens": 32, "vocabulary": 50, "head": 16, "size": 64})
+def one_gpu_mfu(rows=ROWS, tokens=32768, vocabulary=32768, head=128, size=8192):
+    """How much of one GPU's peak does a training step reach, in wide and narrow models and with long texts?
+
+    A GPT of four layers in bfloat16, with fused attention and AdamW, 32,768 tokens a step. MFU counts FLOPs as
+    `costs.Shape.flops` does, with all of attention's scores. The speed of attention alone counts half of them, as the
+    planner's `layer_seconds` does, because the causal mask leaves the others out.
+    """
+    found = []
+    for width, length in rows:
+        took = attempt(lambda *row: {"step ms": step_milliseconds(*row, tokens, vocabulary, head),
+                                     "attention ms": attention_milliseconds(*row, tokens, head)}, width, length)
+        found.append({"width": width, "length": length} | took)
+    return {"rows": found, "tokens": tokens, "vocabulary": vocabulary, "product": product_tflops(size),
+            "peak": PEAKS.get(torch.cuda.get_device_name(), 0) / 1e12}
+
+
+def rates(found, row):
+    """(MFU, TFLOP/s of attention, TFLOP/s of all else, FLOPs of a step as the planner's `layer_seconds` has them)."""
+    width, length, tokens = row["width"], row["length"], found["tokens"]
+    shape = Shape(LAYERS, width, 8 * width / 3, found["vocabulary"], tied=False)  # this GPT has no gate: 8 · width²
+    scores = 6 * LAYERS * width * length * tokens  # half of them
+    every = shape.flops(length) * tokens
+    peak = found["peak"] or found["product"]
+    return (every / row["step ms"] / 1e9 / peak, scores / row["attention ms"] / 1e9,
+            (every - 2 * scores) / (row["step ms"] - row["attention ms"]) / 1e9, every - scores)
+
+
+def fitted(found, rows):
+    """The planner's two numbers from rows of one length: (share of the peak that is reached, narrow)."""
+    peak = 1e12 * (found["peak"] or found["product"])
+    slower = [row["step ms"] / 1e3 * peak / rates(found, row)[3] for row in rows]  # 1/reached · (1 + narrow/width)
+    slope, at_infinity = numpy.polyfit([1 / row["width"] for row in rows], slower, 1)
+    return 1 / at_infinity, slope / at_infinity
+
+
+@one_gpu_mfu.tells
+def mfu_told(found):
+    ran = [row for row in found["rows"] if "refused" not in row]
+    by_width = [row for row in ran if row["length"] == ran[0]["length"]]
+    best, longest = max(by_width, key=lambda row: row["width"]), max(ran, key=lambda row: row["length"])
+    reached, narrow = fitted(found, by_width)
+    alone = rates(found, longest)[1]
+    of = f"the data sheet's {found['peak']:.0f} TFLOP/s" if found["peak"] else "the largest product's FLOP/s"
+    lines = [f"| {row['width']:,} | {row['length']:,} | {row['step ms']:,.0f} | {rates(found, row)[0]:.0%} | "
+             f"{row['attention ms'] / row['step ms']:.0%} | {rates(found, row)[1]:,.0f} | {rates(found, row)[2]:,.0f} |"
+             for row in ran]
+    lines += [f"| {row['width']:,} | {row['length']:,} | {row['refused']} | | | | |"
+              for row in found["rows"] if "refused" in row]
+    return "\n".join((
+        f"At width {best['width']:,} and length {best['length']:,} a step reaches **{rates(found, best)[0]:.0%}** of "
+        f"{of}: its MFU. A product of large matrices alone reaches {found['product']:,.0f} TFLOP/s. With texts of "
+        f"{longest['length']:,} tokens, attention takes {longest['attention ms'] / longest['step ms']:.0%} of the step "
+        f"and runs at {alone:,.0f} TFLOP/s, {alone / found['product']:.0%} of the product's "
+        "speed. (The planner charges both at one speed.) Fitted to the rows of length "
+        f"{best['length']:,}, the planner's *reached* is {reached:.0%} and its *narrow* {narrow:,.0f}.\n",
+        "| width | length | ms a step | MFU | attention's share of the time | TFLOP/s of attention | of all else |",
+        "|---:|---:|---:|---:|---:|---:|---:|", *lines))
