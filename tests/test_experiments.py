@@ -20,6 +20,17 @@ EXPERIMENTS = {f"{one.lesson}.{one.name}": one for one in all_experiments()}
 
 #: Lines of experiments that no stand-in reaches, by lesson.
 ONLY_ON_A_CARD = {
+    "parallel_sgd": [
+        "return f\"The program was refused: **{averaged['refused']}**\"",
+        "if time.monotonic() > until:",
+        "raise RuntimeError(Path(said.name).read_text() or answer.stderr)",
+        "time.sleep(0.1)",
+        'return ". ".join(refusals)',
+    ],
+    "processes": [
+        'words += f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each."',
+        "return f\"Here a CUDA tensor cannot be sent: **{row['refused']}**\"",
+    ],
 }
 
 

@@ -40,14 +40,14 @@ def test_spawn_cures_the_fork_after_threads():
 def test_a_cuda_tensor_crosses_as_a_handle():
     from lessons.processes.recorded import cuda_tensor_in_a_queue
 
-    seen = launch(cuda_tensor_in_a_queue, nprocs=1, gpus=1, show=False).results[0]
-    assert seen.pop("bytes sent") < 10_000
-    assert seen == {"arrived": True, "after the receiver's += 1 the sender sees": 1.0,
-                    "share_memory_() moved it": False}
+    found = cuda_tensor_in_a_queue.run()["result"]
+    assert all(row["bytes"] < 10_000 and row["sender sees"] == 1 for row in found["rows"])
+    assert not found["share_memory_ moved it"]
 
 
 @needs_a_gpu
 def test_fork_after_cuda_is_refused():
-    log = log_of("fork_after_cuda.py", gpus=1)
-    assert "fork: RuntimeError: Cannot re-initialize CUDA in forked subprocess" in log
-    assert "spawn: tensor([1.], device='cuda:0')" in log
+    from lessons.processes.recorded import fork_after_cuda
+
+    forked, spawned, *_ = (said for *_, said in fork_after_cuda.run()["result"]["rows"])
+    assert "Cannot re-initialize CUDA in forked subprocess" in forked and spawned == "tensor([1.], device='cuda:0')"

@@ -98,17 +98,16 @@ def article_told(found):
             f"images has {alone[-1]['accuracy']:.1%} right, and takes {longer:.1f} times as long.")
     rows = [row_of(f"{workers} workers, {program}" if "bug" in program else program, rows)
             for program, rows in found["programs"].items()]
-    if found["data"] == "MNIST":
-        rows += rows_of_others()
+    others = rows_of_others()
+    rows += others if found["data"] == "MNIST" else []
     head = ["| | right, by epoch | test loss at the end | seconds |", "|---|---|---|---|"]
     return "\n".join([f"{told}\n", *head, *rows])
 
 
 def row_of(program, rows):
-    if "refused" in rows:
-        return f"| {program} | refused: {rows['refused']} | | |"
-    return (f"| {program} | {listed(row['accuracy'] for row in rows)} | {rows[-1]['loss']:.4f} "
-            f"| {rows[-1]['seconds']:.2f} |")
+    found = f"refused: {rows['refused']} | |" if "refused" in rows else (
+        f"{listed(row['accuracy'] for row in rows)} | {rows[-1]['loss']:.4f} | {rows[-1]['seconds']:.2f}")
+    return f"| {program} | {found} |"
 
 
 def rows_of_others():
@@ -245,17 +244,15 @@ def processes_told(found):
     most = list(found["time slicing"][few])[-1]
     gain = {way: {case: by_count[most] / alone[case] for case, by_count in rows.items()}
             for way, rows in found.items() if "refused" not in rows}
-    best = max(gain, key=lambda way: gain[way][few])
-    told = [f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one ({best}).",
-            f"One process with batches of 64 trains {alone[more] / alone[few]:.1f} times as much."]
-    if step[more] < 1.2 * step[few]:
-        told.append("Its step takes as long as a step with 8 samples. So a larger batch brings more here, without a "
-                    "second process." if alone[more] > gain[best][few] * alone[few] else
-                    "Its step takes as long as a step with 8 samples.")
-    filled = max(gain[way][wide] for way in gain) < 1.1
-    told.append(f"For the wide network, {most} processes train {max(gain[way][wide] for way in gain):.1f} times as much"
-                + (": one process keeps the GPU busy." if filled else "."))
+    best, batch = max(gain, key=lambda way: gain[way][few]), alone[more] / alone[few]
+    wide_gain = max(by_case[wide] for by_case in gain.values())
+    free = "Its step takes as long as one with 8 samples. " if step[more] < 1.2 * step[few] else ""
+    first = "Try a larger batch before you share a GPU. " if batch > gain[best][few] else ""
+    busy = ": one process keeps the GPU busy" if wide_gain < 1.1 else ""
+    told = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one ({best}). "
+            f"One process with batches of 64 trains {batch:.1f} times as much. {free}{first}With the wide network, "
+            f"{most} processes train {wide_gain:.1f} times as much as one{busy}.")
     rows = [f"| {case} | {step[case]:.2f} ms | " + " | ".join(f"{gain[way][case]:.1f}×" for way in gain) + " |"
             for case in alone]
     head = "| | a step of one process | " + " | ".join(f"{most} processes, {way}" for way in gain) + " |"
-    return " ".join(told + refusals) + "\n\n" + "\n".join([head, "|---|---" + "|---" * len(gain) + "|", *rows])
+    return " ".join([told, *refusals]) + "\n\n" + "\n".join([head, "|---|---" + "|---" * len(gain) + "|", *rows])
