@@ -114,14 +114,12 @@ def two_events(size=8192, calls=200):
 @two_events.tells
 def two_events_told(found):
     empty, full = (found[name]["between the events"] for name in ("empty queue", "full queue"))
-    if empty > 1.2 * full:
-        meaning = ("The additions were the same, so the difference is no work: the GPU stood still until Python "
-                   "ordered the next addition, and two events count that, too.")
-    else:
-        meaning = "Here Python ordered additions as fast as the GPU did them, so both show the kernels alone."
+    idle = ("The additions were the same, so the difference is no work: the GPU stood still until Python ordered the "
+            "next addition, and two events count that, too.")
+    busy = "Here Python ordered additions as fast as the GPU did them, so both show the kernels alone."
     return (f"Between the two events lie **{empty:.2f} ms** if the queue is empty, and {full:.2f} ms if a long product "
             f"fills it first. Python took {found['empty queue']['queued']:.2f} ms to order the {found['additions']} "
-            f"additions. {meaning}")
+            f"additions. {idle if empty > 1.2 * full else busy}")
 
 
 # -------------------------------------------------------------------------------------------- lines that wait
@@ -290,6 +288,8 @@ def small_operators_told(found):
 
 # --------------------------------------------------------------------------------------- a trace, a snapshot
 
+LABELS = ("load a batch", "copy to the GPU", "forward", "backward", "update", "loss.item()")
+
 
 def photographs(batch, side):
     """What a loader would decode: a batch of pictures as bytes, made into numbers around 0."""
@@ -353,9 +353,6 @@ def steps_of(trace):
             "ms a step": (max(ends) - min(begins)) / 1000 / count, "kernels": 1000 * part.seconds()["compute"] / count}
 
 
-LABELS = ("load a batch", "copy to the GPU", "forward", "backward", "update", "loss.item()")
-
-
 def operators(rows):
     """The operators with the most time of their own on the GPU, in all steps together."""
     rows = [row for row in rows if row.device_type == DeviceType.CPU and not row.is_user_annotation]
@@ -379,16 +376,15 @@ def gpu_trace_told(found):
     labels, kernels_run, step = found["labels"], found["kernels"], found["ms a step"]
     longest = max(labels, key=labels.get)
     queueing = sum(labels[name] for name in ("forward", "backward", "update"))
-    if found["events on the GPU"]:
-        busy = f"Kernels run during **{kernels_run / step:.0%}** of a step: {kernels_run:.1f} of {step:.1f} ms."
-    else:
-        busy = "**The profiler has recorded nothing on the GPU.**"
-    bound = ("longer than the kernels run, so the GPU would wait for Python even without the loading"
-             if queueing > kernels_run else "less than the kernels run")
+    busy = f"Kernels run during **{kernels_run / step:.0%}** of a step: {kernels_run:.1f} of {step:.1f} ms."
+    nothing = "**The profiler has recorded nothing on the GPU.**"
+    longer = "longer than the kernels run, so the GPU would wait for Python even without the loading"
+    shorter = "less than the kernels run"
     table = "\n".join(f"| `{name}` | {row['calls']} | {row['self CPU ms']:.2f} | {row['self device ms']:.2f} |"
                       for name, row in found["operators"].items())
-    return (f"{busy} On the CPU, *{longest}* takes longest, {labels[longest]:.1f} ms, and *loss.item()* takes "
-            f"{labels['loss.item()']:.2f} ms. Forward, backward and update take the CPU {queueing:.1f} ms, {bound}.\n\n"
+    return (f"{busy if found['events on the GPU'] else nothing} On the CPU, *{longest}* takes longest, "
+            f"{labels[longest]:.1f} ms, and *loss.item()* takes {labels['loss.item()']:.2f} ms. Forward, backward and "
+            f"update take the CPU {queueing:.1f} ms, {longer if queueing > kernels_run else shorter}.\n\n"
             f"| operator | calls | self CPU, ms | self device, ms |\n|---|---|---|---|\n{table}\n\n"
             "Perfetto opens the file as it is.")
 
@@ -435,10 +431,9 @@ def shorten_paths(value):
 
 def line_of(entry):
     """The innermost line outside torch that led to an allocation, and its function."""
-    for frame in entry["frames"]:
-        if "torch" not in Path(frame["filename"]).parts:
-            return f"`{linecache.getline(frame['filename'], frame['line']).strip()}` in `{frame['name']}`"
-    return "no line of Python: backward runs in a thread of its own"
+    places = [f"`{linecache.getline(frame['filename'], frame['line']).strip()}` in `{frame['name']}`"
+              for frame in entry["frames"] if "torch" not in Path(frame["filename"]).parts]
+    return places[0] if places else "no line of Python: backward runs in a thread of its own"
 
 
 @memory_snapshot.tells
