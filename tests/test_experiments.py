@@ -20,6 +20,15 @@ EXPERIMENTS = {f"{one.lesson}.{one.name}": one for one in all_experiments()}
 
 #: Lines of experiments that no stand-in reaches, by lesson.
 ONLY_ON_A_CARD = {
+    "context_and_experts": [
+        '"FlexAttention computes only blocks that hold such pairs. It is **"',
+        "f\"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the whole row, \"",
+        "f\"after its first call, which compiles for {flex['first call, s']:.0f} s.\")",
+    ],
+    "distributed_data_parallel": [
+        'return f"{ones.item():g}"',
+        'return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."',
+    ],
     "parallel_sgd": [
         "return f\"The program was refused: **{averaged['refused']}**\"",
         "if time.monotonic() > until:",
