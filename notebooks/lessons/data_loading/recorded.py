@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from helpers.experiments import attempt, experiment, milliseconds
 
@@ -136,20 +136,17 @@ def overlap_told(found):
             f"{found['damaged']} had other values than those that were sent.")
 
 
-class Photos(Dataset):
-    """Each sample is the same JPEG file: decoded, and made smaller."""
+def photo_loader(workers, pin, batch, count, size, pixels):
+    """A DataLoader of `count` batches of photos: the same JPEG file, decoded and made smaller each time."""
+    picture = Image.radial_gradient("L").resize(size).convert("RGB")
+    picture.save(file := io.BytesIO(), "JPEG")
 
-    def __init__(self, count, size, pixels):
-        picture = Image.radial_gradient("L").resize(size).convert("RGB")
-        picture.save(file := io.BytesIO(), "JPEG")
-        self.count, self.pixels, self.file = count, pixels, file.getvalue()
+    def decoded(numbers):
+        photos = [Image.open(io.BytesIO(file.getvalue())).resize((pixels, pixels)) for _ in numbers]
+        return torch.from_numpy(np.stack(photos))  # 8 bits a number: the GPU converts them
 
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        photo = Image.open(io.BytesIO(self.file)).resize((self.pixels, self.pixels))
-        return torch.from_numpy(np.array(photo))  # 8 bits a number: the GPU converts them
+    return DataLoader(range(batch * count), batch_size=batch, collate_fn=decoded, num_workers=workers,
+                      pin_memory=pin, multiprocessing_context="fork" if workers else None)
 
 
 def training_step(channels):
@@ -183,10 +180,8 @@ def starving(counts=(0, 2, 4, 8, 16), channels=64, batch=32, batches=16, size=(5
         found["pinned" if pin else "ordinary"] = rows = {}
         for workers in counts:
             turns = max(batches, 2 * workers)
-            # There are more photos than turns: workers that have nothing left to do would leave cores to the others.
-            photos = Photos(batch * (turns + 4 * workers + 1), size, pixels)
-            loader = DataLoader(photos, batch_size=batch, num_workers=workers, pin_memory=pin,
-                                multiprocessing_context="fork" if workers else None)
+            # More batches than the loop takes: a worker that had nothing left to do would leave its core to others.
+            loader = photo_loader(workers, pin, batch, turns + 4 * workers + 1, size, pixels)
             rows[workers] = attempt(waiting, loader, step, turns)
     return found
 

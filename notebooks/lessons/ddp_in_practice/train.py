@@ -40,7 +40,8 @@ def save(state, path):
 def main(options):
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if 0 < torch.cuda.device_count() < local_size:
-        raise SystemExit(f"{torch.cuda.device_count()} GPU(s) for {local_size} ranks: start as many ranks as GPUs")
+        raise SystemExit(f"{torch.cuda.device_count()} GPU(s) for {local_size} ranks: start as many ranks as GPUs, or "
+                         'set CUDA_VISIBLE_DEVICES="" to train on the CPU, over gloo')
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)

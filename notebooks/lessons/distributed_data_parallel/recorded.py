@@ -1,90 +1,227 @@
-"""What DDP shows from a machine with two GPUs."""
+"""What the DDP lesson shows of GPUs: what one GPU lets you try, and, on two, overlap and three ways to train."""
 
-import json
+import os
+import statistics
 import tempfile
 import time
-from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers.experiments import experiment
+from helpers.experiments import attempt, experiment, in_ranks, milliseconds
+
+#: By name: what a rank calls with its own numbers, and with a row of zeros for each rank, to be filled.
+COLLECTIVES = {
+    "broadcast": lambda mine, rows, rank: dist.broadcast(mine, 0),
+    "all_reduce": lambda mine, rows, rank: dist.all_reduce(mine),
+    "reduce": lambda mine, rows, rank: dist.reduce(mine, 0),
+    "gather": lambda mine, rows, rank: dist.gather(mine, None if rank else list(rows), dst=0),
+    "all_gather": lambda mine, rows, rank: dist.all_gather(list(rows), mine),
+    "scatter": lambda mine, rows, rank: dist.scatter(rows[0, :1], None if rank else list(mine.split(1)), src=0),
+    "reduce_scatter": lambda mine, rows, rank: dist.reduce_scatter(rows[0, :1], list(mine.split(1))),
+    "all_to_all": lambda mine, rows, rank: dist.all_to_all_single(rows[0], mine),
+    "barrier": lambda mine, rows, rank: dist.barrier(),
+}
 
 
-@experiment(gpus=2, seconds=10)
-def overlap():
-    """Milliseconds of backward on two GPUs over NCCL, gradients averaged by hand or by DDP: events, median of 20."""
-    return _in_ranks(_overlap)
+@experiment(gpus=1, seconds=5, wanted=1)
+def collectives():
+    """Which collectives can you try with one GPU?
+
+    One rank over nccl, and two ranks over gloo that share the GPU, call each with tensors on the GPU. What rank 0 holds
+    afterwards is compared with what it holds on the CPU, over gloo.
+    """
+    found = {}
+    for name, nprocs, backend in ("one rank over nccl", 1, "nccl"), ("two ranks over gloo", 2, "gloo"):
+        on_gpu = in_ranks(after_each, nprocs, "cuda:0", backend=backend)[0]
+        on_cpu = in_ranks(after_each, nprocs, "cpu", backend="gloo")[0]
+        found[name] = {call: "the same" if held == on_cpu[call] else held for call, held in on_gpu.items()}
+    return found
 
 
-@experiment(gpus=2, seconds=10)
-def three_ways():
-    """Seconds for 10,000 samples on one GPU, on two by nn.DataParallel, on two by DDP: the best of 20 steps."""
-    return {f"batch {batch}": {
-        "one GPU": _seconds(lambda net: net, batch, batch, "cuda:0"),
-        "DataParallel": _seconds(lambda net: nn.DataParallel(net, device_ids=[0, 1]), batch, batch, "cuda:0"),
-        "DDP": _in_ranks(_ddp, batch)} for batch in (128, 8192)}
+def after_each(device):
+    """What this rank holds after each collective, or why it was refused: {name: its numbers and its rows}"""
+    rank, n = dist.get_rank(), dist.get_world_size()
+
+    def held(call):
+        mine, rows = torch.arange(1, n + 1, device=device) * 10 ** rank, torch.zeros(n, n, dtype=int, device=device)
+        call(mine, rows, rank)
+        return {"numbers": mine.tolist(), "rows": rows.tolist()}
+
+    return {name: attempt(held, call) for name, call in COLLECTIVES.items()}
 
 
-def _in_ranks(work, *args):
-    """What rank 0 of two returns from `work(rank, device, *args)`."""
+@collectives.tells
+def collectives_told(found):
+    return " ".join(f"{name[0].upper()}{name[1:]}: " + collectives_in_words(calls) for name, calls in found.items())
+
+
+def collectives_in_words(calls):
+    others = {call: held.get("refused", held) for call, held in calls.items() if held != "the same"}
+    count = f"**{len(calls) - len(others)} of {len(calls)}**"
+    return f"{count} collectives run, and leave the numbers that they leave on the CPU." + "".join(
+        f" `{call}`: {held}." for call, held in others.items())
+
+
+@experiment(gpus=1, seconds=4, wanted=1)
+def two_ranks_over_nccl():
+    """What does NCCL say when two ranks use the same GPU?
+
+    Both form a group over nccl with GPU 0 as their device, and add up a one from each.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_rank, (folder, work, args), nprocs=2)
-        return json.loads(Path(folder, "result").read_text())
+        first, second = in_ranks(sum_over_nccl, 2, folder)
+    return {"rank 0": first, "rank 1": second}
 
 
-def _rank(rank, folder, work, args):
-    device = torch.device("cuda", rank)
+def sum_over_nccl(folder):
+    """The sum of a one in each rank, as text, or NCCL's words; both ranks use GPU 0."""
+    rank, device = int(os.environ["RANK"]), torch.device("cuda", 0)
     torch.cuda.set_device(device)
-    store = dist.FileStore(str(Path(folder, "store")), 2)
-    dist.init_process_group("nccl", store=store, rank=rank, world_size=2, device_id=device)
-    result = work(rank, device, *args)
-    if rank == 0:
-        Path(folder, "result").write_text(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
+    try:
+        dist.init_process_group("nccl", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2,
+                                device_id=device)
+        dist.all_reduce(ones := torch.ones(1, device=device))
+        return f"{ones.item():g}"
+    except RuntimeError as error:
+        return str(error).strip()
 
 
-def _overlap(rank, device):
-    x = torch.randn(4096, 4096, device=device)
+@two_ranks_over_nccl.tells
+def two_ranks_told(found):
+    said = max(found.values(), key=lambda words: "GPU" in words)  # the other may only have lost its peer
+    if said == "2":
+        return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."
+    return f"It refuses: **{said.splitlines()[-1]}** The whole message:\n\n```text\n{said}\n```"
 
-    def backward_ms(by_hand=False, **options):
-        model, times = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(8))).to(device), []
-        model = model if by_hand else DistributedDataParallel(model, device_ids=[rank], **options)
-        for _ in range(23):  # three to warm up
+
+@experiment(gpus=1, seconds=5, wanted=2, small={"sizes": (1, 2)})
+def gloo_with_tensors_on_the_gpu(sizes=(1, 4, 16, 64)):
+    """How long does an all-reduce over gloo take, when two ranks share a GPU?
+
+    Median of five, by the CPU's clock, with tensors on the GPU and with tensors on the CPU; and by itself the copy of
+    such a tensor to the CPU and back.
+    """
+    return in_ranks(all_reduces_and_copies, 2, sizes, backend="gloo")[0]
+
+
+def all_reduces_and_copies(sizes):
+    torch.cuda.set_device(0)  # the same one for both ranks
+    return {mib: all_reduce_and_copies(mib) for mib in sizes}
+
+
+def all_reduce_and_copies(mib):
+    here, there = torch.zeros(mib * 2**18), torch.zeros(mib * 2**18, device="cuda")
+    pinned = here.pin_memory()
+    return {"CPU": wall_ms(lambda: dist.all_reduce(here)), "GPU": wall_ms(lambda: dist.all_reduce(there)),
+            "copies": wall_ms(lambda: there.copy_(pinned.copy_(there)))}
+
+
+def wall_ms(work):
+    times = []
+    for _ in range(6):
+        dist.barrier()
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times[1:])
+
+
+@gloo_with_tensors_on_the_gpu.draws
+def gloo_drawn(found):
+    figure, ax = plt.subplots(figsize=(7, 2.8))
+    sizes = list(map(int, found))
+    for place, style in ("CPU", "o-"), ("GPU", "s--"):
+        ax.loglog(sizes, [row[place] for row in found.values()], style, label=f"tensors on the {place}")
+    ax.set(title="An all-reduce over gloo, two ranks", xlabel="MiB", ylabel="ms", xticks=sizes, xticklabels=sizes)
+    ax.minorticks_off()
+    ax.legend()
+    figure.set_label("Milliseconds of an all-reduce over gloo: " + "; ".join(
+        f"{mib} MiB: CPU {row['CPU']:.2f}, GPU {row['GPU']:.2f}" for mib, row in found.items()))
+
+
+@gloo_with_tensors_on_the_gpu.tells
+def gloo_told(found):
+    mib, row = list(found.items())[-1]
+    return (f"An all-reduce of {mib} MiB takes {row['CPU']:.1f} ms with tensors on the CPU and {row['GPU']:.1f} ms "
+            f"with tensors on the GPU, **{row['GPU'] / row['CPU']:.2f} times** as long. To copy {mib} MiB from the GPU "
+            f"to the CPU and back takes {row['copies']:.1f} ms by itself.")
+
+
+@experiment(gpus=2, seconds=10, small={"width": 16, "repeats": 2})
+def overlap(width=4096, repeats=20):
+    """How much does DDP gain on two GPUs by sending during backward?
+
+    Milliseconds of forward and backward of eight layers of 67 MB by CUDA events, median of 20. By hand, each gradient
+    is all-reduced by itself after backward; DDP with one bucket for all cannot send before backward ends.
+    """
+    return in_ranks(backwards, 2, width, repeats, backend="nccl")[0]
+
+
+def backwards(width, repeats):
+    x = torch.randn(width, width, device="cuda")
+
+    def ms(by_hand=False, **options):
+        model = nn.Sequential(*(nn.Linear(width, width) for _ in range(8))).cuda()
+        model = model if by_hand else DistributedDataParallel(model, device_ids=[x.device.index], **options)
+
+        def step():
             model.zero_grad()
-            loss = model(x).square().mean()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            dist.barrier()
-            begin.record()
-            loss.backward()
+            model(x).square().mean().backward()
             for parameter in model.parameters() if by_hand else ():
                 dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end))
-        return round(sorted(times[3:])[10], 2)
 
-    return {"by hand, after backward": backward_ms(by_hand=True),
-            "DDP, one bucket": backward_ms(bucket_cap_mb=10_000),
-            "DDP, buckets as it makes them": backward_ms()}
+        return milliseconds(step, repeats)
+
+    return {"by hand, after backward": ms(by_hand=True), "DDP, one bucket": ms(bucket_cap_mb=10_000),
+            "DDP, buckets as it makes them": ms()}
 
 
-def _ddp(rank, device, batch):
-    return _seconds(lambda net: DistributedDataParallel(net, device_ids=[rank]), batch // 2, batch, device)
+@overlap.tells
+def overlap_told(found):
+    by_hand, one, many = found.values()
+    return (f"With DDP's buckets, forward and backward take {many:.1f} ms. By hand they take {by_hand:.1f} ms, "
+            f"**{by_hand / many:.2f} times** as long, and with one bucket for all gradients {one:.1f} ms.")
 
 
-def _seconds(wrap, size, batch, device):
-    """For 10,000 samples; `size` is this process's part of the batch."""
-    model, times = wrap(nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4))).to(device)), []
-    x, optimizer = torch.randn(size, 2048, device=device), torch.optim.SGD(model.parameters(), lr=1e-4)
-    for _ in range(20):
+@experiment(gpus=2, seconds=10, small={"width": 16, "batches": (8,), "steps": 2})
+def three_ways(width=2048, batches=(128, 8192), steps=20):
+    """How long do 10,000 samples take on one GPU, on two by nn.DataParallel, and on two by DDP?
+
+    Four layers; SGD; the fastest of 20 steps, by the CPU's clock. The batch is that of all ranks together.
+    """
+    ddp = {batch: in_ranks(ddp_seconds, 2, width, batch, steps, backend="nccl")[0] for batch in batches}
+    return {batch: {
+        "one GPU": seconds(lambda net: net, width, batch, batch, steps),
+        "DataParallel": seconds(lambda net: nn.DataParallel(net, device_ids=[0, 1]), width, batch, batch, steps),
+        "DDP": ddp[batch]} for batch in batches}
+
+
+def ddp_seconds(width, batch, steps):
+    rank = dist.get_rank()
+    return seconds(lambda net: DistributedDataParallel(net, device_ids=[rank]), width, batch // 2, batch, steps)
+
+
+def seconds(wrap, width, samples, batch, steps):
+    """For 10,000 samples, if this process computes `samples` of a batch."""
+    model, times = wrap(nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).cuda()), []
+    x, optimizer = torch.randn(samples, width, device="cuda"), torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(steps):
         began = time.perf_counter()
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
-    return round(10_000 / batch * min(times), 4)
+    return 10_000 / batch * min(times)
+
+
+@three_ways.tells
+def three_ways_told(found):
+    lines = [f"batch {batch}: **{row['one GPU'] / row['DDP']:.2f} times** by DDP, "
+             f"{row['one GPU'] / row['DataParallel']:.2f} times by nn.DataParallel" for batch, row in found.items()]
+    return "Two GPUs are so many times as fast as one: " + "; ".join(lines) + "."

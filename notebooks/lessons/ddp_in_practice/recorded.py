@@ -1,0 +1,58 @@
+"""What DDP in practice shows of one GPU: whether a training that was killed ends there with the same bits, too."""
+
+import contextlib
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch.multiprocessing import ProcessExitedException
+
+from helpers.experiments import experiment, in_ranks
+from helpers.launcher.meeting import meet_by_file
+
+
+@experiment(gpus=1, seconds=9, small={"epochs": 2})
+def killed_on_a_gpu(epochs=4):
+    """Does a training that was killed on a GPU end with the same bits as one that was not?
+
+    Four times `train.py --fp16`, one rank over NCCL: undisturbed, undisturbed again, killed in epoch 1, and resumed.
+    The weights of two snapshots are compared.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        whole, again, killed = (os.path.join(folder, name) for name in ("whole.pt", "again.pt", "killed.pt"))
+        for path in (whole, again):
+            in_ranks(train, 1, path, epochs)
+        with contextlib.suppress(ProcessExitedException):  # by SIGKILL
+            in_ranks(train, 1, killed, epochs, "--die-in-epoch", "1")
+        left_at = torch.load(killed, map_location="cpu")["epoch"]
+        in_ranks(train, 1, killed, epochs)
+        return {"epochs": epochs, "resumed after epoch": left_at,
+                "undisturbed twice": differences(whole, again), "killed and resumed": differences(whole, killed)}
+
+
+def train(path, epochs, *options):
+    """What `torchrun train.py` runs in this rank."""
+    meet_by_file(tempfile.mkdtemp(dir=os.path.dirname(path)) + "/meeting")  # no port is opened
+    script = Path(__file__).with_name("train.py")
+    sys.argv = [script.name, path, "--fp16", "--epochs", str(epochs), *options]
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def differences(one, other):
+    """How many weights of two snapshots differ in a bit, of how many; and by how much the one that differs most."""
+    pairs = [torch.cat([weight.flatten() for weight in torch.load(path, map_location="cpu")["model"].values()])
+             for path in (one, other)]
+    return {"weights": len(pairs[0]), "differ": int((pairs[0] != pairs[1]).sum()),
+            "largest": (pairs[0] - pairs[1]).abs().max().item()}
+
+
+@killed_on_a_gpu.tells
+def killed_told(found):
+    resumed, twice = found["killed and resumed"], found["undisturbed twice"]
+    return (f"Resumed after epoch {found['resumed after epoch']}, the training ends with **{resumed['differ']} of "
+            f"{resumed['weights']:,} weights** other than undisturbed. The largest difference is "
+            f"{resumed['largest']:.1g}. Two undisturbed trainings differ in {twice['differ']} weights, by at most "
+            f"{twice['largest']:.1g}. `torch.use_deterministic_algorithms` was not called.")
