@@ -225,7 +225,7 @@ def test_what_is_said_of_training_follows_the_numbers():
              "autocast float16, scaler": row | {"ms": 11.0, "loss": 7.63, "skipped": 2},
              "autocast bfloat16, other start": row | {"loss": 7.65}}
     told = recorded.gpt_told(found)
-    assert "autocast bfloat16 is the fastest: it makes **8.0 steps** in the time of one in float32, and needs 67%" in told
+    assert "bfloat16 is the fastest: it makes **8.0 steps** in the time of one in float32, and needs 67%" in told
     assert "at most 0.0200 apart" in told and "0.0300, which is more" in told and "| TF32 | No: old |" in told
     slow = {name: row if name == "float32" else other | {"ms": 90.0} for name, other in found.items()}
     assert recorded.gpt_told(slow | {"TF32": row}).startswith("**float32** is the fastest: no step is")
