@@ -22,10 +22,12 @@ EXPERIMENTS = {f"{one.lesson}.{one.name}": one for one in all_experiments()}
 ONLY_ON_A_CARD = {
     "context_and_experts": [
         '"FlexAttention computes only blocks that hold such pairs. It is **"',
-        "f\"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the whole row, \"",
+        "f\"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the row, \"",
         "f\"after its first call, which compiles for {flex['first call, s']:.0f} s.\")",
     ],
     "distributed_data_parallel": [
+        "except RuntimeError as error:",
+        'return {"refused": str(error).partition("\\n")[0]}',
         'return f"{ones.item():g}"',
         'return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."',
     ],

@@ -149,7 +149,7 @@ def packed_told(found):
     text = (f"Of all causal pairs of {found['tokens']:,} tokens, {found['pairs']:.0%} lie within one document. " + (
         f"FlexAttention was not measured: **{flex.get('refused')}**" if "refused" in flex else
         "FlexAttention computes only blocks that hold such pairs. It is **"
-        f"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the whole row, "
+        f"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the row, "
         f"after its first call, which compiles for {flex['first call, s']:.0f} s.")
         + " Fused attention without a mask mixes documents, as its error shows.\n")
     errors = {name: f"{ways[name]['error']:.1%}" for name in ran}

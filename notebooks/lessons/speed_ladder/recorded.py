@@ -47,32 +47,26 @@ def flops(shape):
     return Shape(shape["layers"], shape["width"], hidden, shape["vocabulary"], tied=False).flops(shape["length"])
 
 
-class Training:
-    """A GPT that begins again from the same weights whenever it is measured. It is compiled once."""
+def training(shape, larger=0, steps=5, warm_up=2):
+    """A function that trains a GPT, always from the same first weights. However often it compiles, it does so once."""
+    with torch.device("cuda"):
+        net = models.GPT(**shape | {"vocabulary": shape["vocabulary"] + larger})
+    plain = DistributedDataParallel(net, [torch.cuda.current_device()]) if dist.is_initialized() else net
+    faster, data = torch.compile(plain), text(4 * (warm_up + steps), shape["length"] + 1, shape["vocabulary"])
 
-    def __init__(self, shape, larger=0, steps=5, warm_up=2):
-        self.steps, self.warm_up = steps, warm_up
-        with torch.device("cuda"):
-            self.net = models.GPT(**shape | {"vocabulary": shape["vocabulary"] + larger})
-        self.model = self.net
-        if dist.is_initialized():
-            self.model = DistributedDataParallel(self.net, device_ids=[torch.cuda.current_device()])
-        self.compiled = torch.compile(self.model)
-        self.data = text(4 * (warm_up + steps), shape["length"] + 1, shape["vocabulary"])
-
-    def measure(self, texts=1, tf32=False, bf16=False, fused_attention=False, fused_optimizer=False, compiled=False):
+    def measure(texts=1, tf32=False, bf16=False, fused_attention=False, fused_optimizer=False, compiled=False):
         """Tokens a second of this rank, the loss of the last step, and the seconds of the first one."""
         torch.manual_seed(0)
-        for module in self.net.modules():
+        for module in net.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        optimizer = torch.optim.AdamW(self.net.parameters(), lr=3e-4, fused=fused_optimizer or None)
-        model, clock = self.compiled if compiled else self.model, []
+        optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=fused_optimizer or None)
         attention = scaled_dot_product_attention if fused_attention else models.attention_by_hand
+        model, clock = faster if compiled else plain, []
         with patch.object(models, "scaled_dot_product_attention", attention):
-            for step, rows in enumerate(self.data.split(texts)[:self.warm_up + self.steps]):
-                if step in (0, 1, self.warm_up):
+            for step, rows in enumerate(data.split(texts)[:warm_up + steps]):
+                if step in (0, 1, warm_up):
                     torch.cuda.synchronize()
                     clock.append(time.perf_counter())
                 with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
@@ -81,9 +75,11 @@ class Training:
                 optimizer.step()
                 optimizer.zero_grad()
         torch.cuda.synchronize()
-        tokens = self.steps * texts * (self.data.size(1) - 1)
-        return {"tokens a second": tokens / (time.perf_counter() - clock[-1]), "loss": loss.item(),
+        seconds = time.perf_counter() - clock[-1]
+        return {"tokens a second": steps * texts * shape["length"] / seconds, "loss": loss.item(),
                 "first step, s": clock[1] - clock[0]}
+
+    return measure
 
 
 @experiment(gpus=1, seconds=57, wanted=1, small={
@@ -98,15 +94,14 @@ def gpu_ladder(shape=SHAPE, size=8192, passes=3, **steps):
     compile_here()
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     product = 2 * size**3 / milliseconds(lambda: a @ a) / 1e9
-    trainings = {larger: Training(shape, larger, **steps) for larger in (0, 47)}
+    trainings = {larger: training(shape, larger, **steps) for larger in (0, 47)}
     settings, so_far, runs = {}, {}, {name: [] for name in RUNGS}
     for name, change in RUNGS.items():
         settings[name] = so_far = so_far | change
     for number in range(passes):
         for name in reversed(RUNGS) if number % 2 else RUNGS:
             how = dict(settings[name])
-            training = trainings[how.pop("larger", 0)]
-            runs[name].append(attempt(training.measure, **how))
+            runs[name].append(attempt(trainings[how.pop("larger", 0)], **how))
     return {"rungs": runs, "product": product, "MFLOP": flops(shape) / 1e6}
 
 
@@ -138,7 +133,8 @@ def ladder_drawn(found):
 
 @gpu_ladder.tells
 def ladder_told(found):
-    speeds, losses = by_rung(found), {name: runs[0].get("loss") for name, runs in found["rungs"].items()}
+    speeds = by_rung(found)
+    losses = {name: found["rungs"][name][0]["loss"] for name in speeds}
     typical = {name: statistics.median(runs) for name, runs in speeds.items()}
     share = {name: speed * found["MFLOP"] / 1e6 / found["product"] for name, speed in typical.items()}
     before, *_, top = typical
@@ -151,15 +147,14 @@ def ladder_told(found):
     if "compile" in speeds:
         text += f" The first step of \"compile\" takes {found['rungs']['compile'][0]['first step, s']:.0f} s."
     lines = ["| rung | tokens a second | gain | | of the product's FLOP/s | loss |", "|---|---:|---:|---|---:|---:|"]
-    for name, runs in found["rungs"].items():
-        if name in speeds:
-            low, high = sorted((speeds[before], speeds[name]), key=statistics.median)
-            known = "" if name == before else "known" if min(high) > max(low) else "not known"
-            lines.append(f"| {name} | {typical[name]:,.0f} | {typical[name] / typical[before]:.2f}× | {known} | "
-                         f"{share[name]:.0%} | {losses[name]:.3f} |")
-            before = name
-        else:
-            lines.append(f"| {name} | {next(run['refused'] for run in runs if 'refused' in run)} | | | | |")
+    for name in speeds:
+        low, high = sorted((speeds[before], speeds[name]), key=statistics.median)
+        known = "" if name == before else "known" if min(high) > max(low) else "not known"
+        lines.append(f"| {name} | {typical[name]:,.0f} | {typical[name] / typical[before]:.2f}× | {known} | "
+                     f"{share[name]:.0%} | {losses[name]:.3f} |")
+        before = name
+    refusals = {name: runs[0].get("refused", "") for name, runs in found["rungs"].items() if name not in speeds}
+    lines += [f"| {name} | {words} | | | | |" for name, words in refusals.items()]
     return text + "\n\n" + "\n".join(lines)
 
 
@@ -177,7 +172,7 @@ def gpu_ladder_ddp(shape=SHAPE, **steps):
 def top_of_ladder(shape, steps):
     compile_here()
     how = dict(TOP)
-    return Training(shape, how.pop("larger"), **steps).measure(**how)["tokens a second"]
+    return training(shape, how.pop("larger"), **steps)(**how)["tokens a second"]
 
 
 @gpu_ladder_ddp.tells
