@@ -628,14 +628,19 @@ def _replace_data_parallel():
     torch.nn.parallel._functions._get_stream = Stream
 
 
+@functools.cache  # each group asks for it
 def _replace_dtensors():
     """What DTensors do below the functions that a mode sees: draw random numbers, and work out shapes."""
-    from torch.distributed.tensor import _dispatch, _op_schema
+    from torch.distributed.tensor import DTensor, _dispatch, _op_schema
 
     def fake_argument(spec):
         meta = spec.tensor_meta
         return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=CPU)
 
+    def local_here(dtensor, **how):
+        return put(to_local(dtensor, **how), meant(dtensor.device_mesh.device_type), is_new=False)
+
+    to_local, DTensor.to_local = DTensor.to_local, local_here
     _dispatch.is_rng_supported_mesh = lambda mesh: False  # they draw as on the CPU
     _op_schema._rebuild_tensor_from_dtensor_meta = fake_argument
 
