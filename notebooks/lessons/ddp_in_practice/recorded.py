@@ -14,23 +14,23 @@ from helpers.experiments import experiment, in_ranks
 from helpers.launcher.meeting import meet_by_file
 
 
-@experiment(gpus=1, seconds=9, small={"epochs": 2})
-def killed_on_a_gpu(epochs=4):
+@experiment(gpus=1, seconds=9, small={"epochs": 2, "undisturbed": 1})
+def killed_on_a_gpu(epochs=4, undisturbed=2):
     """Does a training that was killed on a GPU end with the same bits as one that was not?
 
     Four times `train.py --fp16`, one rank over NCCL: undisturbed, undisturbed again, killed in epoch 1, and resumed.
     The weights of two snapshots are compared.
     """
     with tempfile.TemporaryDirectory() as folder:
-        whole, again, killed = (os.path.join(folder, name) for name in ("whole.pt", "again.pt", "killed.pt"))
-        for path in (whole, again):
+        *wholes, killed = (os.path.join(folder, f"{number}.pt") for number in range(undisturbed + 1))
+        for path in wholes:
             in_ranks(train, 1, path, epochs)
         with contextlib.suppress(ProcessExitedException):  # by SIGKILL
             in_ranks(train, 1, killed, epochs, "--die-in-epoch", "1")
         left_at = torch.load(killed, map_location="cpu")["epoch"]
         in_ranks(train, 1, killed, epochs)
-        return {"epochs": epochs, "resumed after epoch": left_at,
-                "undisturbed twice": differences(whole, again), "killed and resumed": differences(whole, killed)}
+        return {"resumed after epoch": left_at, "undisturbed twice": differences(wholes[0], wholes[-1]),
+                "killed and resumed": differences(wholes[0], killed)}
 
 
 def train(path, epochs, *options):
