@@ -94,26 +94,33 @@ def cut(model, mesh, sequence):
         fully_shard(module, mesh=mesh["copies", "shards"], mp_policy=policy)
 
 
-def step(layers, mesh, length, sequence):
+def prepare(model, device, length):
+    """Memory on `device` for a model that has been cut. Returns optimizer, tokens, and what trains a step."""
+    model.to_empty(device=device)
+    # One parameter at a time. In torch 2.11 the tracker counts twice what operators on lists change in place.
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    tokens = torch.zeros(1, length, dtype=torch.long, device=device)
+
+    def train():
+        cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return optimizer, tokens, train
+
+
+def step(layers, mesh, length, sequence, **shape):
     """What rank 0 holds, passes through collectives (GiB) and computes (TFLOP) on a text of `length` tokens.
 
     Up to torch 2.14 attention is not counted among the operations.
     """
     with torch.device("meta"):
-        model = Llama(layers)
+        model = Llama(layers, **shape)
     fuse(model, mesh["tensor"], sequence)
     total = sum(parameter.numel() for parameter in model.parameters())
     cut(model, mesh, sequence)
     with FakeTensorMode(allow_non_fake_inputs=True):  # tensors with a shape and no memory
-        model.to_empty(device="cpu")
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        tokens = torch.zeros(1, length, dtype=torch.long)
-
-        def train():
-            cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
+        optimizer, tokens, train = prepare(model, "cpu", length)
         train()  # makes the optimizer's state; the next step is counted
         memory = FSDPMemTracker(model, optimizer)
         memory.track_inputs((tokens,))
