@@ -225,11 +225,13 @@ def processes_drawn(found):
     said = []
     for (way, rows), look in zip(found.items(), ("o-", "s--"), strict=True):
         for ax, (case, by_count) in zip(axes, {} if "refused" in rows else rows.items(), strict=False):
-            ax.plot(list(by_count), list(by_count.values()), look, label=way)
-            ax.set(title=case, xlabel="processes", ylim=(0, None))
+            ax.plot(list(by_count), [speed / 1000 for speed in by_count.values()], look, label=way)
+            ax.set(title=case.replace(", batches", "\nbatches"), xlabel="processes")
             said.append(f"{case}, {way}: " + ", ".join(f"{speed:,.0f}" for speed in by_count.values()))
-    axes[0].set_ylabel("samples/s of all together")
-    axes[0].legend()
+    for ax in axes:
+        ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
+    axes[0].set_ylabel("1,000 samples/s, all together")
+    axes[2].legend()
     figure.set_label("Samples/s by number of processes. " + "; ".join(said))
 
 
