@@ -329,7 +329,10 @@ def _replace_tensors():
     @functools.wraps(make)
     def new_parameter(cls, data=None, *args, **kwargs):
         parameter = make(cls, data, *args, **kwargs)
-        return parameter if data is None else put(parameter, on(data))
+        if data is None:
+            return parameter
+        mesh = getattr(data, "device_mesh", None)  # of a DTensor
+        return put(parameter, on(data) or (mesh and meant(mesh.device_type)))
 
     @functools.wraps(run_backward)
     def backward_with_mode(*args, **kwargs):
