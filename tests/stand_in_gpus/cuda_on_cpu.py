@@ -82,6 +82,8 @@ def install(count):
 
 def on(tensor):
     """The stand-in device that a tensor is on; None for the CPU."""
+    if hasattr(type(tensor), "device_mesh"):  # a DTensor
+        return meant(tensor.device_mesh.device_type)
     return tensor.__dict__.get("_stand_in")
 
 
@@ -329,10 +331,7 @@ def _replace_tensors():
     @functools.wraps(make)
     def new_parameter(cls, data=None, *args, **kwargs):
         parameter = make(cls, data, *args, **kwargs)
-        if data is None:
-            return parameter
-        mesh = getattr(data, "device_mesh", None)  # of a DTensor
-        return put(parameter, on(data) or (mesh and meant(mesh.device_type)))
+        return parameter if data is None else put(parameter, on(data))
 
     @functools.wraps(run_backward)
     def backward_with_mode(*args, **kwargs):
