@@ -84,7 +84,7 @@ def memory_of_a_larger_gpt(width=1024, layers=24, heads=16, vocabulary=50257, le
 
 @memory_of_a_larger_gpt.draws
 def memory_drawn(found):
-    _, ax = plt.subplots(figsize=(8, 2.8))
+    fig, ax = plt.subplots(figsize=(8, 2.8))
     rows = {f"{way}, {how}": held for way, both in found.items() for how, held in both.items()}
     begins = [0] * len(rows)
     for kind in ("weights", "optimizer", "gradients", "activations"):
@@ -95,6 +95,8 @@ def memory_drawn(found):
     ax.invert_yaxis()
     ax.set(title="A GPT's training step on one GPU", xlabel="GiB")
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    fig.set_label("GiB by kind: " + "; ".join(f"{name} {sum(held.values()) / GIB - held['peak'] / GIB:.1f}, peak "
+                                              f"{held['peak'] / GIB:.1f}" for name, held in rows.items()))
 
 
 @memory_of_a_larger_gpt.tells
