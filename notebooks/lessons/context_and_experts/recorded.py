@@ -104,7 +104,7 @@ def cell(row):
 
 @experiment(gpus=1, seconds=13, small={"tokens": 128, "documents": 4, "heads": 2, "width": 16})
 def packed_documents(tokens=16384, documents=16, heads=HEADS, width=WIDTH):
-    """Many documents stand in one row of tokens: how much time does FlexAttention save by leaving out pairs of two?
+    """Many documents lie in one row of tokens. How much faster is attention that skips pairs from two documents?
 
     Causal attention in bfloat16, 16 heads of 128, forward and backward, over 16 documents of random lengths. The error
     is that of the first head's output, against float64 with a mask.
