@@ -52,7 +52,12 @@ def training(shape, larger=0, steps=5, warm_up=2):
     with torch.device("cuda"):
         net = models.GPT(**shape | {"vocabulary": shape["vocabulary"] + larger})
     plain = DistributedDataParallel(net, [torch.cuda.current_device()]) if dist.is_initialized() else net
-    faster, data = torch.compile(plain), text(4 * (warm_up + steps), shape["length"] + 1, shape["vocabulary"])
+    data = text(4 * (warm_up + steps), shape["length"] + 1, shape["vocabulary"])
+
+    def loss_of(rows):
+        return cross_entropy(plain(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+    compiled_loss_of = torch.compile(loss_of)
 
     def measure(texts=1, tf32=False, bf16=False, fused_attention=False, fused_optimizer=False, compiled=False):
         """Tokens a second of this rank, the loss of the last step, and the seconds of the first one."""
@@ -63,14 +68,14 @@ def training(shape, larger=0, steps=5, warm_up=2):
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=fused_optimizer or None)
         attention = scaled_dot_product_attention if fused_attention else models.attention_by_hand
-        model, clock = faster if compiled else plain, []
+        forward, clock = compiled_loss_of if compiled else loss_of, []
         with patch.object(models, "scaled_dot_product_attention", attention):
             for step, rows in enumerate(data.split(texts)[:warm_up + steps]):
                 if step in (0, 1, warm_up):
                     torch.cuda.synchronize()
                     clock.append(time.perf_counter())
                 with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
-                    loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+                    loss = forward(rows)
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -82,7 +87,7 @@ def training(shape, larger=0, steps=5, warm_up=2):
     return measure
 
 
-@experiment(gpus=1, seconds=57, wanted=1, small={
+@experiment(gpus=1, seconds=60, wanted=1, small={
     "shape": {"width": 16, "layers": 1, "heads": 2, "vocabulary": 51, "length": 8}, "size": 64, "passes": 1,
     "steps": 1, "warm_up": 1})
 def gpu_ladder(shape=SHAPE, size=8192, passes=3, **steps):
@@ -140,7 +145,8 @@ def ladder_told(found):
     before, *_, top = typical
     text = (f"From \"{before}\" to \"{top}\", training becomes **{typical[top] / typical[before]:.1f} times** as fast. "
             f"At the top it does {share[top]:.0%} of the FLOP/s of a product of large matrices in bfloat16, "
-            f"{found['product']:,.0f} TFLOP/s. All rungs begin with the same seed and read the same texts. The loss is "
+            f"{found['product']:,.0f} TFLOP/s. (We count FLOPs as for MFU, with all scores of attention, also those "
+            "that the causal mask leaves out.) All rungs begin with the same seed and read the same texts. The loss is "
             "that of the last step, on texts that the model has not read before. From \"four texts in a batch\" on, it "
             "has read four times as many by then. A change is *known* if each run of one rung is faster than each run "
             "of the other.")
@@ -153,7 +159,8 @@ def ladder_told(found):
         lines.append(f"| {name} | {typical[name]:,.0f} | {typical[name] / typical[before]:.2f}× | {known} | "
                      f"{share[name]:.0%} | {losses[name]:.3f} |")
         before = name
-    refusals = {name: runs[0].get("refused", "") for name, runs in found["rungs"].items() if name not in speeds}
+    refusals = {name: next(run["refused"] for run in runs if "refused" in run)
+                for name, runs in found["rungs"].items() if name not in speeds}
     lines += [f"| {name} | {words} | | | | |" for name, words in refusals.items()]
     return text + "\n\n" + "\n".join(lines)
 
