@@ -296,6 +296,8 @@ def _rank(rank, nprocs, folder, work, args, backend):
     import torch
     import torch.distributed as dist
 
+    # Threads of autograd would all make this fork's thread pool at once, and end the process.
+    torch.set_num_threads(torch.get_num_threads())
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(nprocs), LOCAL_WORLD_SIZE=str(nprocs))
     if backend:
         device = torch.device("cuda", rank % torch.cuda.device_count())

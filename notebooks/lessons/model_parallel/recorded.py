@@ -17,7 +17,6 @@ AXES = "copies", "shards", "tensor"
 def predicted(layers, lengths, shape):
     """In a rank that sees no GPU: the peaks in GiB by the dry run, by length of the text."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    torch.set_num_threads(1)  # makes this fork's thread pool, before autograd's threads do so at the same time
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     mesh = init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=AXES)
     return [dry_run.step(layers, mesh, length, sequence=False, **shape)["peak"] for length in lengths]
