@@ -99,7 +99,7 @@ def what_the_child_says(first, method):
     here, there = context.Pipe()
     child = context.Process(target=use_and_say, args=(there,))
     child.start()
-    said = here.recv() if here.poll(60) else "nothing within 60 s"
+    said = here.recv() if here.poll(20) else "nothing within 20 s"
     child.kill()
     child.join()
     return said
@@ -138,7 +138,7 @@ def send(tensor, queue, answers):
     carried = len(ForkingPickler.dumps(tensor))
     began = time.perf_counter()
     queue.put(tensor)
-    arrived = answers.recv() if answers.poll(20) else {"refused": "nothing arrived within 20 s"}
+    arrived = answers.recv() if answers.poll(8) else {"refused": "nothing arrived within 8 s"}
     return arrived if isinstance(arrived, dict) else {
         "of": tensor.nbytes, "bytes": carried, "ms": 1000 * (arrived - began), "sender sees": tensor[0].item()}
 
@@ -160,12 +160,11 @@ def receive(queue):
 
 @cuda_tensor_in_a_queue.tells
 def queue_told(found):
-    row = found["rows"][-1]
-    if "refused" in row:
-        return f"Here a CUDA tensor cannot be sent: **{row['refused']}**"
-    rows = [f"for a tensor of {row['of'] / 1e6:,.3g} MB the queue carries **{row['bytes']:,} bytes**, and the receiver "
+    if refused := [row["refused"] for row in found["rows"] if "refused" in row]:
+        return f"Here a CUDA tensor cannot be sent: **{refused[0]}**"
+    rows = [f"for a tensor of {row['of'] / 1e6:,g} MB the queue carries **{row['bytes']:,} bytes**, and the receiver "
             f"has the tensor after {row['ms']:.1f} ms" for row in found["rows"]]
-    sees = "sees it, because both use the same memory" if row["sender sees"] == 1 else "does not see it"
+    sees = "sees it, because both use the same memory" if found["rows"][-1]["sender sees"] == 1 else "does not see it"
     does = "gave it other memory" if found["share_memory_ moved it"] else "left it where it was"
     return (f"F{'; '.join(rows)[1:]}. The receiver writes a 1, and the sender {sees}. "
             f"`share_memory_()`, called for another CUDA tensor, {does}.")
