@@ -89,8 +89,8 @@ def in_one_memory(model, models):
 @article_on_a_gpu.tells
 def article_told(found):
     averaged, alone = (found["programs"][program] for program in ("neither bug", "one process"))
-    if "refused" in averaged:
-        return f"The program was refused: **{averaged['refused']}**"
+    if refused := [rows["refused"] for rows in (averaged, alone) if "refused" in rows]:
+        return f"The program was refused: **{refused[0]}**"
     workers, epochs, seconds = found["workers"], len(averaged), averaged[-1]["seconds"]
     longer = alone[-1]["seconds"] / seconds
     told = (f"On {found['data']}, {workers} workers that average their models have **{averaged[-1]['accuracy']:.1%}** "
@@ -237,7 +237,7 @@ def processes_drawn(found):
 
 @one_card_many_processes.tells
 def processes_told(found):
-    refusals = [f"{way} was refused: **{rows['refused']}**" for way, rows in found.items() if "refused" in rows]
+    refusals = [f"Refused with {way}: **{rows['refused']}**" for way, rows in found.items() if "refused" in rows]
     if "refused" in found["time slicing"]:
         return ". ".join(refusals)
     few, more, wide = found["time slicing"]
@@ -248,12 +248,12 @@ def processes_told(found):
             for way, rows in found.items() if "refused" not in rows}
     best, batch = max(gain, key=lambda way: gain[way][few]), alone[more] / alone[few]
     wide_gain = max(by_case[wide] for by_case in gain.values())
-    free = "Its step takes as long as one with 8 samples. " if step[more] < 1.2 * step[few] else ""
+    free = "A step with 64 samples takes about as long as one with 8. " if step[more] < 1.2 * step[few] else ""
     first = "Try a larger batch before you share a GPU. " if batch > gain[best][few] else ""
-    busy = ": one process keeps the GPU busy" if wide_gain < 1.1 else ""
+    busy = ": one process keeps the GPU busy" if 0.9 < wide_gain < 1.1 else ""
     told = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one ({best}). "
-            f"One process with batches of 64 trains {batch:.1f} times as much. {free}{first}With the wide network, "
-            f"{most} processes train {wide_gain:.1f} times as much as one{busy}.")
+            f"One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches of 8. {free}"
+            f"{first}With the wide network, {most} processes train {wide_gain:.1f} times as much as one{busy}.")
     rows = [f"| {case} | {step[case]:.2f} ms | " + " | ".join(f"{gain[way][case]:.1f}×" for way in gain) + " |"
             for case in alone]
     head = "| | a step of one process | " + " | ".join(f"{most} processes, {way}" for way in gain) + " |"
