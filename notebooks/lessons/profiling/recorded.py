@@ -5,7 +5,6 @@ import gzip
 import itertools
 import linecache
 import math
-import os
 import pickle
 import tempfile
 import time
@@ -174,10 +173,10 @@ def named_by_sync_debug_mode():
 
 
 @experiment(gpus=1, seconds=4, wanted=1, small={"sizes": ((16, 4), (32, 8)), "steps": 3})
-def item_waits(sizes=((256, 64), (1024, 1024), (4096, 1024)), steps=40):
+def item_waits(sizes=((256, 64), (1024, 1024), (4096, 1024)), steps=30):
     """What does loss.item() in each step cost, and which lines make Python wait for the GPU?
 
-    Milliseconds of a training step of four layers, from 40 steps, medians of three. Then single lines, each under
+    Milliseconds of a training step of four layers, from 30 steps, medians of three. Then single lines, each under
     `torch.cuda.set_sync_debug_mode("warn")`.
     """
     found = {"ms a step": []}
@@ -243,7 +242,7 @@ def kernels(call):
     with profile(activities=BOTH) as prof:
         call()
         torch.cuda.synchronize()
-    return sum(event.device_type == DeviceType.CUDA for event in prof.events())
+    return sum(event.device_type == DeviceType.CUDA and not event.is_user_annotation for event in prof.events())
 
 
 def measured(make, x):
@@ -260,7 +259,9 @@ def small_operators(sizes=(1_000, 10_000_000)):
     Multiplications and additions of one tensor, on few and on many elements: microseconds by CUDA events, medians of
     20; kernels by the profiler; the largest difference from the same chain in float64.
     """
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # one kernel is compiled before a pool of processes has started
+    from torch._inductor import config as inductor
+
+    inductor.compile_threads = 1  # one kernel is compiled before a pool of processes has started
     return {size: {name: attempt(measured, make, torch.rand(size, device="cuda")) for name, make in WAYS.items()}
             for size in sizes}
 
@@ -271,17 +272,20 @@ def small_operators_told(found):
     took = {name: row["µs"] for name, row in found[first].items() if "refused" not in row}
     best = min(took, key=took.get)
     starts = {name: row["kernels"] for name, row in found[last].items() if "refused" not in row}
-    share = {name: found[last][name]["µs"] / found[last]["eager"]["µs"] for name in starts if name != "eager"}
+    seen = starts["eager"] > 0  # the profiler may not be allowed to look at the GPU
+    parts = [f"one by one starts {starts['eager']} kernels"] if seen else []
+    parts += [name + (f" starts {starts[name]} and" if seen else "")
+              + f" takes {found[last][name]['µs'] / found[last]['eager']['µs']:.0%} of the time of one by one"
+              for name in starts if name != "eager"]
     lines = []
     for size, ways in found.items():
         for name, row in ways.items():
             cells = ([row["refused"], "", ""] if "refused" in row else
-                     [f"{row['µs']:,.1f}", str(row["kernels"]), f"{row['difference']:.1e}"])
+                     [f"{row['µs']:,.1f}", str(row["kernels"] or "not seen"), f"{row['difference']:.1e}"])
             lines.append(f"| {int(size):,} | {name} | {' | '.join(cells)} |")
     return (f"On {int(first):,} elements, the quickest way is {best}: **{took[best]:.1f} µs** for all fifty operators, "
             f"{took['eager'] / took[best]:.1f} times as fast as one by one. On {int(last):,} elements, "
-            f"one by one takes {starts['eager']} kernels; " + ", ".join(
-                f"{name} takes {starts[name]} and {part:.0%} of the time" for name, part in share.items()) + ".\n\n"
+            f"{'; '.join(parts)}.\n\n"
             "| elements | how | µs | kernels | largest difference from float64 |\n|---|---|---|---|---|\n"
             + "\n".join(lines))
 
@@ -294,7 +298,7 @@ LABELS = ("load a batch", "copy to the GPU", "forward", "backward", "update", "l
 def photographs(batch, side):
     """What a loader would decode: a batch of pictures as bytes, made into numbers around 0."""
     pictures = numpy.random.default_rng(0).integers(0, 256, (batch, 3, side, side), dtype=numpy.uint8)
-    return lambda: torch.from_numpy(numpy.stack([picture / numpy.float32(128) - 1 for picture in pictures]))
+    return lambda: torch.from_numpy(numpy.stack([picture.astype(numpy.float32) / 128 - 1 for picture in pictures]))
 
 
 def convolutions(channels):
@@ -376,15 +380,17 @@ def gpu_trace_told(found):
     labels, kernels_run, step = found["labels"], found["kernels"], found["ms a step"]
     longest = max(labels, key=labels.get)
     queueing = sum(labels[name] for name in ("forward", "backward", "update"))
+    seen = found["events on the GPU"]
     busy = f"Kernels run during **{kernels_run / step:.0%}** of a step: {kernels_run:.1f} of {step:.1f} ms."
     nothing = "**The profiler has recorded nothing on the GPU.**"
-    longer = "longer than the kernels run, so the GPU would wait for Python even without the loading"
-    shorter = "less than the kernels run"
+    longer = ", longer than the kernels run, so the GPU would wait for Python even without the loading"
+    shorter = ", less than the kernels run"
+    compared = (longer if queueing > kernels_run else shorter) if seen else ""
     table = "\n".join(f"| `{name}` | {row['calls']} | {row['self CPU ms']:.2f} | {row['self device ms']:.2f} |"
                       for name, row in found["operators"].items())
-    return (f"{busy if found['events on the GPU'] else nothing} On the CPU, *{longest}* takes longest, "
+    return (f"{busy if seen else nothing} On the CPU, *{longest}* takes longest, "
             f"{labels[longest]:.1f} ms, and *loss.item()* takes {labels['loss.item()']:.2f} ms. Forward, backward and "
-            f"update take the CPU {queueing:.1f} ms, {longer if queueing > kernels_run else shorter}.\n\n"
+            f"update take the CPU {queueing:.1f} ms{compared}.\n\n"
             f"| operator | calls | self CPU, ms | self device, ms |\n|---|---|---|---|\n{table}\n\n"
             "Perfetto opens the file as it is.")
 
