@@ -289,8 +289,9 @@ def resnet_told(found):
         first, last = (found[f"{name}, {layout}"].get("ms") for layout in ("channels first", "channels_last"))
         if first and last:
             gains[name] = f"{last / first:.2f}× in {name}"
-    return (f"{compared(found)} `channels_last` changes the time of a step by these factors (below 1× is shorter): "
-            f"{'; '.join(gains.values())}.\n\n{steps_table(found)}")
+    changes = " `channels_last` changes the time of a step by these factors (below 1× is shorter): "
+    return (compared(found) + (f"{changes}{'; '.join(gains.values())}." if gains else "")
+            + f"\n\n{steps_table(found)}")
 
 
 @experiment(gpus=1, seconds=4, small={"gpt": TINY_GPT, "cap_gib": 0.0002})
