@@ -278,6 +278,8 @@ def test_what_was_recorded_on_this_machine_today_is_not_measured_again(speed, mo
     speed.store({"result": {"rate": 6.0, "raw.gz": b"raw"}, **machine(), "date": "2026-01-01"})
     monkeypatch.setattr(type(speed), "run", lambda self: {"result": {"rate": 7.0, "raw.gz": b"raw"}, **machine()})
     assert "**7 a second**" in shown(speed)[0]["text/markdown"]
+    monkeypatch.setattr(type(speed), "run", lambda self: {"result": {"refused": "out of memory"}, **machine()})
+    assert "**6 a second**" in shown(speed)[0]["text/markdown"], "the record, because a small card refuses"
 
 
 def test_a_damaged_record_is_refused_in_words(speed):
