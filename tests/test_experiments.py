@@ -180,7 +180,7 @@ def speechless():
 speechless.tells(lambda found: found["b"])
 
 
-@experiment(gpus=1, seconds=-1, wanted=3)
+@experiment(gpus=1, seconds=-1.6, wanted=3)
 def hangs():
     """Nothing?"""
     subprocess.Popen(["sleep", "987"])
@@ -216,7 +216,7 @@ def test_what_is_found_is_stored_and_what_fails_says_why(course):
     assert "cuda:0" in rows["device"] and "out of memory" in rows["refused"]
     assert "needs 2 GPU(s), this machine has 1" in rows["ranks"]
     assert "no such luck" in rows["raises"] and "SIGABRT" in rows["dies"] and "KeyError: 'b'" in rows["speechless"]
-    assert "no result after 5 s" in rows["hangs"] and eventually(lambda: not running("sleep 987"))
+    assert "no result after 2 s" in rows["hangs"] and eventually(lambda: not running("sleep 987"))
     folder = course / "data" / "records" / "gpus" / "made_up"
     assert {path.name for path in folder.iterdir()} == {
         "device.json", "device.1-Stand-in-GPU.raw.gz", "refused.json", "speechless.json"}
@@ -224,10 +224,15 @@ def test_what_is_found_is_stored_and_what_fails_says_why(course):
     assert stored["result"] == {"device": "cuda:0", "8": [1, 0.5]} and stored["gpus"] == "1 × Stand-in GPU"
     assert stored["driver"] == "000.00" and stored["cuda"] and stored["date"] > "2026" and stored["torch"]
 
+
+@pytest.mark.long
+def test_records_of_several_machines_stand_side_by_side(course):
+    folder = course / "data" / "records" / "gpus" / "made_up"
+    record(course, 1, "device")
     rows = record(course, 2, "ranks", "device")
-    assert len(rows) == 2 and "To 6" not in rows["ranks"] and rows["ranks"].endswith("6")
+    assert len(rows) == 2 and rows["ranks"].endswith("6")
     assert [one["gpus"] for one in json.loads((folder / "device.json").read_text(encoding="utf-8"))] == [
-        "2 × Stand-in GPU", "1 × Stand-in GPU"], "records of several machines stand side by side"
+        "2 × Stand-in GPU", "1 × Stand-in GPU"]
     [stored] = json.loads((folder / "ranks.json").read_text(encoding="utf-8"))
     assert stored["result"] == {"sums": [[6.0, "cuda:0"], [6.0, "cuda:1"]]}
 
