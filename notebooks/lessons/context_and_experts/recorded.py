@@ -90,7 +90,7 @@ def attention_told(found):
         f"Over {int(both[-1]):,} tokens, fused attention is **{slow['ms'] / quick['ms']:.1f} times** as fast as "
         f"attention that keeps all scores, and its peak is {quick['peak MiB']:,.0f} MiB in place of "
         f"{slow['peak MiB']:,.0f} MiB. Twice as many tokens have four times as many scores. The fused kernel computes "
-        "them block by block, as your ring does, and never writes the whole table. From float64, the results are off "
+        "them block by block, as your ring does, and never writes the whole table. The results differ from float64 "
         f"by {found['errors']['all scores']:.1e} with all scores and by {found['errors']['fused']:.1e} fused.\n",
         "| tokens | all scores | fused |", "|---:|---:|---:|", *lines))
 
@@ -149,7 +149,7 @@ def packed_told(found):
     text = (f"Of all causal pairs of {found['tokens']:,} tokens, {found['pairs']:.0%} lie within one document. " + (
         f"FlexAttention was not measured: **{flex.get('refused')}**" if "refused" in flex else
         "FlexAttention computes only blocks that hold such pairs. It is **"
-        f"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the row, "
+        f"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the whole row, "
         f"after its first call, which compiles for {flex['first call, s']:.0f} s.")
         + " Fused attention without a mask mixes documents, as its error shows.\n")
     errors = {name: f"{ways[name]['error']:.1%}" for name in ran}

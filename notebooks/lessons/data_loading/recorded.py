@@ -172,7 +172,7 @@ def training_step(channels):
 @experiment(gpus=1, seconds=11, wanted=1, small={"counts": (0, 1), "channels": 1, "batch": 2, "batches": 1,
                                                  "size": (64, 48), "pixels": 32})
 def starving(counts=(0, 2, 4, 8, 16), channels=64, batch=32, batches=16, size=(500, 375), pixels=128):
-    """For which share of its time does a GPU wait for photos, and how many workers end that?
+    """What share of its time does a GPU wait for photos, and how many workers end that?
 
     Workers decode JPEG files of 500 × 375 pixels; the GPU trains eight convolutions on batches of 32. The clock
     starts when all workers have delivered, and runs for 16 batches or more. Without pinning, and with it.
@@ -238,6 +238,6 @@ def starving_told(found):
     refused = {row["refused"] for kind in rows for row in found[kind].values() if "refused" in row}
     return (f"Without workers the GPU waits for **{alone['waiting']:.0%}** of the time, because a batch takes "
             f"{load:.1f} ms to load and a step takes {step:.1f} ms. {until}. Loading divided by step, rounded up, is "
-            f"{math.ceil(load / step)}; this machine has {found['cores']} cores. With {most} workers, a batch takes "
-            f"{one:.1f} ms of the loop from ordinary memory, and {two:.1f} ms from pinned memory."
+            f"{math.ceil(load / step)}; this machine has {found['cores']} cores. With {most} workers, the loop takes "
+            f"{one:.1f} ms a batch from ordinary memory, and {two:.1f} ms from pinned memory."
             + "".join(f" This machine refused some settings: `{words}`." for words in sorted(refused)))

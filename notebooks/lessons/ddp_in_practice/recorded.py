@@ -19,7 +19,7 @@ def killed_on_a_gpu(epochs=4, undisturbed=2):
     """Does a training that was killed on a GPU end with the same bits as one that was not?
 
     Four times `train.py --fp16`, one rank over NCCL: undisturbed, undisturbed again, killed in epoch 1, and resumed.
-    The weights of two snapshots are compared.
+    The weights at the end are compared.
     """
     with tempfile.TemporaryDirectory() as folder:
         *wholes, killed = (os.path.join(folder, f"{number}.pt") for number in range(undisturbed + 1))
@@ -52,7 +52,8 @@ def differences(one, other):
 @killed_on_a_gpu.tells
 def killed_told(found):
     resumed, twice = found["killed and resumed"], found["undisturbed twice"]
-    return (f"Resumed after epoch {found['resumed after epoch']}, the training ends with **{resumed['differ']} of "
-            f"{resumed['weights']:,} weights** other than undisturbed. The largest difference is "
-            f"{resumed['largest']:.1g}. Two undisturbed trainings differ in {twice['differ']} weights, by at most "
-            f"{twice['largest']:.1g}. `torch.use_deterministic_algorithms` was not called.")
+    return (f"The training that was resumed after epoch {found['resumed after epoch']} ends with "
+            f"**{resumed['differ']} of {resumed['weights']:,} weights** different from those of an undisturbed one. "
+            f"The largest difference is {resumed['largest']:.1g}. Two undisturbed trainings differ in "
+            f"{twice['differ']} weights, by at most {twice['largest']:.1g}. "
+            "`torch.use_deterministic_algorithms` was not called.")

@@ -98,15 +98,15 @@ def two_ranks_told(found):
     said = max(found.values(), key=lambda words: "GPU" in words)  # the other may only have lost its peer
     if said == "2":
         return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."
-    return f"It refuses: **{said.splitlines()[-1]}** The whole message:\n\n```text\n{said}\n```"
+    return f"NCCL refuses: **{said.splitlines()[-1]}** The whole message:\n\n```text\n{said}\n```"
 
 
 @experiment(gpus=1, seconds=5, wanted=2, small={"sizes": (1, 2)})
 def gloo_with_tensors_on_the_gpu(sizes=(1, 4, 16, 64)):
     """How long does an all-reduce over gloo take, when two ranks share a GPU?
 
-    Median of five, by the CPU's clock, with tensors on the GPU and with tensors on the CPU; and by itself the copy of
-    such a tensor to the CPU and back.
+    Median of five, by the CPU's clock, with tensors on the GPU and with tensors on the CPU. The copy of such a tensor
+    from the GPU to the CPU and back is measured, too.
     """
     return in_ranks(all_reduces_and_copies, 2, sizes, backend="gloo")[0]
 

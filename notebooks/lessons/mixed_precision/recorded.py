@@ -134,8 +134,8 @@ def products_told(found):
     source = ("\nThe data sheet is NVIDIA's, for [H100](https://www.nvidia.com/en-us/data-center/h100/) and "
               "[H200](https://www.nvidia.com/en-us/data-center/h200/) (SXM), without sparsity." if sheet else "")
     return (f"In bfloat16 a product reaches **{best['bfloat16']:,.0f} TFLOP/s**, in float32 with all its bits "
-            f"{best['float32']:,.0f}. At n = {smallest}, a product in bfloat16 reaches {at[smallest]:,.0f}: it takes "
-            f"{work:.1f} µs, and launching it takes Python {launch:.1f} µs, so {who}."
+            f"{best['float32']:,.0f}. At n = {smallest}, a product in bfloat16 reaches {at[smallest]:,.0f} TFLOP/s: it "
+            f"takes {work:.1f} µs, and launching it takes Python {launch:.1f} µs, so {who}."
             f"\n\n{table}{source}{refusals(found['TFLOP/s'])}")
 
 
@@ -152,7 +152,7 @@ def shapes(sizes=(4096, 4097, 4098, 4100, 4104, 4160)):
 def shapes_told(found):
     bf16, tf32 = numbers(found["bfloat16"]), numbers(found["TF32"])
     even, odd, *_ = bf16
-    table = "| n | bfloat16 rows begin at multiples of | bfloat16 | TF32 |\n|--:|--:|--:|--:|\n"
+    table = "| n | bfloat16 rows begin at multiples of | bfloat16, TFLOP/s | TF32, TFLOP/s |\n|--:|--:|--:|--:|\n"
     for n, rate in bf16.items():
         table += f"| {n:,} | {math.gcd(2 * n, 128)} bytes | {rate:,.0f} | {tf32[n]:,.0f} |\n"
     aligned = [rate for n, rate in bf16.items() if 2 * n % 16 == 0]
@@ -298,8 +298,8 @@ def resnet_told(found):
 def batch_sizes(gpt=SMALL_GPT, cap_gib=40):
     """Which batch keeps the GPU busy, and which one no longer fits?
 
-    A small GPT in autocast bfloat16, 1,024 tokens a sample. The batch doubles until the card refuses. So that this
-    comes soon, and at the same batch on cards with more, we allow the process 40 GiB.
+    A small GPT in autocast bfloat16, 1,024 tokens a sample. The batch doubles until it does not fit. We allow
+    the process 40 GiB, so that cards with more memory refuse the same batch.
     """
     there = torch.cuda.get_device_properties(0).total_memory / 2**30
     torch.cuda.set_per_process_memory_fraction(min(1.0, cap_gib / there))

@@ -93,9 +93,9 @@ def article_told(found):
         return f"The program was refused: **{refused[0]}**"
     workers, epochs, seconds = found["workers"], len(averaged), averaged[-1]["seconds"]
     longer = alone[-1]["seconds"] / seconds
-    told = (f"On {found['data']}, {workers} workers that average their models have **{averaged[-1]['accuracy']:.1%}** "
-            f"of the test images right after epoch {epochs}. They train for {seconds:.2f} s. One process with all the "
-            f"images has {alone[-1]['accuracy']:.1%} right, and takes {longer:.1f} times as long.")
+    told = (f"On {found['data']}, after epoch {epochs}, {workers} workers that average their models have "
+            f"**{averaged[-1]['accuracy']:.1%}** of the test images right. They train for {seconds:.2f} s. One process "
+            f"with all the images has {alone[-1]['accuracy']:.1%} right, and takes {longer:.1f} times as long.")
     rows = [row_of(f"{workers} workers, {program}" if "bug" in program else program, rows)
             for program, rows in found["programs"].items()]
     others = rows_of_others()
@@ -251,9 +251,10 @@ def processes_told(found):
     free = "A step with 64 samples takes about as long as one with 8. " if step[more] < 1.2 * step[few] else ""
     first = "Try a larger batch before you share a GPU. " if batch > gain[best][few] else ""
     busy = ": one process keeps the GPU busy" if 0.9 < wide_gain < 1.1 else ""
-    told = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one ({best}). "
-            f"One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches of 8. {free}"
-            f"{first}With the wide network, {most} processes train {wide_gain:.1f} times as much as one{busy}.")
+    told = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one "
+            f"(by {best}). One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches "
+            f"of 8. {free}{first}With the wide network, {most} processes train {wide_gain:.1f} times as much as "
+            f"one{busy}.")
     rows = [f"| {case} | {step[case]:.2f} ms | " + " | ".join(f"{gain[way][case]:.1f}×" for way in gain) + " |"
             for case in alone]
     head = "| | a step of one process | " + " | ".join(f"{most} processes, {way}" for way in gain) + " |"

@@ -14,7 +14,7 @@ from helpers.experiments import attempt, experiment, in_ranks
 
 @experiment(gpus=1, seconds=5, wanted=2, small={"counts": (1, 2)})
 def cost_of_a_context(counts=(1, 2, 4)):
-    """How much of a GPU's memory does a process take that only touches CUDA, and how long does the touch take?
+    """How much of a GPU's memory does a CUDA context take, and how many seconds does it take to make one?
 
     One process watches how much of the GPU's memory is in use while others make a tensor of one number there: first one
     process, then another, then two at the same time. At the end, each multiplies two matrices.
@@ -67,10 +67,10 @@ def listed_by_nvidia_smi():
 def cost_told(found):
     nobody, one, *_, everybody = found["used"].values()
     together, worked, listed = everybody - nobody, found["after a product"] - nobody, found["nvidia-smi"]
-    words = (f"A process that has only touched CUDA takes **{one - nobody:,.0f} MiB** of the GPU's memory for its "
-             f"context. {len(found['seconds'])} such processes take {together:,.0f} MiB, which is "
+    words = (f"A process that has made only a tensor of one number takes **{one - nobody:,.0f} MiB** of the GPU's "
+             f"memory for its context. {len(found['seconds'])} such processes take {together:,.0f} MiB, which is "
              f"{together / found['of']:.1%} of this GPU, and {worked:,.0f} MiB after one matrix product in each. "
-             f"The touch took {min(found['seconds']):.2f} to {max(found['seconds']):.2f} s.")
+             f"The first tensor took {min(found['seconds']):.2f} to {max(found['seconds']):.2f} s.")
     if listed:
         words += f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each."
     return words
@@ -78,7 +78,7 @@ def cost_told(found):
 
 @experiment(gpus=1, seconds=8, wanted=3, small={"methods": ("fork",)})
 def fork_after_cuda(methods=("fork", "spawn")):
-    """What can a child do with the GPU if its parent has used CUDA, or has only asked for it?
+    """What can a child do with the GPU if its parent has used CUDA, or has only asked about it?
 
     Each row is a process that does something and then starts a child. The child tries to make a tensor on the GPU.
     """
@@ -119,7 +119,7 @@ def fork_told(found):
 
 @experiment(gpus=1, seconds=4, wanted=2, small={"sizes": (1_000, 4_000)})
 def cuda_tensor_in_a_queue(sizes=(1_000_000, 250_000_000)):
-    """What travels when you put a CUDA tensor into a queue?
+    """How many bytes does a queue carry for a CUDA tensor, and when does the tensor arrive?
 
     Tensors of 4 MB and of 1 GB: the bytes that the queue carries, the milliseconds until the receiver has the tensor,
     and whether the sender sees the 1 that the receiver writes. The receiver was forked before anything touched CUDA.

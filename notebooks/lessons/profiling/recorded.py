@@ -47,9 +47,10 @@ def returned_and_done(call):
 
 @experiment(gpus=1, seconds=3, small={"size": 32})
 def asynchronous(size=4096):
-    """When does a call return, and when has the GPU done what it asked for?
+    """When does a call return, and when has the GPU finished the work?
 
-    Ten products of two 4,096 × 4,096 matrices, alone and with NCCL's all-reduce and its `wait()`: medians of five.
+    Ten products of two 4,096 × 4,096 matrices: once alone, once followed by NCCL's all-reduce and its `wait()`. Medians
+    of five.
     """
     def products():
         for _ in range(10):
@@ -73,11 +74,11 @@ def asynchronous(size=4096):
 def asynchronous_told(found):
     returned, done = found["products"].values()
     reduced, all_done = found["with NCCL's wait()"].values()
-    waited = "waits for no product" if reduced < all_done / 2 else "waits for the products, too"
+    waited = "did not make" if reduced < all_done / 2 else "made"
     return (f"The calls have returned after **{returned:.2f} ms**, and the products are done after {done:.1f} ms. A "
             f"clock around the calls alone shows {returned / done:.1%} of the time; two events in the stream show "
-            f"{found['by events']:.1f} ms. With an all-reduce behind the products, `work.wait()` of NCCL has returned "
-            f"after {reduced:.2f} of {all_done:.1f} ms: on the CPU it {waited}.")
+            f"{found['by events']:.1f} ms. With an all-reduce after the products, `work.wait()` has returned after "
+            f"{reduced:.2f} of {all_done:.1f} ms: it {waited} Python wait for the products.")
 
 
 @experiment(gpus=1, seconds=1.5, small={"size": 32, "calls": 20})
@@ -113,12 +114,12 @@ def two_events(size=8192, calls=200):
 @two_events.tells
 def two_events_told(found):
     empty, full = (found[name]["between the events"] for name in ("empty queue", "full queue"))
-    idle = ("The additions were the same, so the difference is no work: the GPU stood still until Python ordered the "
+    idle = ("The additions were the same, so the difference is not work: the GPU stood still until Python ordered the "
             "next addition, and two events count that, too.")
     busy = "Here Python ordered additions as fast as the GPU did them, so both show the kernels alone."
     return (f"Between the two events lie **{empty:.2f} ms** if the queue is empty, and {full:.2f} ms if a long product "
-            f"fills it first. Python took {found['empty queue']['queued']:.2f} ms to order the {found['additions']} "
-            f"additions. {idle if empty > 1.2 * full else busy}")
+            f"is queued before them. Python took {found['empty queue']['queued']:.2f} ms to order the "
+            f"{found['additions']} additions. {idle if empty > 1.2 * full else busy}")
 
 
 # -------------------------------------------------------------------------------------------- lines that wait
@@ -176,7 +177,7 @@ def named_by_sync_debug_mode():
 def item_waits(sizes=((256, 64), (1024, 1024), (4096, 1024)), steps=30):
     """What does loss.item() in each step cost, and which lines make Python wait for the GPU?
 
-    Milliseconds of a training step of four layers, from 30 steps, medians of three. Then single lines, each under
+    Milliseconds of a training step of four layers, from 30 steps: medians of three. Then single lines, each under
     `torch.cuda.set_sync_debug_mode("warn")`.
     """
     found = {"ms a step": []}
@@ -200,7 +201,7 @@ def item_waits_told(found):
     waits = ", ".join(f"`{line}`" for line, named in found["named"].items() if named)
     goes_on = ", ".join(f"`{line}`" for line, named in found["named"].items() if not named)
     return (f"With `loss.item()` in each step, a step takes up to **{max(longer):.2f}×** the time that it takes "
-            f"without: {rows[most]['width']:,} wide, batch {rows[most]['batch']:,}.\n\n"
+            f"without it ({rows[most]['width']:,} wide, batch {rows[most]['batch']:,}).\n\n"
             f"| ms a step, with `.item()` | {' | '.join(ITEM)} |\n|---|---|---|---|\n{table}\n\n"
             f"`set_sync_debug_mode(\"warn\")` names {waits or 'none of our lines'}. "
             f"It does not name {goes_on or 'no other line'}.")
@@ -254,7 +255,7 @@ def measured(make, x):
 
 @experiment(gpus=1, seconds=9, small={"sizes": (64, 4096)})
 def small_operators(sizes=(1_000, 10_000_000)):
-    """What do 50 small operators cost one by one, as a CUDA graph, and compiled?
+    """What do 50 small operators cost one by one (eager), as a CUDA graph, and compiled?
 
     Multiplications and additions of one tensor, on few and on many elements: microseconds by CUDA events, medians of
     20; kernels by the profiler; the largest difference from the same chain in float64.
@@ -273,9 +274,9 @@ def small_operators_told(found):
     best = min(took, key=took.get)
     starts = {name: row["kernels"] for name, row in found[last].items() if "refused" not in row}
     seen = starts["eager"] > 0  # the profiler may not be allowed to look at the GPU
-    parts = [f"one by one starts {starts['eager']} kernels"] if seen else []
+    parts = [f"eager starts {starts['eager']} kernels"] if seen else []
     parts += [name + (f" starts {starts[name]} and" if seen else "")
-              + f" takes {found[last][name]['µs'] / found[last]['eager']['µs']:.0%} of the time of one by one"
+              + f" takes {found[last][name]['µs'] / found[last]['eager']['µs']:.0%} of the time of eager"
               for name in starts if name != "eager"]
     lines = []
     for size, ways in found.items():
@@ -284,8 +285,8 @@ def small_operators_told(found):
                      [f"{row['µs']:,.1f}", str(row["kernels"] or "not seen"), f"{row['difference']:.1e}"])
             lines.append(f"| {int(size):,} | {name} | {' | '.join(cells)} |")
     return (f"On {int(first):,} elements, the quickest way is {best}: **{took[best]:.1f} µs** for all fifty operators, "
-            f"{took['eager'] / took[best]:.1f} times as fast as one by one. On {int(last):,} elements, "
-            f"{'; '.join(parts)}.\n\n"
+            f"{took['eager'] / took[best]:.1f} times as fast as eager, which starts them one by one. "
+            f"On {int(last):,} elements, {'; '.join(parts)}.\n\n"
             "| elements | how | µs | kernels | largest difference from float64 |\n|---|---|---|---|---|\n"
             + "\n".join(lines))
 
@@ -383,14 +384,14 @@ def gpu_trace_told(found):
     seen = found["events on the GPU"]
     busy = f"Kernels run during **{kernels_run / step:.0%}** of a step: {kernels_run:.1f} of {step:.1f} ms."
     nothing = "**The profiler has recorded nothing on the GPU.**"
-    longer = ", longer than the kernels run, so the GPU would wait for Python even without the loading"
-    shorter = ", less than the kernels run"
+    longer = ". That is longer than the kernels run, so the GPU would wait for Python even without the loading"
+    shorter = ". That is less than the kernels run"
     compared = (longer if queueing > kernels_run else shorter) if seen else ""
     table = "\n".join(f"| `{name}` | {row['calls']} | {row['self CPU ms']:.2f} | {row['self device ms']:.2f} |"
                       for name, row in found["operators"].items())
     return (f"{busy if seen else nothing} On the CPU, *{longest}* takes longest, "
-            f"{labels[longest]:.1f} ms, and *loss.item()* takes {labels['loss.item()']:.2f} ms. Forward, backward and "
-            f"update take the CPU {queueing:.1f} ms{compared}.\n\n"
+            f"{labels[longest]:.1f} ms, and *loss.item()* takes {labels['loss.item()']:.2f} ms. While the "
+            f"profiler runs, forward, backward and update take the CPU {queueing:.1f} ms{compared}.\n\n"
             f"| operator | calls | self CPU, ms | self device, ms |\n|---|---|---|---|\n{table}\n\n"
             "Perfetto opens the file as it is.")
 

@@ -95,10 +95,11 @@ def mfu_told(found):
               for row in found["rows"] if "refused" in row]
     return "\n".join((
         f"At width {best['width']:,} and length {best['length']:,} a step reaches **{rates(found, best)[0]:.0%}** of "
-        f"{of}: its MFU. A product of large matrices alone reaches {found['product']:,.0f} TFLOP/s. With texts of "
-        f"{longest['length']:,} tokens, attention takes {longest['attention ms'] / longest['step ms']:.0%} of the step "
+        f"{of}. That is its MFU. A product of large matrices alone reaches {found['product']:,.0f} TFLOP/s. With "
+        f"texts of {longest['length']:,} tokens, attention takes "
+        f"{longest['attention ms'] / longest['step ms']:.0%} of the step "
         f"and runs at {alone:,.0f} TFLOP/s, {alone / found['product']:.0%} of the product's "
-        "speed. (The planner charges both at one speed.) Fitted to the rows of length "
+        "speed. (The planner assumes one speed for both.) Fitted to the rows of length "
         f"{best['length']:,}, the planner's *reached* is {reached:.0%} and its *narrow* {narrow:,.0f}.\n",
         "| width | length | ms a step | MFU | attention's share of the time | TFLOP/s of attention | of all else |",
         "|---:|---:|---:|---:|---:|---:|---:|", *lines))

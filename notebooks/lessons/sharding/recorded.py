@@ -67,10 +67,10 @@ def predicted_bytes(shape, batch, checkpointing):
 @experiment(gpus=1, seconds=5, wanted=1,
             small={"width": 32, "layers": 2, "heads": 2, "vocabulary": 64, "length": 16})
 def memory_of_a_larger_gpt(width=1024, layers=24, heads=16, vocabulary=50257, length=512, batch=4):
-    """Do the lesson's formulas tell what a GPT of 0.4 billion parameters takes on a GPU?
+    """Do the lesson's formulas tell how much memory a GPT of 0.4 billion parameters takes on a GPU?
 
-    What torch.cuda.memory_allocated() grows by with the model, a forward, a backward and a step of AdamW, in float32
-    with 4 texts of 512 tokens; the peak is that of the second step. All kept, and with activation checkpointing.
+    We read torch.cuda.memory_allocated() after the model, a forward, a backward and a step of AdamW, in float32 with 4
+    texts of 512 tokens. The peak is that of the second step. Without activation checkpointing, and with it.
     """
     shape = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "length": length}
     measured_bytes({**shape, "layers": 1}, batch, checkpointing=False)  # cuBLAS takes memory that it keeps
@@ -108,7 +108,7 @@ def memory_told(found):
     peaks = {way: [both[how]["peak"] / GIB for how in ("measured", "predicted")] for way, both in found.items()}
     kept, saving = peaks["all kept"], peaks["checkpointing"]
     lowers = "lowers" if saving[0] < kept[0] else "does not lower"
-    return (f"Of weights, gradients, optimizer's states and activations, measurement and formula differ by "
+    return (f"For weights, gradients, optimizer's states and activations, measurement and formula differ by "
             f"at most **{abs(most):.2%}** ({kind}, {way}). The peak of a step is {kept[0]:.2f} GiB, predicted "
             f"{kept[1]:.2f}. Checkpointing {lowers} it: {saving[0]:.2f} GiB, predicted {saving[1]:.2f}.")
 
