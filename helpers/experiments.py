@@ -46,7 +46,8 @@ def experiment(gpus, seconds, wanted=2, small=None):
     """Make an experiment of a function that measures, and returns a dict that JSON can hold.
 
     The function's docstring is the question that it answers; a second paragraph says how. It runs in a process of its
-    own, which has imported torch and not touched CUDA. Values that are `bytes` are stored as files of their own.
+    own, which has imported torch and not touched CUDA. A value that is `bytes` becomes a file of its own, whose name
+    ends with the value's key, such as "json.gz".
 
     Args:
         gpus: How many GPUs it needs.
@@ -80,7 +81,7 @@ class Experiment:
         return function
 
     def run(self, limit=600):
-        """Measure on this machine, in a process of its own, which is ended after `limit` seconds.
+        """Measure on this machine, in a process of its own, which is ended after at most `limit` seconds.
 
         Returns a record, as `records` does. Raises RankError: it failed, or has not ended in time.
         """
@@ -95,11 +96,14 @@ class Experiment:
         """Measure here, where there are GPUs; else show what was recorded; else fold away what would be.
 
         Args:
-            card: A part of the name of the GPU whose record to show. Without it, the newest.
+            card: A part of the name of the GPU whose record to show; nothing is measured. ValueError: it has none.
         """
         from IPython.display import display
 
         record = self.recorded(card) if card else self._measured_here() or self.recorded()
+        if card and not record:
+            cards = ", ".join(one["gpus"] for one in self.records()) or "none"
+            raise ValueError(f"Nothing was recorded on {card!r}. There are records of: {cards}.")
         if record and self.draw:
             import matplotlib.pyplot as plt
 
@@ -118,18 +122,19 @@ class Experiment:
         try:
             found = self.run()
         except RankError as error:
-            print(f"Here, it did not work: {error}")
+            print(f"Here, it did not work: {own_words(error.failures[0].message)}")
             return None
         try:
             self.tell(found["result"])
         except (ArithmeticError, LookupError, TypeError, ValueError):  # the words need rows that a small card refused
-            print("This GPU refuses too much for a comparison. What it did:", found["result"], sep="\n")
+            numbers = {key: value for key, value in found["result"].items() if not isinstance(value, bytes)}
+            print("This GPU refuses too much for a comparison. What it did:", numbers, sep="\n")
             return None
         return found
 
     def recorded(self, card=""):
         """The newest record of a card of that name; None if there is none."""
-        return next((record for record in self.records() if card in record["gpus"]), None)
+        return next((record for record in self.records() if card.lower() in record["gpus"].lower()), None)
 
     def words(self, record):
         """What `show` says of a record, or, where there is none, the folded line: {MIME type: text}."""
@@ -145,11 +150,14 @@ class Experiment:
         others = {other["gpus"] for other in self.records()} - {record["gpus"]}
         text = "\n\n*{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, {date}*".format(**record) + "".join(
             f". *On {other}:* `{self.name}.show({other!r})`" for other in sorted(others))
-        return {"text/plain": self.question, "text/markdown": self.tell(record["result"]) + files + text}
+        return dict.fromkeys(("text/plain", "text/markdown"), self.tell(record["result"]) + files + text)
 
     def headline(self, result):
         """The number that matters: what its words have in bold first."""
-        return re.search(r"\*\*(.+?)\*\*", self.tell(result), re.DOTALL)[1]
+        words = self.tell(result)
+        if not (bold := re.search(r"\*\*(.+?)\*\*", words, re.DOTALL)):
+            raise ValueError(f"nothing is **bold** in {words!r}")
+        return bold[1]
 
     @property
     def _file(self):
@@ -176,16 +184,17 @@ class Experiment:
         """Keep a record, in the place of an earlier one of the same kind of machine."""
         others = [other for other in self.records() if other["gpus"] != record["gpus"]]
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        written = []
+        contents, written = {}, []
         for one in (record, *others):
             files = {key: value for key, value in one["result"].items() if isinstance(value, bytes)}
-            for key, content in files.items():
-                self._binary(one, key).write_bytes(content)
+            contents |= {self._binary(one, key): content for key, content in files.items()}
             plain = {key: value for key, value in one["result"].items() if key not in files}
             written.append({**one, "result": plain, "files": list(files)})
-        part = self._file.with_suffix(".part")
-        part.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(self._file)
+        contents[self._file] = (json.dumps(written, indent=1, ensure_ascii=False) + "\n").encode()
+        for path, content in contents.items():  # each file whole or not at all
+            part = self._file.with_suffix(".part")
+            part.write_bytes(content)
+            part.replace(path)
 
     def _files(self, record):
         """Where the bytes of a record lie: in data/records/, or, if it was not stored, in a folder of this kernel's."""
@@ -276,12 +285,15 @@ def attempt(work, *args, **kwargs):
     try:
         return work(*args, **kwargs)
     except Exception as error:
-        text = f"{type(error).__name__}: {str(error).strip()}"
-        # Of an error in a rank, torch gives the whole traceback. The rank's own words stand below it.
-        own_words = re.sub(r"(?s).*Traceback \([^\n]*\n(?: [^\n]*\n)+", "", text)
-        return {"refused": textwrap.shorten(own_words.partition("\n")[0], 300)}
+        return {"refused": own_words(f"{type(error).__name__}: {str(error).strip()}")}
     finally:
         free_memory()
+
+
+def own_words(message):
+    """The first line of an error's message; where torch gives a rank's whole traceback, the line below it."""
+    below = re.sub(r"(?s).*Traceback \([^\n]*\n(?: [^\n]*\n)+", "", message)
+    return textwrap.shorten(below.partition("\n")[0], 300)
 
 
 def in_ranks(work, nprocs, *args, backend=None):

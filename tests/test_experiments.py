@@ -15,7 +15,7 @@ from helpers.records import DataError
 from tests.conftest import LESSONS, ROOT, eventually, running
 from tests.stand_in_gpus import environment
 from tools.execute import EXPERIMENT
-from tools.record import all_experiments
+from tools.record import all_experiments, main
 
 EXPERIMENTS = {f"{one.lesson}.{one.name}": one for one in all_experiments()}
 
@@ -172,6 +172,12 @@ def dies():
 
 
 @experiment(gpus=1, seconds=1)
+def spoilt():
+    """What if there is a record that cannot be read?"""
+    return {"a": 1}
+
+
+@experiment(gpus=1, seconds=1)
 def speechless():
     """What if the words do not expect it?"""
     return {"a": 1}
@@ -206,20 +212,26 @@ def record(course, gpus, *args):
     done = subprocess.run([sys.executable, course / "tools" / "record.py", *args], env=environment(gpus),
                           cwd=course.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    print(done.stdout)
     rows = done.stdout.partition(" experiments in ")[2].splitlines()[1:]
     return {row.split()[0].partition(".")[2]: row for row in rows}
 
 
-def test_what_is_found_is_stored_and_what_fails_says_why(course):
+def test_what_is_found_is_stored_and_what_fails_says_why(course, capsys):
+    folder = course / "data" / "records" / "gpus" / "made_up"
+    folder.mkdir(parents=True)
+    (folder / "spoilt.json").write_text("<<<<<<< HEAD")
     rows = record(course, 1)
-    assert list(rows) == ["device", "ranks", "refused", "raises", "dies", "speechless", "hangs"], "most wanted first"
+    assert list(rows) == ["device", "ranks", "refused", "raises", "dies", "spoilt", "speechless",
+                          "hangs"], "most wanted first"
     assert "cuda:0" in rows["device"] and "out of memory" in rows["refused"]
     assert "needs 2 GPU(s), this machine has 1" in rows["ranks"]
-    assert "no such luck" in rows["raises"] and "SIGABRT" in rows["dies"] and "KeyError: 'b'" in rows["speechless"]
+    assert "no such luck" in rows["raises"] and "recorded.py\", line" in capsys.readouterr().out
+    assert "git checkout" in rows["spoilt"], "and those after it are measured all the same"
+    assert "SIGABRT" in rows["dies"] and "measured, but its words fail: KeyError: 'b'" in rows["speechless"]
     assert "no result after 2 s" in rows["hangs"] and eventually(lambda: not running("sleep 987"))
-    folder = course / "data" / "records" / "gpus" / "made_up"
     assert {path.name for path in folder.iterdir()} == {
-        "device.json", "device.1-Stand-in-GPU.raw.gz", "refused.json", "speechless.json"}
+        "device.json", "device.1-Stand-in-GPU.raw.gz", "refused.json", "spoilt.json", "speechless.json"}
     [stored] = json.loads((folder / "device.json").read_text(encoding="utf-8"))
     assert stored["result"] == {"device": "cuda:0", "8": [1, 0.5]} and stored["gpus"] == "1 × Stand-in GPU"
     assert stored["driver"] == "000.00" and stored["cuda"] and stored["date"] > "2026" and stored["torch"]
@@ -267,11 +279,13 @@ def test_then_it_shows_the_words_and_their_machine(speed):
     for gpus, rate in (("1 × NVIDIA H100", 7.4), ("1 × NVIDIA H200", 9.6), ("1 × NVIDIA H100", 8.2)):
         speed.store({"result": {"rate": rate, "raw.gz": gpus[-4:].encode()}, "gpus": gpus, **machine})
     assert [one["result"]["rate"] for one in speed.records()] == [8.2, 9.6]
-    assert shown(speed) == [{"text/plain": "How fast is <it>?", "text/markdown": (
-        "It does **8 a second**, H100.\n\nThe file: `data/records/gpus/made_up/speed.1-NVIDIA-H100.raw.gz`\n\n"
-        "*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
-        "*On 1 × NVIDIA H200:* `speed.show('1 × NVIDIA H200')`")}]
-    assert "**10 a second**, H200" in shown(speed, "H200")[0]["text/markdown"]
+    words = ("It does **8 a second**, H100.\n\nThe file: `data/records/gpus/made_up/speed.1-NVIDIA-H100.raw.gz`\n\n"
+             "*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
+             "*On 1 × NVIDIA H200:* `speed.show('1 × NVIDIA H200')`")
+    assert shown(speed) == [{"text/plain": words, "text/markdown": words}], "in a terminal, too"
+    assert "**10 a second**, H200" in shown(speed, "h200")[0]["text/markdown"]
+    with pytest.raises(ValueError, match=r"on 'A100'\. There are records of: 1 × NVIDIA H100, 1 × NVIDIA H200\."):
+        speed.show("A100")
 
 
 def test_what_was_recorded_on_this_machine_today_is_not_measured_again(speed, monkeypatch):
@@ -293,6 +307,19 @@ def test_a_damaged_record_is_refused_in_words(speed):
         path.unlink() if path.suffix == ".gz" else path.write_text('[{"result"')
         with pytest.raises(DataError, match=r"Cannot read speed\.json.*git checkout -- data/records"):
             speed.records()
+
+
+def test_a_headline_is_what_is_bold(speed):
+    speed.tells(lambda found: "It does 8 a second.")
+    with pytest.raises(ValueError, match=r"nothing is \*\*bold\*\* in 'It does 8 a second\.'"):
+        speed.headline({})
+
+
+def test_a_name_that_is_none_is_refused_before_anything_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["record.py", "data_parallel", "04_data_parallel"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "is called 04_data_parallel. The lessons: context_and_experts, data_loading" in capsys.readouterr().err
 
 
 def shown(made, *args):

@@ -4,7 +4,7 @@
     python tools/record.py mixed_precision   those of this lesson
     python tools/record.py products          this one
 
-Needs torch 2.11 or newer, numpy, cloudpickle and psutil; nothing of the course needs to be installed. Each experiment
+Needs torch 2.11 or newer, numpy, matplotlib, cloudpickle and psutil; the course need not be installed. Each experiment
 runs in a process of its own and is stored in data/records/gpus/ as soon as it has ended; one that fails, or needs more
 GPUs, keeps what an earlier run had. The table at the end says what was found, or why nothing was. With
 COURSE_SMALL_EXPERIMENTS=1 all run in sizes for a rehearsal, and nothing is stored.
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = str(ROOT), str(ROOT / "notebooks")  # where nothing is installed; ranks have the same path
 
 from helpers import RankError  # noqa: E402
-from helpers.experiments import SMALL, experiments, machine  # noqa: E402
+from helpers.experiments import SMALL, experiments, machine, own_words  # noqa: E402
 from helpers.hardware import hardware  # noqa: E402
 
 
@@ -38,16 +38,23 @@ def record(experiment, limit):
         return 0.0, f"not run: needs {experiment.gpus} GPU(s), this machine has {hardware.usable_gpus}"
     try:
         found = experiment.run(limit)
-        outcome = experiment.headline(found["result"])
         if SMALL not in os.environ:
             experiment.store(found)
+        outcome = told(experiment, found["result"])
     except RankError as error:
-        outcome = f"FAILED: {error.failures[0].message}"
-        print(error)
-    except Exception as error:  # of the words, for a result that they do not expect: what was measured is kept
-        experiment.store(found)
-        outcome = f"stored, but its words fail: {type(error).__name__}: {error}"
+        print(error.logs[0][-4000:], error.failures[0].traceback or error, sep="\n")
+        outcome = f"FAILED: {own_words(error.failures[0].message)}"
+    except Exception as error:  # of the disk, or of an earlier record: the others have their turn all the same
+        outcome = f"FAILED: {type(error).__name__}: {error}"
     return time.monotonic() - began, outcome
+
+
+def told(experiment, result):
+    """The number that matters, or why the words do not say it: they can be mended later, the result is kept."""
+    try:
+        return experiment.headline(result)
+    except Exception as error:
+        return f"measured, but its words fail: {type(error).__name__}: {error}"
 
 
 def main():
@@ -55,10 +62,11 @@ def main():
     parser.add_argument("names", nargs="*", help="lessons or experiments; without, all")
     parser.add_argument("--limit", type=float, default=120, help="seconds that an experiment may take at most (120)")
     options = parser.parse_args()
-    chosen = [one for one in all_experiments()
-              if not options.names or one.name in options.names or one.lesson in options.names]
-    if not chosen:
-        parser.error(f"there is no experiment or lesson {' or '.join(options.names)}")
+    known = all_experiments()
+    if unknown := {*options.names} - {one.name for one in known} - {one.lesson for one in known}:
+        parser.error(f"no experiment or lesson is called {' or '.join(sorted(unknown))}. "
+                     f"The lessons: {', '.join(sorted({one.lesson for one in known}))}")
+    chosen = [one for one in known if not options.names or {one.name, one.lesson} & {*options.names}]
     print(", ".join(f"{what} {value}" for what, value in machine().items()), flush=True)
     began, rows = time.monotonic(), []
     for experiment in chosen:
