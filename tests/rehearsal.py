@@ -8,10 +8,12 @@ also in processes that experiments have forked.
 """
 
 import ast
+import faulthandler
 import gc
 import importlib.util
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -93,11 +95,14 @@ def main(out, *names):
     gc.freeze()  # the forks' `gc.collect()` skips what torch holds
     for experiment in chosen:
         if not os.fork():
+            faulthandler.register(signal.SIGALRM, chain=True)  # what waits in vain says where, and ends
+            signal.alarm(60)
             row = rehearse(experiment)
             with Path(out, "rows.jsonl").open("a") as rows:
                 rows.write(json.dumps(row) + "\n")
             os._exit(0)
-        os.wait()
+        if os.wait()[1]:
+            sys.exit(f"{experiment.lesson}.{experiment.name} has died, or has not ended within a minute.")
 
 
 if __name__ == "__main__":
