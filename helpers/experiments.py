@@ -88,8 +88,7 @@ class Experiment:
         from helpers import launch
 
         limit = min(limit, 10 + 5 * self.seconds)  # a card may be slower than an H100
-        done = launch(_measure, nprocs=1, args=(self.lesson, self.name, SMALL in os.environ), gpus=self.gpus,
-                      timeout=limit, show=False)
+        done = launch(_measure, nprocs=1, args=(self.lesson, self.name, SMALL in os.environ), timeout=limit, show=False)
         return {"result": done.results[0], "seconds": round(done.seconds, 1), **machine()}
 
     def show(self, card=""):
@@ -224,8 +223,9 @@ def machine():
     """What a record says of the machine that it is from."""
     import torch
 
-    names = Counter(gpu.name for gpu in hardware.gpus)
-    return {"gpus": " + ".join(f"{count} × {name}" for name, count in names.items()),
+    # Some containers have GPUs and no nvidia-smi.
+    names = [gpu.name for gpu in hardware.gpus] or ["GPU without nvidia-smi"] * hardware.usable_gpus
+    return {"gpus": " + ".join(f"{count} × {name}" for name, count in Counter(names).items()),
             "driver": hardware.driver, "cuda": torch.version.cuda, "torch": torch.__version__,
             "python": platform.python_version(), "date": datetime.date.today().isoformat()}
 

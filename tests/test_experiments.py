@@ -1,6 +1,7 @@
 """helpers/experiments.py, tools/record.py, and every experiment of the lessons: rehearsed under stand-in GPUs."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -207,9 +208,9 @@ def course(tmp_path):
     return root
 
 
-def record(course, gpus, *args):
+def record(course, gpus, *args, **variables):
     """{experiment: row of the table} that tools/record.py prints on a machine with so many stand-ins."""
-    done = subprocess.run([sys.executable, course / "tools" / "record.py", *args], env=environment(gpus),
+    done = subprocess.run([sys.executable, course / "tools" / "record.py", *args], env=environment(gpus) | variables,
                           cwd=course.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     print(done.stdout)
@@ -243,8 +244,9 @@ def test_records_of_several_machines_stand_side_by_side(course):
     record(course, 1, "device")
     rows = record(course, 2, "ranks", "device")
     assert len(rows) == 2 and rows["ranks"].endswith("6")
+    record(course, 1, "device", PATH=os.environ["PATH"])
     assert [one["gpus"] for one in json.loads((folder / "device.json").read_text(encoding="utf-8"))] == [
-        "2 × Stand-in GPU", "1 × Stand-in GPU"]
+        "1 × GPU without nvidia-smi", "2 × Stand-in GPU", "1 × Stand-in GPU"]
     [stored] = json.loads((folder / "ranks.json").read_text(encoding="utf-8"))
     assert stored["result"] == {"sums": [[6.0, "cuda:0"], [6.0, "cuda:1"]]}
 

@@ -67,7 +67,7 @@ def main():
         parser.error(f"no experiment or lesson is called {' or '.join(sorted(unknown))}. "
                      f"The lessons: {', '.join(sorted({one.lesson for one in known}))}")
     chosen = [one for one in known if not options.names or {one.name, one.lesson} & {*options.names}]
-    print(", ".join(f"{what} {value}" for what, value in machine().items()), flush=True)
+    print(", ".join(f"{what} {value or 'none'}" for what, value in machine().items()), flush=True)
     began, rows = time.monotonic(), []
     for experiment in chosen:
         seconds, outcome = record(experiment, options.limit)
