@@ -165,7 +165,7 @@ class Experiment:
     def records(self):
         """What was measured, the newest first, one of each kind of machine.
 
-        [{"result", "seconds", "gpus", "driver", "cuda", "torch", "python", "date"}]. Raises DataError: one is damaged.
+        [{"result", "seconds", and what `machine` says}]. Raises DataError: one is damaged.
         """
         if not self._file.exists():
             return []
@@ -226,6 +226,7 @@ def machine():
     # Some containers have GPUs and no nvidia-smi.
     names = [gpu.name for gpu in hardware.gpus] or ["GPU without nvidia-smi"] * hardware.usable_gpus
     return {"gpus": " + ".join(f"{count} × {name}" for name, count in Counter(names).items()),
+            "cpu": hardware.cpu, "cores": hardware.cores,  # on which it depends how fast work reaches a GPU
             "driver": hardware.driver, "cuda": torch.version.cuda, "torch": torch.__version__,
             "python": platform.python_version(), "date": datetime.date.today().isoformat()}
 
