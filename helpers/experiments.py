@@ -6,18 +6,19 @@
         return {n: tflops(n) for n in sizes}
 
     @products.draws
-    def products_drawn(found):
-        plt.bar(found.keys(), found.values())
+    def products_drawn(result):
+        plt.bar(result.keys(), result.values())
 
     @products.tells
-    def products_told(found):
-        return f"The largest product reaches **{found['8192']:.0f} TFLOP/s**."
+    def products_in_words(result):
+        return f"The largest product reaches **{result['8192']:.0f} TFLOP/s**."
 
     products.show()     # in the lesson: measured on this GPU, or as recorded on the card it names, or one folded line
 
 `tools/record.py` measures them all on a machine with GPUs and stores what they find: data/records/gpus/.
 """
 
+import ast
 import datetime
 import gc
 import html
@@ -119,17 +120,17 @@ class Experiment:
         if of_today := next((record for record in self.records() if here <= record.items()), None):
             return of_today  # tools/record.py has measured it on this machine: no need to wait for it again
         try:
-            found = self.run()
+            record = self.run()
         except RankError as error:
             print(f"Here, it did not work: {own_words(error.failures[0].message)}")
             return None
         try:
-            self.tell(found["result"])
+            self.tell(record["result"])
         except (ArithmeticError, LookupError, TypeError, ValueError):  # the words need rows that a small card refused
-            numbers = {key: value for key, value in found["result"].items() if not isinstance(value, bytes)}
+            numbers = {key: value for key, value in record["result"].items() if not isinstance(value, bytes)}
             print("This GPU refuses too much for a comparison. What it did:", numbers, sep="\n")
             return None
-        return found
+        return record
 
     def recorded(self, card=""):
         """The newest record of a card of that name; None if there is none."""
@@ -139,17 +140,19 @@ class Experiment:
         """What `show` says of a record, or, where there is none, the folded line: {MIME type: text}."""
         if record is None:
             number = "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
-            code = html.escape(inspect.getsource(self.measure))
+            code = html.escape(code_of(self.measure))
             how = f"<p>{html.escape(self.how)}</p>" if self.how else ""
             return {"text/plain": self.question, "text/html": (
                 f"<details><summary>On {number}: <b>{html.escape(self.question)}</b></summary>{how}"
-                f"<p>On a machine with {number}, this cell measures it, in about {self.seconds:g} s on an H100:</p>"
+                f"<p>On a machine with {number}, this cell measures it. We expect {self.seconds:g} s on an H100. The "
+                f"code is in <code>notebooks/lessons/{self.lesson}/recorded.py</code>, and begins here:</p>"
                 f"<pre>{code}</pre></details>")}
         files = "".join(f"\n\nThe file: `{path}`" for path in self._files(record))
         others = {other["gpus"] for other in self.records()} - {record["gpus"]}
         text = "\n\n*{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, {date}*".format(**record) + "".join(
             f". *On {other}:* `{self.name}.show({other!r})`" for other in sorted(others))
-        return dict.fromkeys(("text/plain", "text/markdown"), self.tell(record["result"]) + files + text)
+        words = f"**{self.question}**\n\n" + self.tell(record["result"]) + files + text
+        return {"text/plain": words, "text/markdown": words}
 
     def headline(self, result):
         """The number that matters: what its words have in bold first."""
@@ -210,6 +213,14 @@ class Experiment:
     def _binary(self, record, key):
         """The file that holds the bytes of a record: `trace.NVIDIA-H100.json.gz` for its `json.gz`."""
         return self._file.with_name(f"{self.name}.{re.sub('[^A-Za-z0-9]+', '-', record['gpus'])}.{key}")
+
+
+def code_of(function):
+    """The source of a function without its decorators and its docstring."""
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    [definition] = ast.parse("\n".join(lines)).body
+    docstring, *_ = definition.body
+    return "\n".join([*lines[definition.lineno - 1:docstring.lineno - 1], *lines[docstring.end_lineno:]])
 
 
 def experiments(lesson):

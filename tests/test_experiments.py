@@ -31,7 +31,7 @@ ONLY_ON_A_CARD = {
     ],
     "parallel_sgd": [
         "if time.monotonic() > until:",
-        "raise RuntimeError(Path(said.name).read_text() or answer.stderr)",
+        "raise RuntimeError(Path(log.name).read_text() or answer.stderr)",
         'return ". ".join(refusals)',
         'return f"The program was refused: **{refused[0]}**"',
         "time.sleep(0.1)",
@@ -127,8 +127,8 @@ def device():
 
 
 @device.tells
-def device_told(found):
-    return f"It is on **{found['device']}**. " + found["raw.gz"].decode()
+def device_in_words(result):
+    return f"It is on **{result['device']}**. " + result["raw.gz"].decode()
 
 
 @experiment(gpus=2, seconds=1)
@@ -147,8 +147,8 @@ def add(number):
 
 
 @ranks.tells
-def ranks_told(found):
-    return f"To **{found['sums'][0][0]:g}**."
+def ranks_in_words(result):
+    return f"To **{result['sums'][0][0]:g}**."
 
 
 @experiment(gpus=1, seconds=1)
@@ -184,7 +184,7 @@ def speechless():
     return {"a": 1}
 
 
-speechless.tells(lambda found: found["b"])
+speechless.tells(lambda result: result["b"])
 
 
 @experiment(gpus=1, seconds=-1.6, wanted=3)
@@ -272,8 +272,8 @@ def test_until_there_is_a_record_a_lesson_shows_one_folded_line(speed):
     [output] = shown(speed)
     assert output["text/plain"] == "How fast is <it>?"
     assert output["text/html"].startswith("<details><summary>On one GPU: <b>How fast is &lt;it&gt;?</b></summary>")
-    assert "<p>By two clocks.</p>" in output["text/html"] and "in about 3 s" in output["text/html"]
-    assert "def speed():" in output["text/html"]
+    assert "<p>By two clocks.</p>" in output["text/html"] and "We expect 3 s" in output["text/html"]
+    assert "<pre>def speed():</pre>" in output["text/html"], "without its decorator and its docstring"
 
 
 def test_then_it_shows_the_words_and_their_machine(speed):
@@ -281,7 +281,8 @@ def test_then_it_shows_the_words_and_their_machine(speed):
     for gpus, rate in (("1 × NVIDIA H100", 7.4), ("1 × NVIDIA H200", 9.6), ("1 × NVIDIA H100", 8.2)):
         speed.store({"result": {"rate": rate, "raw.gz": gpus[-4:].encode()}, "gpus": gpus, **machine})
     assert [one["result"]["rate"] for one in speed.records()] == [8.2, 9.6]
-    words = ("It does **8 a second**, H100.\n\nThe file: `data/records/gpus/made_up/speed.1-NVIDIA-H100.raw.gz`\n\n"
+    words = ("**How fast is <it>?**\n\nIt does **8 a second**, H100.\n\n"
+             "The file: `data/records/gpus/made_up/speed.1-NVIDIA-H100.raw.gz`\n\n"
              "*1 × NVIDIA H100, driver 580.1, CUDA 13.0, torch 2.11.0, 2026-11-21*. "
              "*On 1 × NVIDIA H200:* `speed.show('1 × NVIDIA H200')`")
     assert shown(speed) == [{"text/plain": words, "text/markdown": words}], "in a terminal, too"

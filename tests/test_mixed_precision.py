@@ -200,45 +200,45 @@ def test_the_explorer_shows_the_histogram_of_the_scaled_gradients(trained):
 
 def test_what_is_said_of_products_follows_the_numbers():
     rows = {"float32": {"512": 20, "8192": 50}, "bfloat16": {"512": 40, "8192": 700}, "float8": {"refused": "No: old"}}
-    found = {"card": "NVIDIA H200", "checked": 2048, "µs to launch": 6.0, "TFLOP/s": rows,
+    result = {"card": "NVIDIA H200", "checked": 2048, "µs to launch": 6.0, "TFLOP/s": rows,
              "error": {"float32": 2e-7, "bfloat16": 2.8e-3, "float8": {"refused": "No: old"}}}
-    told = recorded.products_told(found)
+    told = recorded.products_in_words(result)
     assert "**700 TFLOP/s**" in told and "| bfloat16 | 700 | 14.0 | 989, reached 71% | 2.8e-03 |" in told
     assert "it takes 6.7 µs" in told and "has launched the next one, and waits" in told
     assert "float8 was refused: `No: old`" in told
-    told = recorded.products_told({**found, "card": "NVIDIA L4", "µs to launch": 2.0})
+    told = recorded.products_in_words({**result, "card": "NVIDIA L4", "µs to launch": 2.0})
     assert "still busy" in told and "not compared" in told and "data sheet is" not in told
 
 
 def test_what_is_said_of_shapes_follows_the_numbers():
-    found = {"bfloat16": {"4096": 700, "4097": 210, "4104": 600}, "TF32": {"4096": 400, "4097": 300, "4104": 410}}
-    told = recorded.shapes_told(found)
+    result = {"bfloat16": {"4096": 700, "4097": 210, "4104": 600}, "TF32": {"4096": 400, "4097": 300, "4104": 410}}
+    told = recorded.shapes_in_words(result)
     assert "**30%**" in told and "TF32, 75%" in told and "each size whose rows" in told
     assert "| 4,097 | 2 bytes | 210 | 300 |" in told and "sizes is 4,096" in told
-    assert "do not tell" in recorded.shapes_told(found | {"bfloat16": {"4096": 700, "4097": 650, "4104": 600}})
+    assert "do not tell" in recorded.shapes_in_words(result | {"bfloat16": {"4096": 700, "4097": 650, "4104": 600}})
 
 
 def test_what_is_said_of_training_follows_the_numbers():
     row = {"ms": 80.0, "peak MiB": 9000, "loss": 7.61, "skipped": 0}
-    found = {"float32": row, "TF32": {"refused": "No: old"},
+    result = {"float32": row, "TF32": {"refused": "No: old"},
              "autocast bfloat16": row | {"ms": 10.0, "peak MiB": 6000, "loss": 7.62},
              "autocast float16, scaler": row | {"ms": 11.0, "loss": 7.63, "skipped": 2},
              "autocast bfloat16, other start": row | {"loss": 7.65}}
-    told = recorded.gpt_told(found)
+    told = recorded.gpt_in_words(result)
     assert "bfloat16 is the fastest: it makes **8.0 steps** in the time of one in float32, and needs 67%" in told
     assert "at most 0.0200 apart" in told and "0.0300, which is more" in told and "| TF32 | No: old |" in told
-    slow = {name: row if name == "float32" else other | {"ms": 90.0} for name, other in found.items()}
-    assert recorded.gpt_told(slow | {"TF32": row}).startswith("**float32** is the fastest: no step is")
+    slow = {name: row if name == "float32" else other | {"ms": 90.0} for name, other in result.items()}
+    assert recorded.gpt_in_words(slow | {"TF32": row}).startswith("**float32** is the fastest: no step is")
     layouts = {f"{name}, {layout}": row | {"ms": ms} for name in ("float32", "TF32")
                for layout, ms in (("channels first", 80.0), ("channels_last", 60.0))}
-    told = recorded.resnet_told(layouts | {"TF32, channels_last": {"refused": "No: old"}})
+    told = recorded.resnet_in_words(layouts | {"TF32, channels_last": {"refused": "No: old"}})
     assert "**1.3 steps**" in told and "shorter): 0.75× in float32." in told
 
 
 def test_what_is_said_of_batches_follows_the_numbers():
     row = {"peak MiB": 3000, "loss": 7.6, "skipped": 0}
     fit = {"1": row | {"ms": 5.0}, "2": row | {"ms": 5.0, "peak MiB": 3500}, "4": row | {"ms": 9.5, "peak MiB": 4500}}
-    found = {"GiB allowed": 40, "batches": fit | {"8": {"refused": "OutOfMemoryError: 1 GiB"}}}
-    told = recorded.batch_sizes_told(found)
+    result = {"GiB allowed": 40, "batches": fit | {"8": {"refused": "OutOfMemoryError: 1 GiB"}}}
+    told = recorded.batch_sizes_in_words(result)
     assert "From a batch of **2** on, the GPU trains at least 90% of the 421 samples" in told
     assert "takes 500 MiB. A batch of 8 does not fit into the 40.0 GiB" in told and "`OutOfMemoryError: 1 GiB`" in told

@@ -37,10 +37,10 @@ def record(experiment, limit):
     if experiment.gpus > hardware.usable_gpus:
         return 0.0, f"not run: needs {experiment.gpus} GPU(s), this machine has {hardware.usable_gpus}"
     try:
-        found = experiment.run(limit)
+        measured = experiment.run(limit)
         if SMALL not in os.environ:
-            experiment.store(found)
-        outcome = told(experiment, found["result"])
+            experiment.store(measured)
+        outcome = headline(experiment, measured["result"])
     except RankError as error:
         print(error.logs[0][-4000:], error.failures[0].traceback or error, sep="\n")
         outcome = f"FAILED: {own_words(error.failures[0].message)}"
@@ -49,7 +49,7 @@ def record(experiment, limit):
     return time.monotonic() - began, outcome
 
 
-def told(experiment, result):
+def headline(experiment, result):
     """The number that matters, or why the words do not say it: they can be mended later, the result is kept."""
     try:
         return experiment.headline(result)

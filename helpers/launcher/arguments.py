@@ -48,8 +48,8 @@ def checked_nprocs(nprocs, gpus):
     if gpus:
         from helpers.hardware import hardware
 
-        here = len(hardware.gpus)
-        if gpus > here:
+        here = len(hardware.gpus)  # torch is only asked where nvidia-smi, in some containers, is not there
+        if gpus > here and gpus > (here := hardware.usable_gpus):
             raise ValueError(f"gpus={gpus}: this machine has {here} GPU{'s' * (here != 1)}. Launch fewer "
                              "ranks, run on the CPU, or let ranks share what there is over gloo.")
     return nprocs

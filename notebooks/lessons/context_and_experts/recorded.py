@@ -59,20 +59,20 @@ def attention(lengths=(1024, 4096, 16384, 65536), heads=HEADS, width=WIDTH):
     Causal attention in bfloat16, 16 heads of 128, forward and backward. The error is that of output and gradients
     together, against float64, at the smallest length.
     """
-    ways, found = {"all scores": by_hand, "fused": fused}, {}
+    ways, result = {"all scores": by_hand, "fused": fused}, {}
     for name, way in ways.items():
-        found[name] = {tokens: attempt(lambda way, *shape: measured(way, qkv(*shape)), way, tokens, heads, width)
+        result[name] = {tokens: attempt(lambda way, *shape: measured(way, qkv(*shape)), way, tokens, heads, width)
                        for tokens in lengths}
     given = qkv(lengths[0], heads, width)
     exact = outputs_and_gradients(by_hand, in_float64(given))
-    return found | {"errors": {name: error(outputs_and_gradients(way, given), exact) for name, way in ways.items()}}
+    return result | {"errors": {name: error(outputs_and_gradients(way, given), exact) for name, way in ways.items()}}
 
 
 @attention.draws
-def attention_drawn(found):
+def attention_drawn(result):
     fig, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
     for name, mark in ("all scores", "o-"), ("fused", "s--"):
-        ran = {int(tokens): row for tokens, row in found[name].items() if "ms" in row}
+        ran = {int(tokens): row for tokens, row in result[name].items() if "ms" in row}
         for ax, what in zip(axes, ("ms", "peak MiB"), strict=True):
             ax.loglog(list(ran), [row[what] for row in ran.values()], mark, label=name)
             ax.set(title="Attention, forward and backward", xlabel="tokens", ylabel=what)
@@ -81,8 +81,8 @@ def attention_drawn(found):
 
 
 @attention.tells
-def attention_told(found):
-    scores, fast = found["all scores"], found["fused"]
+def attention_in_words(result):
+    scores, fast = result["all scores"], result["fused"]
     both = [tokens for tokens in scores if "ms" in scores[tokens] and "ms" in fast[tokens]]
     slow, quick = scores[both[-1]], fast[both[-1]]
     lines = [f"| {int(tokens):,} | {cell(scores[tokens])} | {cell(fast[tokens])} |" for tokens in scores]
@@ -91,7 +91,7 @@ def attention_told(found):
         f"attention that keeps all scores, and its peak is {quick['peak MiB']:,.0f} MiB in place of "
         f"{slow['peak MiB']:,.0f} MiB. Twice as many tokens have four times as many scores. The fused kernel computes "
         "them block by block, as your ring does, and never writes the whole table. The results differ from float64 "
-        f"by {found['errors']['all scores']:.1e} with all scores and by {found['errors']['fused']:.1e} fused.\n",
+        f"by {result['errors']['all scores']:.1e} with all scores and by {result['errors']['fused']:.1e} fused.\n",
         "| tokens | all scores | fused |", "|---:|---:|---:|", *lines))
 
 
@@ -138,15 +138,15 @@ def packed_documents(tokens=16384, documents=16, heads=HEADS, width=WIDTH):
 
     makers = {"all scores, with a mask": lambda: masked, "fused, across documents": lambda: fused,
               "FlexAttention": flex}
-    found = {name: attempt(run, make) for name, make in makers.items()}
-    return {"ways": found, "tokens": tokens, "pairs": mask.sum().item() / (tokens * (tokens + 1) / 2)}
+    result = {name: attempt(run, make) for name, make in makers.items()}
+    return {"ways": result, "tokens": tokens, "pairs": mask.sum().item() / (tokens * (tokens + 1) / 2)}
 
 
 @packed_documents.tells
-def packed_told(found):
-    ways, flex = found["ways"], found["ways"]["FlexAttention"]
+def packed_in_words(result):
+    ways, flex = result["ways"], result["ways"]["FlexAttention"]
     ran = {name: row["ms"] for name, row in ways.items() if "ms" in row}
-    text = (f"Of all causal pairs of {found['tokens']:,} tokens, {found['pairs']:.0%} lie within one document. " + (
+    text = (f"Of all causal pairs of {result['tokens']:,} tokens, {result['pairs']:.0%} lie within one document. " + (
         f"FlexAttention was not measured: **{flex.get('refused')}**" if "refused" in flex else
         "FlexAttention computes only blocks that hold such pairs. It is **"
         f"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the whole row, "
@@ -186,8 +186,8 @@ def measured_cut(*shape):
 
 
 @attention_on_two.tells
-def on_two_told(found):
-    one, two = found["one GPU"], found["two GPUs"]
+def on_two_in_words(result):
+    one, two = result["one GPU"], result["two GPUs"]
     return (f"Two GPUs are **{one['ms'] / two['ms']:.2f} times** as fast as one: {two['ms']:.1f} ms in place of "
             f"{one['ms']:.1f} ms, with their messages. Each holds {two['peak MiB']:,.0f} MiB at most, "
             f"one GPU alone {one['peak MiB']:,.0f} MiB.")

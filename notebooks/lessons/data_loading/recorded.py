@@ -70,12 +70,12 @@ def copy_ms(batch):
 
 
 @copies.tells
-def copies_told(found):
-    rows = {how: row for how, row in found.items() if how != "MB"}
+def copies_in_words(result):
+    rows = {how: row for how, row in result.items() if how != "MB"}
     (_, slow), (returned, quick) = rows["ordinary memory"], rows["pinned memory"]
-    speeds = f"{found['MB'] / slow:.0f} GB/s from ordinary memory, {found['MB'] / quick:.0f} GB/s from pinned memory"
+    speeds = f"{result['MB'] / slow:.0f} GB/s from ordinary memory, {result['MB'] / quick:.0f} GB/s from pinned memory"
     table = "".join(f"\n| {how} | {first:.2f} ms | {second:.2f} ms |" for how, (first, second) in rows.items())
-    return (f"From pinned memory, `.to()` returns after **{returned:.2f} ms**, and the batch of {found['MB']:.0f} MB "
+    return (f"From pinned memory, `.to()` returns after **{returned:.2f} ms**, and the batch of {result['MB']:.0f} MB "
             f"is on the GPU after {quick:.2f} ms. That makes {speeds}.\n\n"
             f"| | `.to()` returns after | the batch is there after |\n|---|---|---|{table}")
 
@@ -119,8 +119,8 @@ def epoch_ms(epoch):
 
 
 @overlap.draws
-def overlap_drawn(found):
-    loops = {name: ms for name, ms in found.items() if name not in ("batches", "damaged")}
+def overlap_drawn(result):
+    loops = {name: ms for name, ms in result.items() if name not in ("batches", "damaged")}
     figure, ax = plt.subplots(figsize=(8, 2.6))
     ax.bar_label(ax.barh(list(loops), list(loops.values())), fmt="%.2f", padding=3)
     ax.set(title="A step with a copy, measured on a GPU", xlabel="ms a step", xlim=(0, 1.15 * max(loops.values())))
@@ -129,14 +129,14 @@ def overlap_drawn(found):
 
 
 @overlap.tells
-def overlap_told(found):
-    one, side = (found[f"pinned memory{how}"] for how in ("", ", side stream"))
-    step, copy = found["steps alone"], found["copies alone"]
+def overlap_in_words(result):
+    one, side = (result[f"pinned memory{how}"] for how in ("", ", side stream"))
+    step, copy = result["steps alone"], result["copies alone"]
     return (f"With pinned memory, the side stream makes the loop **{one / side:.2f} times** as fast: {one:.2f} ms a "
             f"step without it, {side:.2f} ms with it. A step alone takes {step:.2f} ms and a copy {copy:.2f} ms. If "
             f"the shorter one were hidden, the loop would be {(step + copy) / max(step, copy):.2f} times as fast. Of "
-            f"{found['batches']} batches that came by the side stream, {found['damaged']} had other values than those "
-            "that were sent.")
+            f"{result['batches']} batches that came by the side stream, {result['damaged']} had other values than "
+            "those that were sent.")
 
 
 def photo_loader(workers, pin, batch, count, size, pixels):
@@ -177,16 +177,16 @@ def starving(counts=(0, 2, 4, 8, 16), channels=64, batch=32, batches=16, size=(5
     Workers decode JPEG files of 500 × 375 pixels; the GPU trains eight convolutions on batches of 32. The clock
     starts when all workers have delivered, and runs for 16 batches or more. Without pinning, and with it.
     """
-    step, found = training_step(channels), {"cores": len(os.sched_getaffinity(0))}
+    step, result = training_step(channels), {"cores": len(os.sched_getaffinity(0))}
     step(torch.zeros(batch, pixels, pixels, 3, dtype=torch.uint8, device="cuda"))  # the slow first one
     for pin in (False, True):
-        found["pinned" if pin else "ordinary"] = rows = {}
+        result["pinned" if pin else "ordinary"] = rows = {}
         for workers in counts:
             turns = max(batches, 2 * workers)
             # More batches than the loop takes: a worker that had nothing left to do would leave its core to others.
             loader = photo_loader(workers, pin, batch, turns + 4 * workers + 1, size, pixels)
             rows[workers] = attempt(waiting, loader, step, turns)
-    return found
+    return result
 
 
 def waiting(loader, step, turns):
@@ -214,30 +214,30 @@ def measured(rows):
 
 
 @starving.draws
-def starving_drawn(found):
+def starving_drawn(result):
     figure, ax = plt.subplots(figsize=(7, 2.8))
     for kind, style in ("ordinary", "o-"), ("pinned", "s--"):
-        rows = measured(found[kind])
+        rows = measured(result[kind])
         ax.plot(list(rows), [100 * row["waiting"] for row in rows.values()], style, label=f"{kind} memory")
     ax.set(title="How long a GPU waits for photos", xlabel="num_workers", ylabel="% of the time", ylim=(0, 100))
     ax.legend()
     figure.set_label("The share of the time in which the GPU waits: " + "; ".join(
         f"{kind} memory, {workers} workers: {row['waiting']:.0%}"
-        for kind in ("ordinary", "pinned") for workers, row in measured(found[kind]).items()))
+        for kind in ("ordinary", "pinned") for workers, row in measured(result[kind]).items()))
 
 
 @starving.tells
-def starving_told(found):
-    rows = {kind: measured(found[kind]) for kind in ("ordinary", "pinned")}
+def starving_in_words(result):
+    rows = {kind: measured(result[kind]) for kind in ("ordinary", "pinned")}
     alone, most = rows["ordinary"][0], max(rows["ordinary"].keys() & rows["pinned"].keys())
     load, step = alone["ms"] * alone["waiting"], alone["ms"] * (1 - alone["waiting"])
     enough = next((n for n, row in rows["ordinary"].items() if row["waiting"] < 0.1), None)
     until = (f"With {enough} workers it waits for less than 10 %" if enough is not None else
              f"Even with {most} workers it waits for 10 % or more")
     one, two = (rows[kind][most]["ms"] for kind in rows)
-    refused = {row["refused"] for kind in rows for row in found[kind].values() if "refused" in row}
+    refused = {row["refused"] for kind in rows for row in result[kind].values() if "refused" in row}
     return (f"Without workers the GPU waits for **{alone['waiting']:.0%}** of the time, because a batch takes "
             f"{load:.1f} ms to load and a step takes {step:.1f} ms. {until}. Loading divided by step, rounded up, is "
-            f"{math.ceil(load / step)}; this machine has {found['cores']} cores. With {most} workers, the loop takes "
+            f"{math.ceil(load / step)}; this machine has {result['cores']} cores. With {most} workers, the loop takes "
             f"{one:.1f} ms a batch from ordinary memory, and {two:.1f} ms from pinned memory."
             + "".join(f" This machine refused some settings: `{words}`." for words in sorted(refused)))

@@ -33,19 +33,19 @@ def wrapper_on_one_gpu(width=2048, batches=(32, 512, 8192)):
 
     A training step of eight layers, with the wrapper and without it, at three batch sizes: median of 20.
     """
-    found = {}
+    result = {}
     for batch in batches:
         x = torch.rand(batch, width, device="cuda")
         model = nn.Sequential(*[nn.Linear(width, width) for _ in range(8)]).cuda()
-        found[batch] = {"bare": step_milliseconds(model, x),
+        result[batch] = {"bare": step_milliseconds(model, x),
                         "wrapped": step_milliseconds(nn.DataParallel(model, device_ids=[0]), x)}
-    return found
+    return result
 
 
 @wrapper_on_one_gpu.draws
-def wrapper_drawn(found):
+def wrapper_drawn(result):
     fig, ax = plt.subplots(figsize=(7, 2.8))
-    extra = {batch: 1000 * (row["wrapped"] - row["bare"]) for batch, row in found.items()}
+    extra = {batch: 1000 * (row["wrapped"] - row["bare"]) for batch, row in result.items()}
     ax.bar(list(extra), list(extra.values()))
     ax.axhline(0, color="black", linewidth=1)
     ax.set(title="What nn.DataParallel adds on one GPU", xlabel="samples in a batch", ylabel="µs a step")
@@ -54,9 +54,9 @@ def wrapper_drawn(found):
 
 
 @wrapper_on_one_gpu.tells
-def wrapper_told(found):
-    smallest, *_, largest = found
-    low, high = found[smallest], found[largest]
+def wrapper_in_words(result):
+    smallest, *_, largest = result
+    low, high = result[smallest], result[largest]
     more = low["wrapped"] / low["bare"] - 1
     return (f"With {smallest} samples in a batch, a step takes **{abs(more):.0%} {'longer' if more > 0 else 'less'}** "
             f"with the wrapper than without it: {low['wrapped']:.2f} ms and {low['bare']:.2f} ms. With "
@@ -73,19 +73,19 @@ def speed(width=4096, channels=256, samples=256):
     """
     models = {"3 linear layers": (linear_layers(width), (samples // 4, width)),
               "8 convolutions": (convolutions(channels), (samples, 3, 32, 32))}
-    found = {}
+    result = {}
     for name, (model, shape) in models.items():
         x = torch.rand(shape, device="cuda:0")
-        found[name] = {"one GPU": step_milliseconds(model.cuda(), x),
+        result[name] = {"one GPU": step_milliseconds(model.cuda(), x),
                        "DataParallel": step_milliseconds(nn.DataParallel(model), x)}
-    return found | {"GPUs": torch.cuda.device_count()}
+    return result | {"GPUs": torch.cuda.device_count()}
 
 
 @speed.tells
-def speed_told(found):
-    rows = {name: row["one GPU"] / row["DataParallel"] for name, row in found.items() if name != "GPUs"}
+def speed_in_words(result):
+    rows = {name: row["one GPU"] / row["DataParallel"] for name, row in result.items() if name != "GPUs"}
     factors = ", ".join(f"{name} **{factor:.2f}×**" for name, factor in rows.items())
-    return f"{found['GPUs']} GPUs by nn.DataParallel are so many times as fast as one: {factors}."
+    return f"{result['GPUs']} GPUs by nn.DataParallel are so many times as fast as one: {factors}."
 
 
 @experiment(gpus=2, seconds=10, small={"samples": 8, "classes": 50})
@@ -112,7 +112,7 @@ def memory(samples=1024, classes=50_000):
 
 
 @memory.tells
-def memory_told(found):
-    first, *others = found.values()
+def memory_in_words(result):
+    first, *others = result.values()
     return (f"GPU 0 held **{first / max(others):.1f} times** as much as the fullest of the others: {first:,.0f} MiB "
             f"against {max(others):,.0f} MiB. It gathers the outputs, and holds the optimizer's states.")

@@ -50,9 +50,9 @@ def differences(one, other):
 
 
 @killed_on_a_gpu.tells
-def killed_told(found):
-    resumed, twice = found["killed and resumed"], found["undisturbed twice"]
-    return (f"The training that was resumed after epoch {found['resumed after epoch']} ends with "
+def killed_in_words(result):
+    resumed, twice = result["killed and resumed"], result["undisturbed twice"]
+    return (f"The training that was resumed after epoch {result['resumed after epoch']} ends with "
             f"**{resumed['differ']} of {resumed['weights']:,} weights** different from those of an undisturbed one. "
             f"The largest difference is {resumed['largest']:.1g}. Two undisturbed trainings differ in "
             f"{twice['differ']} weights, by at most {twice['largest']:.1g}. "

@@ -34,12 +34,12 @@ def collectives():
     One rank over nccl, and two ranks over gloo that share the GPU, call each with tensors on the GPU. What rank 0 holds
     afterwards is compared with what it holds on the CPU, over gloo.
     """
-    found = {}
+    result = {}
     for name, nprocs, backend in ("one rank over nccl", 1, "nccl"), ("two ranks over gloo", 2, "gloo"):
         on_gpu = in_ranks(after_each, nprocs, "cuda:0", backend=backend)[0]
         on_cpu = in_ranks(after_each, nprocs, "cpu", backend="gloo")[0]
-        found[name] = {call: "the same" if held == on_cpu[call] else held for call, held in on_gpu.items()}
-    return found
+        result[name] = {call: "the same" if held == on_cpu[call] else held for call, held in on_gpu.items()}
+    return result
 
 
 def after_each(device):
@@ -58,11 +58,11 @@ def after_each(device):
 
 
 @collectives.tells
-def collectives_told(found):
-    return " ".join(f"{name[0].upper()}{name[1:]}: " + collectives_in_words(calls) for name, calls in found.items())
+def collectives_in_words(result):
+    return " ".join(f"{name[0].upper()}{name[1:]}: " + one_group_in_words(calls) for name, calls in result.items())
 
 
-def collectives_in_words(calls):
+def one_group_in_words(calls):
     others = {call: held.get("refused", held) for call, held in calls.items() if held != "the same"}
     count = f"**{len(calls) - len(others)} of {len(calls)}**"
     return f"{count} collectives run, and leave the numbers that they leave on the CPU." + "".join(
@@ -94,11 +94,11 @@ def sum_over_nccl(folder):
 
 
 @two_ranks_over_nccl.tells
-def two_ranks_told(found):
-    said = max(found.values(), key=lambda words: "GPU" in words)  # the other may only have lost its peer
-    if said == "2":
+def two_ranks_in_words(result):
+    words = max(result.values(), key=lambda words: "GPU" in words)  # the other may only have lost its peer
+    if words == "2":
         return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."
-    return f"NCCL refuses: **{said.splitlines()[-1]}** The whole message:\n\n```text\n{said}\n```"
+    return f"NCCL refuses: **{words.splitlines()[-1]}** The whole message:\n\n```text\n{words}\n```"
 
 
 @experiment(gpus=1, seconds=5, wanted=2, small={"sizes": (1, 2)})
@@ -135,21 +135,21 @@ def wall_ms(work):
 
 
 @gloo_with_tensors_on_the_gpu.draws
-def gloo_drawn(found):
+def gloo_drawn(result):
     figure, ax = plt.subplots(figsize=(7, 2.8))
-    sizes = list(map(int, found))
+    sizes = list(map(int, result))
     for place, style in ("CPU", "o-"), ("GPU", "s--"):
-        ax.loglog(sizes, [row[place] for row in found.values()], style, label=f"tensors on the {place}")
+        ax.loglog(sizes, [row[place] for row in result.values()], style, label=f"tensors on the {place}")
     ax.set(title="An all-reduce over gloo, two ranks", xlabel="MiB", ylabel="ms", xticks=sizes, xticklabels=sizes)
     ax.minorticks_off()
     ax.legend()
     figure.set_label("Milliseconds of an all-reduce over gloo: " + "; ".join(
-        f"{mib} MiB: CPU {row['CPU']:.2f}, GPU {row['GPU']:.2f}" for mib, row in found.items()))
+        f"{mib} MiB: CPU {row['CPU']:.2f}, GPU {row['GPU']:.2f}" for mib, row in result.items()))
 
 
 @gloo_with_tensors_on_the_gpu.tells
-def gloo_told(found):
-    mib, row = list(found.items())[-1]
+def gloo_in_words(result):
+    mib, row = list(result.items())[-1]
     return (f"An all-reduce of {mib} MiB takes {row['CPU']:.1f} ms with tensors on the CPU and {row['GPU']:.1f} ms "
             f"with tensors on the GPU, **{row['GPU'] / row['CPU']:.2f} times** as long. To copy {mib} MiB from the GPU "
             f"to the CPU and back takes {row['copies']:.1f} ms by itself.")
@@ -185,8 +185,8 @@ def backwards(width, repeats):
 
 
 @overlap.tells
-def overlap_told(found):
-    by_hand, one, many = found.values()
+def overlap_in_words(result):
+    by_hand, one, many = result.values()
     return (f"With DDP's buckets, forward and backward take {many:.1f} ms. By hand they take {by_hand:.1f} ms, "
             f"**{by_hand / many:.2f} times** as long, and with one bucket for all gradients {one:.1f} ms.")
 
@@ -224,7 +224,7 @@ def seconds(wrap, width, samples, batch, steps):
 
 
 @three_ways.tells
-def three_ways_told(found):
+def three_ways_in_words(result):
     lines = [f"batch {batch}: **{row['one GPU'] / row['DDP']:.2f} times** by DDP, "
-             f"{row['one GPU'] / row['DataParallel']:.2f} times by nn.DataParallel" for batch, row in found.items()]
+             f"{row['one GPU'] / row['DataParallel']:.2f} times by nn.DataParallel" for batch, row in result.items()]
     return "Two GPUs are so many times as fast as one: " + "; ".join(lines) + "."

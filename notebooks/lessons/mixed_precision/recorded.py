@@ -107,9 +107,9 @@ def refusals(rows):
 
 
 @products.draws
-def products_drawn(found):
+def products_drawn(result):
     figure, ax = plt.subplots(figsize=(7, 3.5))
-    for kind, row in found["TFLOP/s"].items():
+    for kind, row in result["TFLOP/s"].items():
         ax.plot(list(numbers(row)), list(numbers(row).values()), "o-", label=kind)
     ax.set(title="Products by number format", xlabel="n (an n×n product)", ylabel="TFLOP/s", yscale="log")
     ax.set_xscale("log", base=2)
@@ -118,17 +118,17 @@ def products_drawn(found):
 
 
 @products.tells
-def products_told(found):
-    best = {kind: max(numbers(row).values()) for kind, row in found["TFLOP/s"].items() if numbers(row)}
-    sheet = DATA_SHEET if found["card"] in ON_THAT_SHEET else {}
+def products_in_words(result):
+    best = {kind: max(numbers(row).values()) for kind, row in result["TFLOP/s"].items() if numbers(row)}
+    sheet = DATA_SHEET if result["card"] in ON_THAT_SHEET else {}
     table = "| | best TFLOP/s | × float32 | data sheet | relative error |\n|---|--:|--:|--:|--:|\n"
     for kind, rate in best.items():
         promised = f"{sheet[kind]:,}, reached {rate / sheet[kind]:.0%}" if sheet else "not compared"
-        error = f"{found['error'][kind]:.1e}"
+        error = f"{result['error'][kind]:.1e}"
         table += f"| {kind} | {rate:,.0f} | {rate / best['float32']:.1f} | {promised} | {error} |\n"
-    at = numbers(found["TFLOP/s"]["bfloat16"])
+    at = numbers(result["TFLOP/s"]["bfloat16"])
     smallest = min(at)
-    work, launch = 2 * smallest**3 / at[smallest] / 1e6, found["µs to launch"]
+    work, launch = 2 * smallest**3 / at[smallest] / 1e6, result["µs to launch"]
     who = ("the GPU is done before Python has launched the next one, and waits"
            if work < 1.3 * launch else "the GPU is still busy when Python launches the next one")
     source = ("\nThe data sheet is NVIDIA's, for [H100](https://www.nvidia.com/en-us/data-center/h100/) and "
@@ -136,7 +136,7 @@ def products_told(found):
     return (f"In bfloat16 a product reaches **{best['bfloat16']:,.0f} TFLOP/s**, in float32 with all its bits "
             f"{best['float32']:,.0f}. At n = {smallest}, a product in bfloat16 reaches {at[smallest]:,.0f} TFLOP/s: it "
             f"takes {work:.1f} µs, and launching it takes Python {launch:.1f} µs, so {who}."
-            f"\n\n{table}{source}{refusals(found['TFLOP/s'])}")
+            f"\n\n{table}{source}{refusals(result['TFLOP/s'])}")
 
 
 @experiment(gpus=1, seconds=3, small={"sizes": (32, 33, 36)})
@@ -149,8 +149,8 @@ def shapes(sizes=(4096, 4097, 4098, 4100, 4104, 4160)):
 
 
 @shapes.tells
-def shapes_told(found):
-    bf16, tf32 = numbers(found["bfloat16"]), numbers(found["TF32"])
+def shapes_in_words(result):
+    bf16, tf32 = numbers(result["bfloat16"]), numbers(result["TF32"])
     even, odd, *_ = bf16
     table = "| n | bfloat16 rows begin at multiples of | bfloat16, TFLOP/s | TF32, TFLOP/s |\n|--:|--:|--:|--:|\n"
     for n, rate in bf16.items():
@@ -231,23 +231,23 @@ def gpt_formats(gpt=SMALL_GPT, batch=8, steps=50):
     of made-up text, and start from the same weights; one more run starts from others. Median time of a step; the loss
     is the mean of the last three steps.
     """
-    found = {name: attempt(trained, gpt_step, steps, gpt=gpt, batch=batch, **how) for name, how in TRAININGS.items()}
+    result = {name: attempt(trained, gpt_step, steps, gpt=gpt, batch=batch, **how) for name, how in TRAININGS.items()}
     other = attempt(trained, gpt_step, steps, gpt=gpt, batch=batch, seed=1, **TRAININGS["autocast bfloat16"])
-    return found | {"autocast bfloat16, other start": other}
+    return result | {"autocast bfloat16, other start": other}
 
 
-def steps_table(found):
+def steps_table(result):
     """A row for each way to train."""
     table = "| | ms a step | peak MiB | loss | skipped steps |\n|---|--:|--:|--:|--:|\n"
-    for name, row in found.items():
+    for name, row in result.items():
         table += (f"| {name} | {row['refused']} | | | |\n" if "refused" in row else
                   f"| {name} | {row['ms']:.1f} | {row['peak MiB']:,.0f} | {row['loss']:.4f} | {row['skipped']} |\n")
     return table
 
 
-def compared(found):
+def compared(result):
     """In words: which of these trainings is the fastest, and how it compares with float32, or with what ran."""
-    ran = {name: row for name, row in found.items() if "refused" not in row}
+    ran = {name: row for name, row in result.items() if "refused" not in row}
     first, fastest = next(iter(ran)), min(ran, key=lambda name: ran[name]["ms"])
     steps = ran[first]["ms"] / ran[fastest]["ms"]
     memory = ran[fastest]["peak MiB"] / ran[first]["peak MiB"]
@@ -256,8 +256,8 @@ def compared(found):
 
 
 @gpt_formats.tells
-def gpt_told(found):
-    rows = dict(found)
+def gpt_in_words(result):
+    rows = dict(result)
     other = rows.pop("autocast bfloat16, other start")
     losses = {name: row["loss"] for name, row in rows.items() if "loss" in row}
     words = compared(rows)
@@ -266,7 +266,7 @@ def gpt_told(found):
         start = abs(other["loss"] - losses["autocast bfloat16"])
         words += (f" After the same steps, the losses of the formats are at most {apart:.4f} apart. Another start of "
                   f"the weights changes the loss by {start:.4f}, which is {'more' if start > apart else 'less'}.")
-    return f"{words}\n\n{steps_table(found)}"
+    return f"{words}\n\n{steps_table(result)}"
 
 
 @experiment(gpus=1, seconds=12, wanted=1, small={"net": "squeezenet1_1", "images": 1, "side": 17, "formats": ("TF32",)})
@@ -283,15 +283,15 @@ def resnet_formats(net="resnet50", images=64, side=224, steps=15, formats=tuple(
 
 
 @resnet_formats.tells
-def resnet_told(found):
+def resnet_in_words(result):
     gains = {}
-    for name in (name for name in TRAININGS if f"{name}, channels_last" in found):
-        first, last = (found[f"{name}, {layout}"].get("ms") for layout in ("channels first", "channels_last"))
+    for name in (name for name in TRAININGS if f"{name}, channels_last" in result):
+        first, last = (result[f"{name}, {layout}"].get("ms") for layout in ("channels first", "channels_last"))
         if first and last:
             gains[name] = f"{last / first:.2f}× in {name}"
     changes = " `channels_last` changes the time of a step by these factors (below 1× is shorter): "
-    return (compared(found) + (f"{changes}{'; '.join(gains.values())}." if gains else "")
-            + f"\n\n{steps_table(found)}")
+    return (compared(result) + (f"{changes}{'; '.join(gains.values())}." if gains else "")
+            + f"\n\n{steps_table(result)}")
 
 
 @experiment(gpus=1, seconds=4, small={"gpt": TINY_GPT, "cap_gib": 0.0002})
@@ -310,16 +310,16 @@ def batch_sizes(gpt=SMALL_GPT, cap_gib=40):
     return {"GiB allowed": min(cap_gib, there), "batches": batches}
 
 
-def fitting(found):
+def fitting(result):
     """{batch: (samples a second, peak MiB)} of the batches that fit."""
-    rows = {int(batch): row for batch, row in found["batches"].items() if "refused" not in row}
+    rows = {int(batch): row for batch, row in result["batches"].items() if "refused" not in row}
     return {batch: (1000 * batch / row["ms"], row["peak MiB"]) for batch, row in rows.items()}
 
 
 @batch_sizes.draws
-def batch_sizes_drawn(found):
+def batch_sizes_drawn(result):
     figure, axes = plt.subplots(1, 2, figsize=(9, 3))
-    fit = fitting(found)
+    fit = fitting(result)
     for ax, values, label in zip(axes, zip(*fit.values(), strict=True), ("samples/s", "peak MiB"), strict=False):
         ax.plot(list(fit), values, "o-")
         ax.set(xlabel="samples in a batch", ylabel=label, ylim=(0, None))
@@ -329,10 +329,10 @@ def batch_sizes_drawn(found):
 
 
 @batch_sizes.tells
-def batch_sizes_told(found):
-    fit, refused = fitting(found), [row["refused"] for row in found["batches"].values() if "refused" in row]
-    too_large = list(found["batches"])[-1]
-    end = f"A batch of {too_large} does not fit into the {found['GiB allowed']:.1f} GiB that we allow: `{refused[0]}`"
+def batch_sizes_in_words(result):
+    fit, refused = fitting(result), [row["refused"] for row in result["batches"].values() if "refused" in row]
+    too_large = list(result["batches"])[-1]
+    end = f"A batch of {too_large} does not fit into the {result['GiB allowed']:.1f} GiB that we allow: `{refused[0]}`"
     best = max(fit, key=lambda batch: fit[batch][0])
     enough = next(batch for batch in fit if fit[batch][0] > 0.9 * fit[best][0])
     slope = (fit[max(fit)][1] - fit[1][1]) / max(1, max(fit) - 1)
@@ -390,8 +390,8 @@ def autocast_choices():
 
 
 @autocast_choices.tells
-def autocast_told(found):
-    gpu, cpu = found["cuda"], found["cpu"]
+def autocast_in_words(result):
+    gpu, cpu = result["cuda"], result["cpu"]
     names = {choice: [name for name in gpu if gpu[name] == choice] for choice in ("bfloat16", "float32", "as it comes")}
     differ = [name for name in gpu if cpu[name] != gpu[name]]
     table = "".join(f"| {choice} | {len(row)} | {', '.join(f'`{name}`' for name in row)} |\n"

@@ -56,12 +56,12 @@ def dry_run_against_a_gpu(layers=2, lengths=(8192, 16384), width=4096, hidden=14
 
 
 @dry_run_against_a_gpu.tells
-def dry_run_told(found):
-    fits = {length: row for length, row in found.items() if not isinstance(row["measured"], dict)}
+def dry_run_in_words(result):
+    fits = {length: row for length, row in result.items() if not isinstance(row["measured"], dict)}
     misses = [abs(row["predicted"] / row["measured"] - 1) for row in fits.values()]
     verdict = f"misses the real peak by at most **{max(misses):.1%}**" if misses else "**could not be compared**"
     rows = "\n".join(f"| {int(length):,} | {row['predicted']:.2f} | "
                      + (f"{row['measured']:.2f} |" if length in fits else f"{row['measured']['refused']} |")
-                     for length, row in found.items())
+                     for length, row in result.items())
     return (f"The dry run {verdict}.\n\n"
             f"| tokens | predicted, GiB | on the GPU, GiB |\n|-|-|-|\n{rows}")

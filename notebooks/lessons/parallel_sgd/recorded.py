@@ -87,27 +87,27 @@ def in_one_memory(model, models):
 
 
 @article_on_a_gpu.tells
-def article_told(found):
-    averaged, alone = (found["programs"][program] for program in ("neither bug", "one process"))
+def article_in_words(result):
+    averaged, alone = (result["programs"][program] for program in ("neither bug", "one process"))
     if refused := [rows["refused"] for rows in (averaged, alone) if "refused" in rows]:
         return f"The program was refused: **{refused[0]}**"
-    workers, epochs, seconds = found["workers"], len(averaged), averaged[-1]["seconds"]
+    workers, epochs, seconds = result["workers"], len(averaged), averaged[-1]["seconds"]
     longer = alone[-1]["seconds"] / seconds
-    told = (f"On {found['data']}, after epoch {epochs}, {workers} workers that average their models have "
+    words = (f"On {result['data']}, after epoch {epochs}, {workers} workers that average their models have "
             f"**{averaged[-1]['accuracy']:.1%}** of the test images right. They train for {seconds:.2f} s. One process "
             f"with all the images has {alone[-1]['accuracy']:.1%} right, and takes {longer:.1f} times as long.")
     rows = [row_of(f"{workers} workers, {program}" if "bug" in program else program, rows)
-            for program, rows in found["programs"].items()]
+            for program, rows in result["programs"].items()]
     others = rows_of_others()
-    rows += others if found["data"] == "MNIST" else []
+    rows += others if result["data"] == "MNIST" else []
     head = ["| | right, by epoch | test loss at the end | seconds |", "|---|---|---|---|"]
-    return "\n".join([f"{told}\n", *head, *rows])
+    return "\n".join([f"{words}\n", *head, *rows])
 
 
 def row_of(program, rows):
-    found = f"refused: {rows['refused']} | |" if "refused" in rows else (
+    result = f"refused: {rows['refused']} | |" if "refused" in rows else (
         f"{listed(row['accuracy'] for row in rows)} | {rows[-1]['loss']:.4f} | {rows[-1]['seconds']:.2f}")
-    return f"| {program} | {found} |"
+    return f"| {program} | {result} |"
 
 
 def rows_of_others():
@@ -148,17 +148,17 @@ def train_in_company(counts, width, seconds, steps, barrier):
     """In a rank: train every case with 1, 2, … ranks. Those that have no part in it wait at the barrier."""
     signal.alarm(60)  # a process that MPS does not answer might wait for ever
     torch.set_num_threads(1)
-    found = {}
+    result = {}
     for case, (network, inputs, batch) in cases(width).items():
         images, labels = torch.rand(batch, inputs, device="cuda"), torch.randint(10, (batch,), device="cuda")
         rate = training(network.cuda(), images, labels)
         rate(0, steps)  # warms up
-        found[case] = {}
+        result[case] = {}
         for count in counts:
             barrier.wait()
             if int(os.environ["RANK"]) < count:
-                found[case][count] = rate(seconds, steps)
-    return found
+                result[case][count] = rate(seconds, steps)
+    return result
 
 
 def cases(width):
@@ -201,15 +201,15 @@ def mps_daemon():
     def order(words):
         return subprocess.run([CONTROL], input=f"{words}\n", capture_output=True, text=True, timeout=10)
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, open(f"{folder}/said", "w") as said:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, open(f"{folder}/log", "w") as log:
         os.environ.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder)
         os.environ["PATH"] += ":/usr/local/nvidia/bin"  # where some containers have the driver's programs
-        daemon = subprocess.Popen([CONTROL, "-f"], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        daemon = subprocess.Popen([CONTROL, "-f"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             until = time.monotonic() + 5
             while (answer := order("get_server_list")).returncode:
                 if time.monotonic() > until:
-                    raise RuntimeError(Path(said.name).read_text() or answer.stderr)
+                    raise RuntimeError(Path(log.name).read_text() or answer.stderr)
                 time.sleep(0.1)
             yield order
         finally:
@@ -220,42 +220,42 @@ def mps_daemon():
 
 
 @one_card_many_processes.draws
-def processes_drawn(found):
+def processes_drawn(result):
     figure, axes = plt.subplots(1, 3, figsize=(9, 3))
-    said = []
-    for (way, rows), look in zip(found.items(), ("o-", "s--"), strict=True):
+    curves = []
+    for (way, rows), look in zip(result.items(), ("o-", "s--"), strict=True):
         for ax, (case, by_count) in zip(axes, {} if "refused" in rows else rows.items(), strict=False):
             ax.plot(list(by_count), [speed / 1000 for speed in by_count.values()], look, label=way)
             ax.set(title=case.replace(", batches", "\nbatches"), xlabel="processes")
-            said.append(f"{case}, {way}: " + ", ".join(f"{speed:,.0f}" for speed in by_count.values()))
+            curves.append(f"{case}, {way}: " + ", ".join(f"{speed:,.0f}" for speed in by_count.values()))
     for ax in axes:
         ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
     axes[0].set_ylabel("1,000 samples/s, all together")
     axes[2].legend()
-    figure.set_label("Samples/s by number of processes. " + "; ".join(said))
+    figure.set_label("Samples/s by number of processes. " + "; ".join(curves))
 
 
 @one_card_many_processes.tells
-def processes_told(found):
-    refusals = [f"Refused with {way}: **{rows['refused']}**" for way, rows in found.items() if "refused" in rows]
-    if "refused" in found["time slicing"]:
+def processes_in_words(result):
+    refusals = [f"Refused with {way}: **{rows['refused']}**" for way, rows in result.items() if "refused" in rows]
+    if "refused" in result["time slicing"]:
         return ". ".join(refusals)
-    few, more, wide = found["time slicing"]
-    alone = {case: next(iter(by_count.values())) for case, by_count in found["time slicing"].items()}
+    few, more, wide = result["time slicing"]
+    alone = {case: next(iter(by_count.values())) for case, by_count in result["time slicing"].items()}
     step = {case: 1000 * int(case.split()[-1]) / speed for case, speed in alone.items()}  # ms: its last word is a batch
-    most = list(found["time slicing"][few])[-1]
+    most = list(result["time slicing"][few])[-1]
     gain = {way: {case: by_count[most] / alone[case] for case, by_count in rows.items()}
-            for way, rows in found.items() if "refused" not in rows}
+            for way, rows in result.items() if "refused" not in rows}
     best, batch = max(gain, key=lambda way: gain[way][few]), alone[more] / alone[few]
     wide_gain = max(by_case[wide] for by_case in gain.values())
     free = "A step with 64 samples takes about as long as one with 8. " if step[more] < 1.2 * step[few] else ""
     first = "Try a larger batch before you share a GPU. " if batch > gain[best][few] else ""
     busy = ": one process keeps the GPU busy" if 0.9 < wide_gain < 1.1 else ""
-    told = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one "
+    words = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one "
             f"(by {best}). One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches "
             f"of 8. {free}{first}With the wide network, {most} processes train {wide_gain:.1f} times as much as "
             f"one{busy}.")
     rows = [f"| {case} | {step[case]:.2f} ms | " + " | ".join(f"{gain[way][case]:.1f}×" for way in gain) + " |"
             for case in alone]
     head = "| | a step of one process | " + " | ".join(f"{most} processes, {way}" for way in gain) + " |"
-    return " ".join([told, *refusals]) + "\n\n" + "\n".join([head, "|---|---" + "|---" * len(gain) + "|", *rows])
+    return " ".join([words, *refusals]) + "\n\n" + "\n".join([head, "|---|---" + "|---" * len(gain) + "|", *rows])

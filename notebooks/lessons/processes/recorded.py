@@ -42,12 +42,12 @@ def touch_in_turns(counts, barrier):
         ones = torch.ones(1024, 1024, device="cuda")
         (ones @ ones).sum().item()
     barrier.wait()
-    found = seconds
+    result = seconds
     if rank == 0:
-        found = {"used": used, "after a product": used_mib(), "of": torch.cuda.mem_get_info()[1] / 2**20,
+        result = {"used": used, "after a product": used_mib(), "of": torch.cuda.mem_get_info()[1] / 2**20,
                  "nvidia-smi": listed_by_nvidia_smi()}
     barrier.wait()  # until rank 0 has looked, all processes stay
-    return found
+    return result
 
 
 def used_mib():
@@ -59,18 +59,18 @@ def used_mib():
 def listed_by_nvidia_smi():
     """MiB of each process. In a container, nvidia-smi may see none."""
     query = ["--query-compute-apps=used_memory", "--format=csv,noheader,nounits"]
-    said = subprocess.run(["nvidia-smi", *query], capture_output=True, text=True, timeout=10).stdout
-    return [int(word) for word in said.split() if word.isdigit()]
+    listed = subprocess.run(["nvidia-smi", *query], capture_output=True, text=True, timeout=10).stdout
+    return [int(word) for word in listed.split() if word.isdigit()]
 
 
 @cost_of_a_context.tells
-def cost_told(found):
-    nobody, one, *_, everybody = found["used"].values()
-    together, worked, listed = everybody - nobody, found["after a product"] - nobody, found["nvidia-smi"]
+def cost_in_words(result):
+    nobody, one, *_, everybody = result["used"].values()
+    together, worked, listed = everybody - nobody, result["after a product"] - nobody, result["nvidia-smi"]
     words = (f"A process that has made only a tensor of one number takes **{one - nobody:,.0f} MiB** of the GPU's "
-             f"memory for its context. {len(found['seconds'])} such processes take {together:,.0f} MiB, which is "
-             f"{together / found['of']:.1%} of this GPU, and {worked:,.0f} MiB after one matrix product in each. "
-             f"The first tensor took {min(found['seconds']):.2f} to {max(found['seconds']):.2f} s.")
+             f"memory for its context. {len(result['seconds'])} such processes take {together:,.0f} MiB, which is "
+             f"{together / result['of']:.1%} of this GPU, and {worked:,.0f} MiB after one matrix product in each. "
+             f"The first tensor took {min(result['seconds']):.2f} to {max(result['seconds']):.2f} s.")
     if listed:
         words += f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each."
     return words
@@ -99,21 +99,21 @@ def what_the_child_says(first, method):
     here, there = context.Pipe()
     child = context.Process(target=use_and_say, args=(there,))
     child.start()
-    said = here.recv() if here.poll(20) else "nothing within 20 s"
+    answer = here.recv() if here.poll(20) else "nothing within 20 s"
     child.kill()
     child.join()
-    return said
+    return answer
 
 
 def use_and_say(pipe):
-    said = attempt(use_cuda)
-    pipe.send(said if isinstance(said, str) else said["refused"])
+    answer = attempt(use_cuda)
+    pipe.send(answer if isinstance(answer, str) else answer["refused"])
 
 
 @fork_after_cuda.tells
-def fork_told(found):
-    rows = [f"| {what} | {method} | `{said}` |" for what, method, said in found["rows"]]
-    return (f"The child that was forked from a parent with a tensor on the GPU says: **{found['rows'][0][2]}**\n\n"
+def fork_in_words(result):
+    rows = [f"| {what} | {method} | `{answer}` |" for what, method, answer in result["rows"]]
+    return (f"The child that was forked from a parent with a tensor on the GPU says: **{result['rows'][0][2]}**\n\n"
             + "\n".join(["| the parent | starts its child by | the child says |", "|---|---|---|", *rows]))
 
 
@@ -159,12 +159,12 @@ def receive(queue):
 
 
 @cuda_tensor_in_a_queue.tells
-def queue_told(found):
-    if refused := [row["refused"] for row in found["rows"] if "refused" in row]:
+def queue_in_words(result):
+    if refused := [row["refused"] for row in result["rows"] if "refused" in row]:
         return f"Here a CUDA tensor cannot be sent: **{refused[0]}**"
     rows = [f"for a tensor of {row['of'] / 1e6:,g} MB the queue carries **{row['bytes']:,} bytes**, and the receiver "
-            f"has the tensor after {row['ms']:.1f} ms" for row in found["rows"]]
-    sees = "sees it, because both use the same memory" if found["rows"][-1]["sender sees"] == 1 else "does not see it"
-    does = "gave it other memory" if found["share_memory_ moved it"] else "left it where it was"
+            f"has the tensor after {row['ms']:.1f} ms" for row in result["rows"]]
+    sees = "sees it, because both use the same memory" if result["rows"][-1]["sender sees"] == 1 else "does not see it"
+    does = "gave it other memory" if result["share_memory_ moved it"] else "left it where it was"
     return (f"F{'; '.join(rows)[1:]}. The receiver writes a 1, and the sender {sees}. "
             f"`share_memory_()`, called for another CUDA tensor, {does}.")

@@ -64,20 +64,20 @@ def asynchronous(size=4096):
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1,
                             device_id=torch.device("cuda", 0))
     products_and_wait()  # warm up: kernels, NCCL's communicator
-    found = {"products": returned_and_done(products), "with NCCL's wait()": returned_and_done(products_and_wait),
+    result = {"products": returned_and_done(products), "with NCCL's wait()": returned_and_done(products_and_wait),
              "by events": milliseconds(products, repeats=5)}
     dist.destroy_process_group()
-    return found
+    return result
 
 
 @asynchronous.tells
-def asynchronous_told(found):
-    returned, done = found["products"].values()
-    reduced, all_done = found["with NCCL's wait()"].values()
+def asynchronous_in_words(result):
+    returned, done = result["products"].values()
+    reduced, all_done = result["with NCCL's wait()"].values()
     waited = "did not make" if reduced < all_done / 2 else "made"
     return (f"The calls have returned after **{returned:.2f} ms**, and the products are done after {done:.1f} ms. A "
             f"clock around the calls alone shows {returned / done:.1%} of the time; two events in the stream show "
-            f"{found['by events']:.1f} ms. With an all-reduce after the products, `work.wait()` has returned after "
+            f"{result['by events']:.1f} ms. With an all-reduce after the products, `work.wait()` has returned after "
             f"{reduced:.2f} of {all_done:.1f} ms: it {waited} Python wait for the products.")
 
 
@@ -103,23 +103,23 @@ def two_events(size=8192, calls=200):
         torch.cuda.synchronize()
         return begin.elapsed_time(end), 1000 * queued
 
-    found = {"additions": calls}
+    result = {"additions": calls}
     for name, work_before in (("empty queue", lambda: None), ("full queue", lambda: large @ large)):
         rows = [additions(work_before) for _ in range(6)][1:]  # without the first: it loads kernels
         events, queued = (median(column) for column in zip(*rows, strict=True))
-        found[name] = {"between the events": events, "queued": queued}
-    return found
+        result[name] = {"between the events": events, "queued": queued}
+    return result
 
 
 @two_events.tells
-def two_events_told(found):
-    empty, full = (found[name]["between the events"] for name in ("empty queue", "full queue"))
+def two_events_in_words(result):
+    empty, full = (result[name]["between the events"] for name in ("empty queue", "full queue"))
     idle = ("The additions were the same, so the difference is not work: the GPU stood still until Python ordered the "
             "next addition, and two events count that, too.")
     busy = "Here Python ordered additions as fast as the GPU did them, so both show the kernels alone."
     return (f"Between the two events lie **{empty:.2f} ms** if the queue is empty, and {full:.2f} ms if a long product "
-            f"is queued before them. Python took {found['empty queue']['queued']:.2f} ms to order the "
-            f"{found['additions']} additions. {idle if empty > 1.2 * full else busy}")
+            f"is queued before them. Python took {result['empty queue']['queued']:.2f} ms to order the "
+            f"{result['additions']} additions. {idle if empty > 1.2 * full else busy}")
 
 
 # -------------------------------------------------------------------------------------------- lines that wait
@@ -180,26 +180,26 @@ def item_waits(sizes=((256, 64), (1024, 1024), (4096, 1024)), steps=30):
     Milliseconds of a training step of four layers, from 30 steps: medians of three. Then single lines, each under
     `torch.cuda.set_sync_debug_mode("warn")`.
     """
-    found = {"ms a step": []}
+    result = {"ms a step": []}
     for width, batch in sizes:
         step, took = training_step_of(width, batch), {name: [] for name in ITEM}
         for _ in range(4):  # in turn: what disturbs one, disturbs the others
             for name, every in ITEM.items():
                 took[name].append(milliseconds_a_step(step, steps, every))
-        found["ms a step"].append({"width": width, "batch": batch,
+        result["ms a step"].append({"width": width, "batch": batch,
                                    **{name: median(several[1:]) for name, several in took.items()}})
-    return found | {"named": named_by_sync_debug_mode()}
+    return result | {"named": named_by_sync_debug_mode()}
 
 
 @item_waits.tells
-def item_waits_told(found):
-    rows = found["ms a step"]
+def item_waits_in_words(result):
+    rows = result["ms a step"]
     longer = [row["in each step"] / row["never"] for row in rows]
     most = longer.index(max(longer))
     table = "\n".join(f"| {row['width']:,} wide, batch {row['batch']:,} | " + " | ".join(
         f"{row[name]:.2f}" for name in ITEM) + " |" for row in rows)
-    waits = ", ".join(f"`{line}`" for line, named in found["named"].items() if named)
-    goes_on = ", ".join(f"`{line}`" for line, named in found["named"].items() if not named)
+    waits = ", ".join(f"`{line}`" for line, named in result["named"].items() if named)
+    goes_on = ", ".join(f"`{line}`" for line, named in result["named"].items() if not named)
     return (f"With `loss.item()` in each step, a step takes up to **{max(longer):.2f}×** the time that it takes "
             f"without it ({rows[most]['width']:,} wide, batch {rows[most]['batch']:,}).\n\n"
             f"| ms a step, with `.item()` | {' | '.join(ITEM)} |\n|---|---|---|---|\n{table}\n\n"
@@ -268,18 +268,18 @@ def small_operators(sizes=(1_000, 10_000_000)):
 
 
 @small_operators.tells
-def small_operators_told(found):
-    first, last = found
-    took = {name: row["µs"] for name, row in found[first].items() if "refused" not in row}
+def small_operators_in_words(result):
+    first, last = result
+    took = {name: row["µs"] for name, row in result[first].items() if "refused" not in row}
     best = min(took, key=took.get)
-    starts = {name: row["kernels"] for name, row in found[last].items() if "refused" not in row}
+    starts = {name: row["kernels"] for name, row in result[last].items() if "refused" not in row}
     seen = starts["eager"] > 0  # the profiler may not be allowed to look at the GPU
     parts = [f"eager starts {starts['eager']} kernels"] if seen else []
     parts += [name + (f" starts {starts[name]} and" if seen else "")
-              + f" takes {found[last][name]['µs'] / found[last]['eager']['µs']:.0%} of the time of eager"
+              + f" takes {result[last][name]['µs'] / result[last]['eager']['µs']:.0%} of the time of eager"
               for name in starts if name != "eager"]
     lines = []
-    for size, ways in found.items():
+    for size, ways in result.items():
         for name, row in ways.items():
             cells = ([row["refused"], "", ""] if "refused" in row else
                      [f"{row['µs']:,.1f}", str(row["kernels"] or "not seen"), f"{row['difference']:.1e}"])
@@ -367,28 +367,28 @@ def operators(rows):
 
 
 @gpu_trace.draws
-def gpu_trace_drawn(found):
+def gpu_trace_drawn(result):
     from lessons.profiling.trace_viewer import trace_viewer
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json.gz")
-        path.write_bytes(found["json.gz"])
+        path.write_bytes(result["json.gz"])
         return trace_viewer(read(path), zoom=3)
 
 
 @gpu_trace.tells
-def gpu_trace_told(found):
-    labels, kernels_run, step = found["labels"], found["kernels"], found["ms a step"]
+def gpu_trace_in_words(result):
+    labels, kernels_run, step = result["labels"], result["kernels"], result["ms a step"]
     longest = max(labels, key=labels.get)
     queueing = sum(labels[name] for name in ("forward", "backward", "update"))
-    seen = found["events on the GPU"]
+    seen = result["events on the GPU"]
     busy = f"Kernels run during **{kernels_run / step:.0%}** of a step: {kernels_run:.1f} of {step:.1f} ms."
     nothing = "**The profiler has recorded nothing on the GPU.**"
     longer = ". That is longer than the kernels run, so the GPU would wait for Python even without the loading"
     shorter = ". That is less than the kernels run"
     compared = (longer if queueing > kernels_run else shorter) if seen else ""
     table = "\n".join(f"| `{name}` | {row['calls']} | {row['self CPU ms']:.2f} | {row['self device ms']:.2f} |"
-                      for name, row in found["operators"].items())
+                      for name, row in result["operators"].items())
     return (f"{busy if seen else nothing} On the CPU, *{longest}* takes longest, "
             f"{labels[longest]:.1f} ms, and *loss.item()* takes {labels['loss.item()']:.2f} ms. While the "
             f"profiler runs, forward, backward and update take the CPU {queueing:.1f} ms{compared}.\n\n"
@@ -444,10 +444,10 @@ def line_of(entry):
 
 
 @memory_snapshot.tells
-def memory_snapshot_told(found):
-    first = found["largest"][0]
-    table = "\n".join(f"| {row['MiB']:,.0f} | {row['allocations']} | {row['line']} |" for row in found["largest"])
-    return (f"Tensors held **{found['MiB at the peak']:,.0f} MiB** at the peak, and torch had reserved "
-            f"{found['MiB reserved']:,.0f} MiB. In two steps, most MiB were allocated by {first['line']}.\n\n"
+def memory_snapshot_in_words(result):
+    first = result["largest"][0]
+    table = "\n".join(f"| {row['MiB']:,.0f} | {row['allocations']} | {row['line']} |" for row in result["largest"])
+    return (f"Tensors held **{result['MiB at the peak']:,.0f} MiB** at the peak, and torch had reserved "
+            f"{result['MiB reserved']:,.0f} MiB. In two steps, most MiB were allocated by {first['line']}.\n\n"
             f"| MiB in all | allocations | by |\n|---|---|---|\n{table}\n\n"
             "Unpack the file with `gunzip`, and open it on https://docs.pytorch.org/memory_viz.")

@@ -52,53 +52,55 @@ def one_gpu_mfu(rows=ROWS, tokens=32768, vocabulary=32768, head=128, size=8192):
     `costs.Shape.flops` does, with all of attention's scores. The speed of attention alone counts half of them, as the
     planner's `layer_seconds` does, because the causal mask leaves the others out.
     """
-    found = []
+    result = []
     for width, length in rows:
         took = attempt(lambda *row: {"step ms": step_milliseconds(*row, tokens, vocabulary, head),
                                      "attention ms": attention_milliseconds(*row, tokens, head)}, width, length)
-        found.append({"width": width, "length": length} | took)
-    return {"rows": found, "tokens": tokens, "vocabulary": vocabulary, "product": product_tflops(size),
+        result.append({"width": width, "length": length} | took)
+    return {"rows": result, "tokens": tokens, "vocabulary": vocabulary, "product": product_tflops(size),
             "peak": PEAKS.get(torch.cuda.get_device_name(), 0) / 1e12}
 
 
-def rates(found, row):
+def rates(result, row):
     """(MFU, TFLOP/s of attention, TFLOP/s of all else, FLOPs of a step as the planner's `layer_seconds` has them)."""
-    width, length, tokens = row["width"], row["length"], found["tokens"]
-    shape = Shape(LAYERS, width, 8 * width / 3, found["vocabulary"], tied=False)  # this GPT has no gate: 8 · width²
+    width, length, tokens = row["width"], row["length"], result["tokens"]
+    shape = Shape(LAYERS, width, 8 * width / 3, result["vocabulary"], tied=False)  # this GPT has no gate: 8 · width²
     scores = 6 * LAYERS * width * length * tokens  # half of them
     every = shape.flops(length) * tokens
-    peak = found["peak"] or found["product"]
+    peak = result["peak"] or result["product"]
     return (every / row["step ms"] / 1e9 / peak, scores / row["attention ms"] / 1e9,
             (every - 2 * scores) / (row["step ms"] - row["attention ms"]) / 1e9, every - scores)
 
 
-def fitted(found, rows):
+def fitted(result, rows):
     """The planner's two numbers from rows of one length: (share of the peak that is reached, narrow)."""
-    peak = 1e12 * (found["peak"] or found["product"])
-    slower = [row["step ms"] / 1e3 * peak / rates(found, row)[3] for row in rows]  # 1/reached · (1 + narrow/width)
+    peak = 1e12 * (result["peak"] or result["product"])
+    slower = [row["step ms"] / 1e3 * peak / rates(result, row)[3] for row in rows]  # 1/reached · (1 + narrow/width)
     slope, at_infinity = numpy.polyfit([1 / row["width"] for row in rows], slower, 1)
     return 1 / at_infinity, slope / at_infinity
 
 
 @one_gpu_mfu.tells
-def mfu_told(found):
-    ran = [row for row in found["rows"] if "refused" not in row]
+def mfu_in_words(result):
+    ran = [row for row in result["rows"] if "refused" not in row]
     by_width = [row for row in ran if row["length"] == ran[0]["length"]]
     best, longest = max(by_width, key=lambda row: row["width"]), max(ran, key=lambda row: row["length"])
-    reached, narrow = fitted(found, by_width)
-    alone = rates(found, longest)[1]
-    of = f"the data sheet's {found['peak']:.0f} TFLOP/s" if found["peak"] else "the largest product's FLOP/s"
-    lines = [f"| {row['width']:,} | {row['length']:,} | {row['step ms']:,.0f} | {rates(found, row)[0]:.0%} | "
-             f"{row['attention ms'] / row['step ms']:.0%} | {rates(found, row)[1]:,.0f} | {rates(found, row)[2]:,.0f} |"
-             for row in ran]
+    reached, narrow = fitted(result, by_width)
+    alone = rates(result, longest)[1]
+    of = f"the data sheet's {result['peak']:.0f} TFLOP/s" if result["peak"] else "the largest product's FLOP/s"
+    lines = []
+    for row in ran:
+        mfu, of_attention, of_all_else, _ = rates(result, row)
+        lines.append(f"| {row['width']:,} | {row['length']:,} | {row['step ms']:,.0f} | {mfu:.0%} | "
+                     f"{row['attention ms'] / row['step ms']:.0%} | {of_attention:,.0f} | {of_all_else:,.0f} |")
     lines += [f"| {row['width']:,} | {row['length']:,} | {row['refused']} | | | | |"
-              for row in found["rows"] if "refused" in row]
+              for row in result["rows"] if "refused" in row]
     return "\n".join((
-        f"At width {best['width']:,} and length {best['length']:,} a step reaches **{rates(found, best)[0]:.0%}** of "
-        f"{of}. That is its MFU. A product of large matrices alone reaches {found['product']:,.0f} TFLOP/s. With "
+        f"At width {best['width']:,} and length {best['length']:,} a step reaches **{rates(result, best)[0]:.0%}** of "
+        f"{of}. That is its MFU. A product of large matrices alone reaches {result['product']:,.0f} TFLOP/s. With "
         f"texts of {longest['length']:,} tokens, attention takes "
         f"{longest['attention ms'] / longest['step ms']:.0%} of the step "
-        f"and runs at {alone:,.0f} TFLOP/s, {alone / found['product']:.0%} of the product's "
+        f"and runs at {alone:,.0f} TFLOP/s, {alone / result['product']:.0%} of the product's "
         "speed. (The planner assumes one speed for both.) Fitted to the rows of length "
         f"{best['length']:,}, the planner's *reached* is {reached:.0%} and its *narrow* {narrow:,.0f}.\n",
         "| width | length | ms a step | MFU | attention's share of the time | TFLOP/s of attention | of all else |",

@@ -74,18 +74,18 @@ def memory_of_a_larger_gpt(width=1024, layers=24, heads=16, vocabulary=50257, le
     """
     shape = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "length": length}
     measured_bytes({**shape, "layers": 1}, batch, checkpointing=False)  # cuBLAS takes memory that it keeps
-    found = {}
+    result = {}
     for way, checkpointing in (("all kept", False), ("checkpointing", True)):
         free_memory()
-        found[way] = {"predicted": predicted_bytes(shape, batch, checkpointing),
+        result[way] = {"predicted": predicted_bytes(shape, batch, checkpointing),
                       "measured": measured_bytes(shape, batch, checkpointing)}
-    return found
+    return result
 
 
 @memory_of_a_larger_gpt.draws
-def memory_drawn(found):
+def memory_drawn(result):
     fig, ax = plt.subplots(figsize=(8, 2.8))
-    rows = {f"{way}, {how}": held for way, both in found.items() for how, held in both.items()}
+    rows = {f"{way}, {how}": held for way, both in result.items() for how, held in both.items()}
     begins = [0] * len(rows)
     for kind in ("weights", "optimizer", "gradients", "activations"):
         sizes = [held[kind] / GIB for held in rows.values()]
@@ -100,12 +100,12 @@ def memory_drawn(found):
 
 
 @memory_of_a_larger_gpt.tells
-def memory_told(found):
+def memory_in_words(result):
     kinds = ("weights", "gradients", "optimizer", "activations")
-    misses = {(way, kind): found[way]["measured"][kind] / found[way]["predicted"][kind] - 1
-              for way in found for kind in kinds}
+    misses = {(way, kind): result[way]["measured"][kind] / result[way]["predicted"][kind] - 1
+              for way in result for kind in kinds}
     (way, kind), most = max(misses.items(), key=lambda item: abs(item[1]))
-    peaks = {way: [both[how]["peak"] / GIB for how in ("measured", "predicted")] for way, both in found.items()}
+    peaks = {way: [both[how]["peak"] / GIB for how in ("measured", "predicted")] for way, both in result.items()}
     kept, saving = peaks["all kept"], peaks["checkpointing"]
     lowers = "lowers" if saving[0] < kept[0] else "does not lower"
     return (f"For weights, gradients, optimizer's states and activations, measurement and formula differ by "
@@ -158,11 +158,11 @@ def tensors(checkpoint, file):
 
 
 @train_fsdp_resumed.tells
-def resumed_told(found):
-    seconds = {name: run["seconds"] for name, run in found["runs"].items()}
-    verdict = "They are the same bits." if found["largest difference"] == 0 else "So they are not the same bits."
-    return (f"A run was ended by {found['runs']['killed']['ran']} in step {found['killed in']} and resumed from step "
-            f"{found['resumed from']}. Between the {found['tensors']} tensors of its last checkpoint "
-            f"({found['MiB']:.0f} MiB) and those of a run that nobody killed, the largest difference is "
-            f"**{found['largest difference']:.3g}**. {verdict} The whole run of {found['steps']} steps took "
+def resumed_in_words(result):
+    seconds = {name: run["seconds"] for name, run in result["runs"].items()}
+    verdict = "They are the same bits." if result["largest difference"] == 0 else "So they are not the same bits."
+    return (f"A run was ended by {result['runs']['killed']['ran']} in step {result['killed in']} and resumed from step "
+            f"{result['resumed from']}. Between the {result['tensors']} tensors of its last checkpoint "
+            f"({result['MiB']:.0f} MiB) and those of a run that nobody killed, the largest difference is "
+            f"**{result['largest difference']:.3g}**. {verdict} The whole run of {result['steps']} steps took "
             f"{seconds['whole']:.1f} s, the resumed one {seconds['resumed']:.1f} s, with the start of CUDA and NCCL.")

@@ -117,41 +117,41 @@ def compile_here():
     inductor.compile_threads = 1
 
 
-def by_rung(found):
+def by_rung(result):
     """{rung: tokens a second of its runs}, of rungs that no card has refused."""
-    return {name: [run["tokens a second"] for run in runs] for name, runs in found["rungs"].items()
+    return {name: [run["tokens a second"] for run in runs] for name, runs in result["rungs"].items()
             if not any("refused" in run for run in runs)}
 
 
 @gpu_ladder.draws
-def ladder_drawn(found):
+def ladder_drawn(result):
     from types import SimpleNamespace
 
     from lessons.speed_ladder.ladder import draw_ladder
 
     _, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
-    speeds = by_rung(found)
+    speeds = by_rung(result)
     draw_ladder(ax, [SimpleNamespace(title=name, kept=True) for name in speeds], speeds,
-                {"product of matrices": 1e6 * found["product"] / found["MFLOP"]}, title="A GPT on one GPU")
+                {"product of matrices": 1e6 * result["product"] / result["MFLOP"]}, title="A GPT on one GPU")
     ax.set_xlabel("tokens a second")
 
 
 @gpu_ladder.tells
-def ladder_told(found):
-    speeds = by_rung(found)
-    losses = {name: found["rungs"][name][0]["loss"] for name in speeds}
+def ladder_in_words(result):
+    speeds = by_rung(result)
+    losses = {name: result["rungs"][name][0]["loss"] for name in speeds}
     typical = {name: statistics.median(runs) for name, runs in speeds.items()}
-    share = {name: speed * found["MFLOP"] / 1e6 / found["product"] for name, speed in typical.items()}
+    share = {name: speed * result["MFLOP"] / 1e6 / result["product"] for name, speed in typical.items()}
     before, *_, top = typical
     text = (f"From \"{before}\" to \"{top}\", training becomes **{typical[top] / typical[before]:.1f} times** as fast. "
             f"At the top it does {share[top]:.0%} of the FLOP/s of a product of large matrices in bfloat16, "
-            f"{found['product']:,.0f} TFLOP/s. (We count FLOPs as for MFU, with all scores of attention, also those "
+            f"{result['product']:,.0f} TFLOP/s. (We count FLOPs as for MFU, with all scores of attention, also those "
             "that the causal mask leaves out.) All rungs begin with the same seed and read the same texts. The loss is "
             "that of the last step, on texts that the model has not read before. From \"four texts in a batch\" on, it "
             "has read four times as many by then. A change is *known* if each run of one rung is faster than each run "
             "of the other.")
     if "compile" in speeds:
-        text += f" The first step of \"compile\" takes {found['rungs']['compile'][0]['first step, s']:.0f} s."
+        text += f" The first step of \"compile\" takes {result['rungs']['compile'][0]['first step, s']:.0f} s."
     lines = ["| rung | tokens a second | gain | | of the product's FLOP/s | loss |", "|---|---:|---:|---|---:|---:|"]
     for name in speeds:
         low, high = sorted((speeds[before], speeds[name]), key=statistics.median)
@@ -160,7 +160,7 @@ def ladder_told(found):
                      f"{share[name]:.0%} | {losses[name]:.3f} |")
         before = name
     refusals = {name: next(run["refused"] for run in runs if "refused" in run)
-                for name, runs in found["rungs"].items() if name not in speeds}
+                for name, runs in result["rungs"].items() if name not in speeds}
     lines += [f"| {name} | {words} | | | | |" for name, words in refusals.items()]
     return text + "\n\n" + "\n".join(lines)
 
@@ -183,7 +183,7 @@ def top_of_ladder(shape, steps):
 
 
 @gpu_ladder_ddp.tells
-def ddp_told(found):
-    one, two = found.values()
+def ddp_in_words(result):
+    one, two = result.values()
     return (f"With DDP, two GPUs train **{two / one:.2f} times** as many tokens a second as one: {two:,.0f} and "
             f"{one:,.0f}. Each computes a batch of its own, so together they take twice the batch.")
