@@ -141,9 +141,10 @@ class Experiment:
         if record is None:
             number = "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
             code = html.escape(code_of(self.measure))
-            how = f"<p>{html.escape(self.how)}</p>" if self.how else ""
+            question, how = (re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
+                             for text in (self.question, self.how))
             return {"text/plain": self.question, "text/html": (
-                f"<details><summary>On {number}: <b>{html.escape(self.question)}</b></summary>{how}"
+                f"<details><summary>On {number}: <b>{question}</b></summary><p>{how}</p>"
                 f"<p>On a machine with {number}, this cell measures it. We expect {self.seconds:g} s on an H100. The "
                 f"code is in <code>notebooks/lessons/{self.lesson}/recorded.py</code>, and begins here:</p>"
                 f"<pre>{code}</pre></details>")}

@@ -259,7 +259,7 @@ def speed(monkeypatch, tmp_path):
     def speed():
         """How fast is <it>?
 
-        By two clocks.
+        By `two` clocks.
         """
 
     speed.__module__ = "lessons.made_up.recorded"
@@ -272,7 +272,7 @@ def test_until_there_is_a_record_a_lesson_shows_one_folded_line(speed):
     [output] = shown(speed)
     assert output["text/plain"] == "How fast is <it>?"
     assert output["text/html"].startswith("<details><summary>On one GPU: <b>How fast is &lt;it&gt;?</b></summary>")
-    assert "<p>By two clocks.</p>" in output["text/html"] and "We expect 3 s" in output["text/html"]
+    assert "<p>By <code>two</code> clocks.</p>" in output["text/html"] and "We expect 3 s" in output["text/html"]
     assert "<pre>def speed():</pre>" in output["text/html"], "without its decorator and its docstring"
 
 
