@@ -30,9 +30,12 @@ import os
 import pickle
 import platform
 import re
+import runpy
 import statistics
+import sys
 import tempfile
 import textwrap
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -203,8 +206,9 @@ class Experiment:
         """Where the bytes of a record lie: in data/records/, or, if it was not stored, in a folder of this kernel's."""
         from helpers.launcher.server import run_folder
 
+        is_stored = record in self.records()
         for key, content in record["result"].items():
-            if isinstance(content, bytes) and record in self.records():
+            if isinstance(content, bytes) and is_stored:
                 yield Path("data", "records", self._binary(record, key).relative_to(RECORDS)).as_posix()
             elif isinstance(content, bytes):
                 path = run_folder() / f"{self.name}.{key}"
@@ -274,6 +278,21 @@ def milliseconds(work, repeats=20, warm_up=3):
     return statistics.median(one.elapsed_time(two) for one, two in itertools.pairwise(events))
 
 
+def returned_and_done(call, repeats=5, warm_up=0):
+    """[ms until `call()` returns, ms until the GPU has finished what it ordered]: medians, by the CPU's clock."""
+    import torch
+
+    rows = []
+    for _ in range(warm_up + repeats):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        returned = time.perf_counter()
+        torch.cuda.synchronize()
+        rows.append((1000 * (returned - began), 1000 * (time.perf_counter() - began)))
+    return [statistics.median(column) for column in zip(*rows[warm_up:], strict=True)]
+
+
 def peak_mib(work):
     """The most MiB that tensors held at a time during `work()`."""
     import torch
@@ -323,19 +342,26 @@ def in_ranks(work, nprocs, *args, backend=None):
         return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(nprocs)]
 
 
+def run_script(script, *words):
+    """In a rank of `in_ranks`: what `torchrun SCRIPT WORDS` runs."""
+    sys.argv = [str(script), *words]
+    runpy.run_path(str(script), run_name="__main__")
+
+
 def _rank(rank, nprocs, folder, work, args, backend):
     import torch
     import torch.distributed as dist
 
+    from helpers.launcher.meeting import meet_by_file
+
     # Threads of autograd would all make this fork's thread pool at once, and end the process.
     torch.set_num_threads(torch.get_num_threads())
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(nprocs), LOCAL_WORLD_SIZE=str(nprocs))
+    meet_by_file(Path(folder, "meeting"))  # so `init_process_group` opens no port
     if backend:
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        store = dist.FileStore(str(Path(folder, "store")), nprocs)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=nprocs,
-                                device_id=device if backend == "nccl" else None)
+        dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
     result = work(*args)
     Path(folder, str(rank)).write_bytes(pickle.dumps(result))
     if backend:

@@ -201,7 +201,7 @@ def test_the_explorer_shows_the_histogram_of_the_scaled_gradients(trained):
 def test_what_is_said_of_products_follows_the_numbers():
     rows = {"float32": {"512": 20, "8192": 50}, "bfloat16": {"512": 40, "8192": 700}, "float8": {"refused": "No: old"}}
     result = {"card": "NVIDIA H200", "checked": 2048, "µs to launch": 6.0, "TFLOP/s": rows,
-             "error": {"float32": 2e-7, "bfloat16": 2.8e-3, "float8": {"refused": "No: old"}}}
+              "error": {"float32": 2e-7, "bfloat16": 2.8e-3, "float8": {"refused": "No: old"}}}
     told = recorded.products_in_words(result)
     assert "**700 TFLOP/s**" in told and "| bfloat16 | 700 | 14.0 | 989, reached 71% | 2.8e-03 |" in told
     assert "it takes 6.7 µs" in told and "has launched the next one, and waits" in told
@@ -221,9 +221,9 @@ def test_what_is_said_of_shapes_follows_the_numbers():
 def test_what_is_said_of_training_follows_the_numbers():
     row = {"ms": 80.0, "peak MiB": 9000, "loss": 7.61, "skipped": 0}
     result = {"float32": row, "TF32": {"refused": "No: old"},
-             "autocast bfloat16": row | {"ms": 10.0, "peak MiB": 6000, "loss": 7.62},
-             "autocast float16, scaler": row | {"ms": 11.0, "loss": 7.63, "skipped": 2},
-             "autocast bfloat16, other start": row | {"loss": 7.65}}
+              "autocast bfloat16": row | {"ms": 10.0, "peak MiB": 6000, "loss": 7.62},
+              "autocast float16, scaler": row | {"ms": 11.0, "loss": 7.63, "skipped": 2},
+              "autocast bfloat16, other start": row | {"loss": 7.65}}
     told = recorded.gpt_in_words(result)
     assert "bfloat16 is the fastest: it makes **8.0 steps** in the time of one in float32, and needs 67%" in told
     assert "at most 0.0200 apart" in told and "0.0300, which is more" in told and "| TF32 | No: old |" in told

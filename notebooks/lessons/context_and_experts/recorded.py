@@ -62,7 +62,7 @@ def attention(lengths=(1024, 4096, 16384, 65536), heads=HEADS, width=WIDTH):
     ways, result = {"all scores": by_hand, "fused": fused}, {}
     for name, way in ways.items():
         result[name] = {tokens: attempt(lambda way, *shape: measured(way, qkv(*shape)), way, tokens, heads, width)
-                       for tokens in lengths}
+                        for tokens in lengths}
     given = qkv(lengths[0], heads, width)
     exact = outputs_and_gradients(by_hand, in_float64(given))
     return result | {"errors": {name: error(outputs_and_gradients(way, given), exact) for name, way in ways.items()}}

@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import statistics
 import time
 
 import matplotlib.pyplot as plt
@@ -13,7 +12,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader
 
-from helpers.experiments import attempt, experiment, milliseconds
+from helpers.experiments import attempt, experiment, milliseconds, returned_and_done
 
 
 def prefetched(batches, side):
@@ -57,16 +56,7 @@ def copies(shape=(32, 3, 224, 224)):
 
 def copy_ms(batch):
     """[ms until `.to()` returns, ms until the batch is there]"""
-    times = []
-    for _ in range(12):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        there = batch().to("cuda", non_blocking=True)
-        returned = time.perf_counter()
-        torch.cuda.synchronize()
-        times.append((1000 * (returned - began), 1000 * (time.perf_counter() - began)))
-        del there  # its memory serves the next copy
-    return [statistics.median(column) for column in zip(*times[2:], strict=True)]
+    return returned_and_done(lambda: batch().to("cuda", non_blocking=True), repeats=10, warm_up=2)
 
 
 @copies.tells

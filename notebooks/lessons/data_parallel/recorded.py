@@ -38,7 +38,7 @@ def wrapper_on_one_gpu(width=2048, batches=(32, 512, 8192)):
         x = torch.rand(batch, width, device="cuda")
         model = nn.Sequential(*[nn.Linear(width, width) for _ in range(8)]).cuda()
         result[batch] = {"bare": step_milliseconds(model, x),
-                        "wrapped": step_milliseconds(nn.DataParallel(model, device_ids=[0]), x)}
+                         "wrapped": step_milliseconds(nn.DataParallel(model, device_ids=[0]), x)}
     return result
 
 
@@ -77,7 +77,7 @@ def speed(width=4096, channels=256, samples=256):
     for name, (model, shape) in models.items():
         x = torch.rand(shape, device="cuda:0")
         result[name] = {"one GPU": step_milliseconds(model.cuda(), x),
-                       "DataParallel": step_milliseconds(nn.DataParallel(model), x)}
+                        "DataParallel": step_milliseconds(nn.DataParallel(model), x)}
     return result | {"GPUs": torch.cuda.device_count()}
 
 

@@ -2,16 +2,13 @@
 
 import contextlib
 import os
-import runpy
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
 from torch.multiprocessing import ProcessExitedException
 
-from helpers.experiments import experiment, in_ranks
-from helpers.launcher.meeting import meet_by_file
+from helpers.experiments import experiment, in_ranks, run_script
 
 
 @experiment(gpus=1, seconds=9, small={"epochs": 2, "undisturbed": 1})
@@ -34,11 +31,7 @@ def killed_on_a_gpu(epochs=4, undisturbed=2):
 
 
 def train(path, epochs, *options):
-    """What `torchrun train.py` runs in this rank."""
-    meet_by_file(tempfile.mkdtemp(dir=os.path.dirname(path)) + "/meeting")  # no port is opened
-    script = Path(__file__).with_name("train.py")
-    sys.argv = [script.name, path, "--fp16", "--epochs", str(epochs), *options]
-    runpy.run_path(str(script), run_name="__main__")
+    run_script(Path(__file__).with_name("train.py"), path, "--fp16", "--epochs", str(epochs), *options)
 
 
 def differences(one, other):

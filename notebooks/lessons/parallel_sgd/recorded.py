@@ -94,8 +94,9 @@ def article_in_words(result):
     workers, epochs, seconds = result["workers"], len(averaged), averaged[-1]["seconds"]
     longer = alone[-1]["seconds"] / seconds
     words = (f"On {result['data']}, after epoch {epochs}, {workers} workers that average their models have "
-            f"**{averaged[-1]['accuracy']:.1%}** of the test images right. They train for {seconds:.2f} s. One process "
-            f"with all the images has {alone[-1]['accuracy']:.1%} right, and takes {longer:.1f} times as long.")
+             f"**{averaged[-1]['accuracy']:.1%}** of the test images right. They train for {seconds:.2f} s. One "
+             f"process with all the images has {alone[-1]['accuracy']:.1%} right, and takes {longer:.1f} times as "
+             "long.")
     rows = [row_of(f"{workers} workers, {program}" if "bug" in program else program, rows)
             for program, rows in result["programs"].items()]
     others = rows_of_others()
@@ -252,9 +253,9 @@ def processes_in_words(result):
     first = "Try a larger batch before you share a GPU. " if batch > gain[best][few] else ""
     busy = ": one process keeps the GPU busy" if 0.9 < wide_gain < 1.1 else ""
     words = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one "
-            f"(by {best}). One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches "
-            f"of 8. {free}{first}With the wide network, {most} processes train {wide_gain:.1f} times as much as "
-            f"one{busy}.")
+             f"(by {best}). One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches "
+             f"of 8. {free}{first}With the wide network, {most} processes train {wide_gain:.1f} times as much as "
+             f"one{busy}.")
     rows = [f"| {case} | {step[case]:.2f} ms | " + " | ".join(f"{gain[way][case]:.1f}×" for way in gain) + " |"
             for case in alone]
     head = "| | a step of one process | " + " | ".join(f"{most} processes, {way}" for way in gain) + " |"

@@ -45,7 +45,7 @@ def touch_in_turns(counts, barrier):
     result = seconds
     if rank == 0:
         result = {"used": used, "after a product": used_mib(), "of": torch.cuda.mem_get_info()[1] / 2**20,
-                 "nvidia-smi": listed_by_nvidia_smi()}
+                  "nvidia-smi": listed_by_nvidia_smi()}
     barrier.wait()  # until rank 0 has looked, all processes stay
     return result
 

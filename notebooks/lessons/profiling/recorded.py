@@ -21,7 +21,7 @@ from torch.autograd import DeviceType
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from helpers.experiments import attempt, experiment, milliseconds
+from helpers.experiments import attempt, experiment, milliseconds, returned_and_done
 from helpers.instruments.traces import read
 from helpers.models import GPT
 
@@ -29,20 +29,6 @@ BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 
 
 # ---------------------------------------------------------------------------------------------------- clocks
-
-
-def returned_and_done(call):
-    """Milliseconds until a call returns, and until the GPU has finished what it ordered: medians of five."""
-    rows = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        call()
-        returned = time.perf_counter()
-        torch.cuda.synchronize()
-        rows.append((returned - began, time.perf_counter() - began))
-    returned, done = (1000 * median(column) for column in zip(*rows, strict=True))
-    return {"returned": returned, "done": done}
 
 
 @experiment(gpus=1, seconds=3, small={"size": 32})
@@ -65,15 +51,15 @@ def asynchronous(size=4096):
                             device_id=torch.device("cuda", 0))
     products_and_wait()  # warm up: kernels, NCCL's communicator
     result = {"products": returned_and_done(products), "with NCCL's wait()": returned_and_done(products_and_wait),
-             "by events": milliseconds(products, repeats=5)}
+              "by events": milliseconds(products, repeats=5)}
     dist.destroy_process_group()
     return result
 
 
 @asynchronous.tells
 def asynchronous_in_words(result):
-    returned, done = result["products"].values()
-    reduced, all_done = result["with NCCL's wait()"].values()
+    returned, done = result["products"]
+    reduced, all_done = result["with NCCL's wait()"]
     waited = "did not make" if reduced < all_done / 2 else "made"
     return (f"The calls have returned after **{returned:.2f} ms**, and the products are done after {done:.1f} ms. A "
             f"clock around the calls alone shows {returned / done:.1%} of the time; two events in the stream show "
@@ -187,7 +173,7 @@ def item_waits(sizes=((256, 64), (1024, 1024), (4096, 1024)), steps=30):
             for name, every in ITEM.items():
                 took[name].append(milliseconds_a_step(step, steps, every))
         result["ms a step"].append({"width": width, "batch": batch,
-                                   **{name: median(several[1:]) for name, several in took.items()}})
+                                    **{name: median(several[1:]) for name, several in took.items()}})
     return result | {"named": named_by_sync_debug_mode()}
 
 

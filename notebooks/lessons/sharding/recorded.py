@@ -1,8 +1,5 @@
 """What the sharding lesson shows of one GPU: a step's memory by kind, and the script that trains with FSDP2."""
 
-import os
-import runpy
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,7 +11,7 @@ from torch.multiprocessing import ProcessExitedException
 from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_leaves
 
-from helpers.experiments import experiment, free_memory, in_ranks
+from helpers.experiments import experiment, free_memory, in_ranks, run_script
 from helpers.figures import HELD
 from helpers.instruments.costs import activations, parameters, states
 from helpers.models import GPT
@@ -78,7 +75,7 @@ def memory_of_a_larger_gpt(width=1024, layers=24, heads=16, vocabulary=50257, le
     for way, checkpointing in (("all kept", False), ("checkpointing", True)):
         free_memory()
         result[way] = {"predicted": predicted_bytes(shape, batch, checkpointing),
-                      "measured": measured_bytes(shape, batch, checkpointing)}
+                       "measured": measured_bytes(shape, batch, checkpointing)}
     return result
 
 
@@ -113,18 +110,11 @@ def memory_in_words(result):
             f"{kept[1]:.2f}. Checkpointing {lowers} it: {saving[0]:.2f} GiB, predicted {saving[1]:.2f}.")
 
 
-def run_script(*words):
-    """In a rank: the lesson's script, in the environment that torchrun gives it."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # any port: nobody else comes
-    sys.argv = [train_fsdp.__file__, *words]
-    runpy.run_path(train_fsdp.__file__, run_name="__main__")
-
-
 def trained(folder, *words):
     """Run the script in a process of its own, until it ends or is killed. Returns its seconds, and how it ended."""
     began = time.perf_counter()
     try:
-        in_ranks(run_script, 1, str(folder), *words)
+        in_ranks(run_script, 1, train_fsdp.__file__, str(folder), *words)
         end = "to its end"
     except ProcessExitedException as error:
         end = error.signal_name
