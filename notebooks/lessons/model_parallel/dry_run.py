@@ -97,8 +97,10 @@ def cut(model, mesh, sequence):
 def prepare(model, device, length):
     """Memory on `device` for a model that has been cut. Returns optimizer, tokens, and what trains a step."""
     model.to_empty(device=device)
-    # One parameter at a time. In torch 2.11 the tracker counts twice what operators on lists change in place.
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    # In torch 2.11 the tracker counts too much. It counts twice what operators on lists change in place, so AdamW takes
+    # one parameter at a time. When DTensor meets an operator with a new number, the tracker counts that operator's
+    # tensors whole, as in all ranks together. AdamW's corrections are new numbers in each step, unless its betas are 0.
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False, betas=(0.0, 0.0))
     tokens = torch.zeros(1, length, dtype=torch.long, device=device)
 
     def train():
