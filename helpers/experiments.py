@@ -204,7 +204,7 @@ class Experiment:
 
     def _files(self, record):
         """Where the bytes of a record lie: in data/records/, or, if it was not stored, in a folder of this kernel's."""
-        from helpers.launcher.server import run_folder
+        from helpers.launcher.files import run_folder
 
         is_stored = record in self.records()
         for key, content in record["result"].items():

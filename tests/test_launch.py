@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from helpers import RankError, launch, report
-from helpers.launcher import output, server
+from helpers.launcher import client, output
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -169,7 +169,7 @@ def test_launch_inside_a_rank_is_refused():
 
 
 def test_where_there_is_no_fork_server_ranks_are_spawned(monkeypatch):
-    monkeypatch.setattr(server, "START_METHOD", "spawn")
+    monkeypatch.setattr(client, "START_METHOD", "spawn")
     monkeypatch.setenv("COURSE_START_METHOD", "spawn")  # what the ranks, which import all this anew, go by
 
     def add():

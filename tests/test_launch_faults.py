@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from helpers import RankError, launch, report
-from helpers.launcher import processes, server
+from helpers.launcher import client, processes
 from tests.conftest import eventually, orphaned_memory, running
 from tests.test_launch import group
 
@@ -197,7 +197,7 @@ def test_a_terminal_that_cannot_show_a_character_shows_its_number(monkeypatch):
 def test_an_interrupted_rank_may_tidy_up(tmp_path, interruptible, monkeypatch, process_groups):
     if not process_groups:
         monkeypatch.delattr("os.killpg")  # as on Windows, where ranks are spawned
-        monkeypatch.setattr(server, "START_METHOD", "spawn")
+        monkeypatch.setattr(client, "START_METHOD", "spawn")
     up = set()
 
     def interrupt(rank, row):
@@ -258,7 +258,7 @@ def test_the_fork_server_killed_during_a_run_and_the_next_launch(monkeypatch):
     launch(print, nprocs=1, show=False)
 
     def kill(rank, row):
-        os.kill(server.start().process.pid, signal.SIGKILL)
+        os.kill(client.start().process.pid, signal.SIGKILL)
 
     def wait():
         report(up=True)

@@ -16,13 +16,13 @@ import torch.distributed as dist
 
 from helpers import launch
 from helpers.hardware import hardware
-from helpers.launcher import meeting, server
+from helpers.launcher import client, meeting
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def test_the_servers_memory_lies_in_huge_pages():
-    pid = server.wait_until_ready().process.pid
+    pid = client.wait_until_ready().process.pid
     if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 1):
         pytest.skip("this Linux gathers nothing")
     memory = Path(f"/proc/{pid}/smaps_rollup").read_text()

@@ -190,9 +190,9 @@ class Exercise:
         return None
 
     def _tried(self, answer):
-        from helpers.launcher import server  # here, because it starts the fork server
+        from helpers.launcher import client  # here, because it starts the fork server
 
-        server.wait_until_ready()  # the time limit is the learner's, not the first import of torch's
+        client.wait_until_ready()  # the time limit is the learner's, not the first import of torch's
         for world_size in self.world_sizes:
             feedback = self._in_ranks(answer, world_size)
             if feedback is not None:

@@ -2,10 +2,10 @@
 
     run           `launch` itself, which puts all of this together
     arguments     what `launch` is given is refused with advice, or made into work that can be sent
-    server        the fork server, seen from the notebook: start it, replace it, ask it for ranks
+    client        the fork server, seen from the notebook: start it, replace it, request ranks from it
     processes     the ranks' processes: start, watch, ask, end
     output        what ranks print: read while they run, shown live, ordered by rank in the end
-    errors        RankError
+    errors        how ranks fail, and all words about it: RankError
     files         the files of a run, by which ranks and notebook tell each other things
     sending       how functions, arguments, results and exceptions travel
     asking        what a rank asks the notebook: a line from the person, a name of a cell
@@ -27,7 +27,7 @@ import contextlib
 import multiprocessing
 import os
 
-from helpers.launcher import server
+from helpers.launcher import client
 from helpers.launcher.errors import RankError
 from helpers.launcher.run import launch
 from helpers.reporting import RUN_FOLDER
@@ -35,6 +35,6 @@ from helpers.reporting import RUN_FOLDER
 __all__ = ["RankError", "launch"]
 
 _of_ours = RUN_FOLDER in os.environ or "HELPERS_FORK_SERVER" in os.environ or multiprocessing.parent_process()
-if server.START_METHOD == "forkserver" and not _of_ours:
+if client.START_METHOD == "forkserver" and not _of_ours:
     with contextlib.suppress(OSError):  # the first launch will say what is wrong
-        server.start()  # its imports take seconds; they go on while the reader reads
+        client.start()  # its imports take seconds; they go on while the reader reads

@@ -76,6 +76,15 @@ def checked_environment(env):
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
 
 
+def current_folder():
+    """The folder in which ranks work: that of the notebook."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError("the folder in which this notebook runs is not there any more (deleted, or moved?): "
+                                "go to another one, for example os.chdir(os.path.expanduser('~'))") from None
+
+
 def packed_work(what, args, kwargs, module):
     """What the ranks are to do, as a picklable dict that `rank.py` runs."""
     is_name = isinstance(what, str | os.PathLike)

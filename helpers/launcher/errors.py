@@ -1,4 +1,4 @@
-"""RankError: which rank failed first, why, and what the others were doing."""
+"""What went wrong in a run: `Failure`s, which are objects with fields, and all words about them; `RankError`."""
 
 import contextlib
 import itertools
@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from helpers.hardware import hardware
 from helpers.launcher import sending
@@ -46,7 +47,7 @@ class RankError(RuntimeError):
         self.rank, self.exitcode = first.rank, first.exitcode
         self.__cause__ = RankTraceback(first.traceback.rstrip())  # what a terminal shows above the message
         with contextlib.suppress(Exception):  # its class is not known here, say
-            error = sending.unpacked(first.exception)
+            error = sending.unpacked(first.packed)
             with contextlib.suppress(AttributeError):  # a frozen dataclass
                 error.__cause__ = self.__cause__
             self.__cause__ = error
@@ -56,9 +57,9 @@ class RankError(RuntimeError):
 
     def _render_traceback_(self):
         """What IPython shows instead of the frames of `launch`: the rank's own traceback."""
-        others = [f"  then rank {f.rank}: {f.message.splitlines()[0][:200]}"
-                  for f in self.failures[1:] if f.exitcode is not None]
         trace = _with_cells_named(self.failures[0].traceback.rstrip())
+        others = [f"  then rank {failure.rank}: {failure.message.splitlines()[0][:200]}"
+                  for failure in self.failures[1:] if not failure.is_hang]
         return [*trace.splitlines(), f"RankError: {self}", *others]
 
 
@@ -69,61 +70,83 @@ class RankTraceback(Exception):
         return f"\n{self.args[0]}" if self.args[0] else "the rank left no traceback"
 
 
+class Line(NamedTuple):
+    """Where a rank's main thread was: a line of the learner's, or, without `file`, a function of a library's."""
+
+    function: str
+    file: str = ""
+    number: int = 0
+
+
 @dataclass(frozen=True)
 class Failure:
     """How one rank failed.
 
     Attributes:
         exitcode: Negative for a signal; None if the rank was still running when the time was up.
-        message: `TypeName: text` of the exception, or a sentence.
+        exception: `TypeName: text` of what the rank raised; empty if it raised nothing.
         traceback: The rank's traceback from the learner's first line on; empty if it left none.
         at: When, in seconds of the machine's monotonic clock; 0 for a rank that could no longer say.
-        exception: The exception itself, packed by `sending`.
+        packed: The exception itself, packed by `sending`; empty if it could not be sent.
+        line: Where the rank was when it died, or when it was asked; None if it did not say.
+        limit: The seconds that the run was given.
+        is_done: Whether its work was done when the time was up, and its process ran on.
     """
 
     rank: int
     exitcode: int | None
-    message: str
+    exception: str = ""
     traceback: str = ""
     at: float = 0
-    exception: bytes = field(default=b"", repr=False)
+    packed: bytes = field(default=b"", repr=False)
+    line: Line | None = None
+    limit: float = 0
+    is_done: bool = False
+
+    @property
+    def is_hang(self):
+        """Whether the rank was still running when the time was up."""
+        return self.exitcode is None
 
     @property
     def is_consequence(self):
         """Whether this rank only noticed that another one had gone."""
-        return bool(_CONSEQUENCE.search(self.message))
+        return bool(_CONSEQUENCE.search(self.exception))
+
+    @property
+    def message(self):
+        """What a person reads: the exception, or a sentence."""
+        if self.exception:
+            return self.exception
+        if self.is_hang:
+            return f"no result after {self.limit:g} s: {_where(self)}"
+        if self.exitcode == 0:
+            return "left before its work was done, with exit code 0 (os._exit?)"
+        if self.exitcode > 0:
+            return f"left without an exception, with exit code {self.exitcode} (os._exit?)"
+        return _death(self)
 
     def __str__(self):
         return self.message
 
 
+# ------------------------------------------------------------------------------------------ from what ranks left
+
+
 def failure_of(rank, files, exitcode, is_script):
     """The Failure of a rank, or None if it has not failed. `exitcode`: None while its process still runs."""
     if files.failure.exists():
-        told = json.loads(files.failure.read_text())
-        return Failure(rank, exitcode or told["code"], told["message"], told["traceback"], told["at"] / 1e9,
-                       bytes.fromhex(told["exception"]))
+        left = json.loads(files.failure.read_text())
+        return Failure(rank, exitcode or left["code"], left["exception"], left["traceback"], left["at"] / 1e9,
+                       bytes.fromhex(left["packed"]))
     if exitcode is None or (exitcode == 0 and (is_script or files.result.exists())):
         return None
-    if exitcode == 0:
-        return Failure(rank, 0, "left before its work was done, with exit code 0 (os._exit?)")
-    if exitcode > 0:
-        return Failure(rank, exitcode, f"left without an exception, with exit code {exitcode} (os._exit?)")
-    name = f"signal {-exitcode}"
-    with contextlib.suppress(ValueError):
-        name = signal.Signals(-exitcode).name
-    words = [f"died: {name}", doing(files.stack), f"({_HINTS[name]})" if name in _HINTS else ""]
-    return Failure(rank, exitcode, " ".join(filter(None, words)))
+    return Failure(rank, exitcode, line=line_in(files.stack))
 
 
-def advice_on_gpus(message, nprocs):
-    """What to do where NCCL or CUDA fails because there are fewer GPUs than ranks; else nothing."""
-    gpus = len(hardware.gpus) if re.search("NCCL|CUDA", message) else 0
-    if not 0 < gpus < nprocs:
-        return ""
-    return (f"\n(This machine has {gpus} GPU{'s' * (gpus > 1)} for {nprocs} ranks, and NCCL wants one for each. "
-            f"Launch nprocs={gpus}, or let the ranks share: init_process_group(\"gloo\"), and tensors on the CPU or "
-            f'on torch.device("cuda", 0).)')
+def hang_of(rank, files, seconds):
+    """The Failure of a rank that still runs after `seconds`, and that was asked what it is doing."""
+    return Failure(rank, None, line=line_in(files.stack), limit=seconds, is_done=files.result.exists())
 
 
 def first_first(failures):
@@ -132,29 +155,92 @@ def first_first(failures):
     Those that only say that a peer has gone come last: a rank that cleans up in `finally:` leaves its peers
     before its own exception reaches the top.
     """
-    return sorted(failures, key=lambda f: (f.is_consequence, f.at))
+    return sorted(failures, key=lambda failure: (failure.is_consequence, failure.at))
 
 
-def doing(stack_file):
-    """The last stack in a rank's stack file, as `at <line of code> (<where>)`; empty if there is none.
+def line_in(stack_file):
+    """The Line of the last stack in a rank's stack file; None if there is none.
 
     `faulthandler` writes it when the rank crashes, and when it is asked what it is doing.
     """
     try:
         text = stack_file.read_text(errors="replace")
     except OSError:
-        return ""
-    threads = [re.findall(r'File "(.*)", line (\d+) in (.*)', part)
-               for part in text.split("(most recent call first):")[1:]]
-    for file, line, function in itertools.chain(*reversed(threads)):  # the main thread comes last
+        return None
+    threads = [re.findall(r'File "(.*)", line (\d+) in (.*)', stack)
+               for stack in text.split("(most recent call first):")[1:]]
+    for file, number, function in itertools.chain(*reversed(threads)):  # the main thread comes last
         if not _is_library(file):
-            linecache.checkcache(file)
-            code = linecache.getline(file, int(line)).partition("  #")[0].strip()
-            inside = "" if function == "<module>" else f", in {function}"
-            is_cell = not os.path.isfile(file) or "ipykernel_" in file
-            place = "" if is_cell else f"{os.path.basename(file)} "
-            return f"at `{code or '?'}` ({place}line {line}{inside})"
-    return f"in {threads[-1][0][2]}" if threads and threads[-1] else ""
+            return Line(function, file, int(number))
+    if threads and threads[-1]:
+        _, _, function = threads[-1][0]
+        return Line(function)
+    return None
+
+
+def _is_library(file):
+    return (file.startswith(("<frozen", "<string>")) or "site-packages" in file or "dist-packages" in file
+            or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(__file__)))
+
+
+# ---------------------------------------------------------------------------------------------------- in words
+
+
+def message_of(failures, nprocs, results):
+    """What the RankError of these failures, the first one first, says; `results`: of ranks that ended well."""
+    first = failures[0]
+    if first.is_hang:
+        message = "\n".join([first.message, *(f"and {_where(failure)}" for failure in failures[1:])])
+        lines = {failure.line for failure in failures}
+        if len(failures) == nprocs > 1 and len(lines) == 1 and first.line and first.line.file:
+            message += ("\nAll ranks are at the same line: if it is a collective, "
+                        "have their tensors the same shape and dtype?")
+        return message
+    message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
+    if first.is_consequence and results:
+        message += (f"\nRank {min(results)} had finished by then: does every rank call the same collectives, "
+                    "equally often?")
+    return message + _advice_on_gpus(first.message, nprocs)
+
+
+def _where(failure):
+    where = _place(failure.line) or "busy in compiled code"
+    if failure.is_done:
+        return f"rank {failure.rank} has done its work but does not end (does a thread still run?); it is {where}"
+    return f"rank {failure.rank} was {where}"
+
+
+def _death(failure):
+    try:
+        name = signal.Signals(-failure.exitcode).name
+    except ValueError:
+        name = f"signal {-failure.exitcode}"
+    hint = f"({_HINTS[name]})" if name in _HINTS else ""
+    return " ".join(filter(None, [f"died: {name}", _place(failure.line), hint]))
+
+
+def _place(line):
+    """A Line as `at <its code> (<where that is>)`."""
+    if line is None:
+        return ""
+    if not line.file:
+        return f"in {line.function}"
+    linecache.checkcache(line.file)
+    code = linecache.getline(line.file, line.number).partition("  #")[0].strip() or "?"
+    is_cell = not os.path.isfile(line.file) or "ipykernel_" in line.file
+    file = "" if is_cell else f"{os.path.basename(line.file)} "
+    function = "" if line.function == "<module>" else f", in {line.function}"
+    return f"at `{code}` ({file}line {line.number}{function})"
+
+
+def _advice_on_gpus(message, nprocs):
+    """What to do where NCCL or CUDA fails because there are fewer GPUs than ranks; else nothing."""
+    gpus = len(hardware.gpus) if re.search("NCCL|CUDA", message) else 0
+    if not 0 < gpus < nprocs:
+        return ""
+    return (f"\n(This machine has {gpus} GPU{'s' * (gpus > 1)} for {nprocs} ranks, and NCCL wants one for each. "
+            f"Launch nprocs={gpus}, or let the ranks share: init_process_group(\"gloo\"), and tensors on the CPU or "
+            f'on torch.device("cuda", 0).)')
 
 
 def _with_cells_named(text):
@@ -168,9 +254,3 @@ def _with_cells_named(text):
         return f"{name[0]} {name[1]}" if name else match[0]
 
     return re.sub(r'File "([^"\n]+)"', named, text)
-
-
-def _is_library(file):
-    return (file.startswith(("<frozen", "<string>")) or "site-packages" in file or "dist-packages" in file
-            or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(__file__)))
-

@@ -1,8 +1,12 @@
-"""The files of one run, by which its ranks and the notebook tell each other things."""
+"""The files of a run, by which its ranks and the notebook tell each other things; and the folder they lie in."""
 
+import functools
 import glob
+import os
 import shutil
+import tempfile
 import time
+import uuid
 from pathlib import Path
 
 
@@ -15,6 +19,7 @@ class Files:
         self.reports = folder / f"reports-{rank}"
         self.stack = folder / f"stack-{rank}"
         self.failure = folder / f"failure-{rank}"
+        self.room = folder / f"room-{rank}"  # for a failure that says that the disk is full
         self.result = folder / f"result-{rank}"
         self.question = folder / f"question-{rank}"
         self.answer = folder / f"answer-{rank}"
@@ -38,6 +43,17 @@ def write(path, content):
     except OSError:
         unfinished.unlink(missing_ok=True)  # the disk is full: leave room for the failure that says so
         raise
+
+
+def run_folder():
+    """A new empty folder. It goes with the kernel; but where ranks are spawned, not after `kill -9`."""
+    return Path(tempfile.mkdtemp(prefix=os.path.basename(beginning_of_folders())))
+
+
+@functools.cache
+def beginning_of_folders():
+    """How the paths of all folders of this kernel begin, and no other's: a process id alone comes again."""
+    return os.path.join(tempfile.gettempdir(), f"helpers-ranks-{os.getpid()}-{uuid.uuid4().hex[:8]}-")
 
 
 def remove_folders(beginning):

@@ -1,6 +1,6 @@
 """The fork server: a process that imports torch once and then only forks; so a rank starts in milliseconds.
 
-`server.py` starts it and holds the other end of its socket. Each message on that socket asks for one rank. It
+`client.py` starts it and holds the other end of its socket. Each message on that socket asks for one rank. It
 carries a socket of the rank's own, on which the server answers with the rank's process id and, later, with
 its exit code. When the kernel is gone, however it went, the socket closes. The server then ends all ranks,
 removes their files, and ends.
@@ -30,22 +30,23 @@ MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.ut
            "helpers.exercises.alone", "helpers.exercises.group", "helpers.instruments.collectives"]
 
 
-def main(descriptor, begin_of_folders):
-    """Serve the kernel at the other end of socket `descriptor`; its folders start with `begin_of_folders`."""
+def main(descriptor, beginning_of_folders):
+    """Serve the kernel at the other end of socket `descriptor`; its folders start with `beginning_of_folders`."""
     kernel, kernels_pid = socket.socket(fileno=descriptor), os.getppid()
-    with tempfile.TemporaryDirectory(prefix=f"{os.path.basename(begin_of_folders)}{os.getpid()}-") as folder:
+    prefix = f"{os.path.basename(beginning_of_folders)}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # which torch._dynamo makes when it is imported
         failed = import_all()
-    ranks, groups = {}, set()  # {process id: the rank's socket}; process ids of ranks whose run is not over
+    ranks = Ranks()
     with contextlib.suppress(ConnectionError):  # the kernel has gone meanwhile
         kernel.send(json.dumps(failed).encode())
-        _serve(kernel, kernels_pid, ranks, groups)
+        _serve(kernel, kernels_pid, ranks)
     from helpers.launcher import files, processes
 
-    processes.end_groups(groups, lambda: _tell_ends(ranks) or ranks)
+    processes.end_groups(ranks.leaders, ranks.running)
     files.until(lambda: os.getppid() != kernels_pid, 2)  # its descriptors close a moment before it is gone
     if os.getppid() != kernels_pid:  # else it lives, and has only lost this server
-        files.remove_folders(begin_of_folders)
+        files.remove_folders(beginning_of_folders)
     os._exit(0)  # nothing is left to do: Python would take 2,000 modules apart, for a fifth of a second
 
 
@@ -58,17 +59,28 @@ def import_all():
             importlib.import_module(name)
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
-    # Since 2.14, torch looks for backends in all installed packages when a group is made: 15 ms a launch.
-    look_up, asked = importlib.metadata.entry_points, {"group": "torch.distributed.backends"}
-    found = look_up(**asked)
-    importlib.metadata.entry_points = lambda **query: found if query == asked else look_up(**query)
+    _look_up_backends_once()
     # The finalizers of what was imported need not run at a rank's exit: they would take 35 ms.
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
-    gc.freeze()  # a rank's collector then touches, and so copies, no page that it shares with the server
+    # A rank's collector then touches, and so copies, no page that it shares with the server; and at its end
+    # a rank finds what is its own among all objects (`ending`).
+    gc.freeze()
     gc.enable()
     _gather_in_huge_pages()
     return failed
+
+
+def _look_up_backends_once():
+    """Since 2.14, torch looks for backends in all installed packages when a group is made: 15 ms a launch."""
+    look_up = importlib.metadata.entry_points
+    query_for_backends = {"group": "torch.distributed.backends"}
+    backends = look_up(**query_for_backends)
+
+    def entry_points(**query):
+        return backends if query == query_for_backends else look_up(**query)
+
+    importlib.metadata.entry_points = entry_points
 
 
 def _gather_in_huge_pages():
@@ -86,7 +98,30 @@ def _gather_in_huge_pages():
                 madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
 
 
-def _serve(kernel, kernels_pid, ranks, groups):
+class Ranks:
+    """The ranks that this server has forked."""
+
+    def __init__(self):
+        self.connections = {}  # of those that run, by process id: the socket that waits for the exit code
+        self.leaders = set()  # process ids of those whose run is not over: each leads a group of processes
+
+    def add(self, pid, rank):
+        self.connections[pid] = rank
+        self.leaders.add(pid)
+        _send_number(rank, pid)
+
+    def running(self):
+        """Tell the kernel the exit code of every rank that has ended (negative: a signal); return the others."""
+        while self.connections:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            with self.connections.pop(pid) as rank:
+                _send_number(rank, os.waitstatus_to_exitcode(status))
+        return self.connections.keys()
+
+
+def _serve(kernel, kernels_pid, ranks):
     """Fork ranks and tell how they end, until the kernel is gone."""
     child_ended, signalled = socket.socketpair()
     signalled.setblocking(False)
@@ -96,30 +131,28 @@ def _serve(kernel, kernels_pid, ranks, groups):
         ready, _, _ = select.select([kernel, child_ended], [], [], 1)
         if child_ended in ready:
             child_ended.recv(4096)
-            _tell_ends(ranks)
+            ranks.running()
         if kernel in ready:
             message, descriptors, _, _ = socket.recv_fds(kernel, 65536, 1)
             if not message:
                 return
-            asked = json.loads(message)
-            if "over" in asked:
-                groups.discard(asked["over"])
-                continue
-            connection = socket.socket(fileno=descriptors[0])
-            pid = _fork(asked, [kernel, child_ended, signalled, connection, *ranks.values()])
-            ranks[pid] = connection
-            groups.add(pid)
-            _tell(connection, pid)
+            request = json.loads(message)
+            if "over" in request:
+                ranks.leaders.discard(request["over"])
+            else:
+                rank = socket.socket(fileno=descriptors[0])
+                servers_own = [kernel, child_ended, signalled, rank, *ranks.connections.values()]
+                ranks.add(_fork(request, servers_own), rank)
 
 
-def _fork(asked, sockets):
+def _fork(request, servers_own):
     """Start one rank; return its process id. The rank itself never comes back from here."""
     pid = os.fork()
     if pid:
         return pid
     os.setsid()  # a process group of its own, which can be ended together with whatever the rank starts
-    for one in sockets:
-        one.close()
+    for servers_socket in servers_own:
+        servers_socket.close()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Have the system kill this rank when the server dies, even while it waits in C++ (prctl(2)).
@@ -128,24 +161,13 @@ def _fork(asked, sockets):
     try:
         from helpers.launcher import rank
 
-        rank.main(asked["folder"], asked["rank"])
+        rank.main(request["folder"], request["rank"])
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)  # whatever has gone wrong, it must not go on as the server
 
 
-def _tell_ends(ranks):
-    """Tell the kernel the exit code of every rank that has ended: negative for a signal."""
-    while ranks:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        connection = ranks.pop(pid)
-        _tell(connection, os.waitstatus_to_exitcode(status))
-        connection.close()
-
-
-def _tell(connection, number):
+def _send_number(connection, number):
     with contextlib.suppress(OSError):  # the launch was interrupted, and nobody listens any more
         connection.send(str(number).encode())

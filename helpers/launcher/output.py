@@ -1,5 +1,6 @@
 """What ranks print: read from their log files while they run, shown live, and in the end ordered by rank."""
 
+import ctypes
 import os
 import re
 import sys
@@ -61,7 +62,8 @@ class Tail:
     """Reads what was added to a file since the last look; of a longer line than `longest_line`, its end."""
 
     def __init__(self, path, longest_line=_READ_BYTES):
-        self.file, self.longest_line = open(path, "rb"), longest_line
+        self.file = open(path, "r+b")
+        self.longest_line = longest_line
         self.rest, self.position, self.end = b"", 0, None
 
     def new_lines(self):
@@ -72,6 +74,15 @@ class Tail:
         whole, newline, rest = (self.rest + more).rpartition(b"\n")
         self.rest = rest if self.longest_line is None else rest[-self.longest_line:]
         return clean_lines(whole.decode(errors="replace")) if newline else []
+
+    def free_middle(self):
+        """Give back to the disk what `read_log` leaves out, while the rank writes on (Linux; fallocate(2))."""
+        begin, end = KEPT_BYTES // 2, os.fstat(self.file.fileno()).st_size - KEPT_BYTES // 2
+        if sys.platform == "linux" and end > max(begin, self.position):
+            PUNCH_HOLE, KEEP_SIZE = 2, 1
+            offset, length = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
+            ctypes.CDLL(None).fallocate64(self.file.fileno(), PUNCH_HOLE | KEEP_SIZE, offset, length)
+            self.rest, self.position = b"", self.file.seek(end)
 
     def stop_growing(self, keep=None):
         """Take the file's present size for its end, whoever still writes; keep the last `keep` bytes."""
@@ -90,6 +101,9 @@ class Quiet:
 
     def update(self, lines, unfinished):
         """Show new `lines`, a list of (rank, text), and the `unfinished` line of every rank, {rank: text}."""
+
+    def show_now(self):
+        """Show what `update` has held back: a question follows."""
 
     def finish(self, logs):
         """Leave what stays: `logs` is what each rank printed, by rank."""
@@ -123,15 +137,18 @@ class Notebook(Quiet):
     """
 
     def __init__(self, interval=0.1, lines=20):
-        self.interval, self.last = interval, deque(maxlen=lines)
+        self.interval, self.last, self.bars = interval, deque(maxlen=lines), []
         self.due = time.monotonic() + interval
         self.shown, self.handle = "", None
 
     def update(self, lines, unfinished):
         self.last.extend(f"[{rank}] {clip(line)}" for rank, line in lines[-self.last.maxlen:])
+        self.bars = [f"[{rank}] {clip(line)}" for rank, line in sorted(unfinished.items()) if line]
         if time.monotonic() >= self.due:
-            bars = [f"[{rank}] {clip(line)}" for rank, line in sorted(unfinished.items()) if line]
-            self._show("\n".join([*self.last, *bars]))
+            self.show_now()
+
+    def show_now(self):
+        self._show("\n".join([*self.last, *self.bars]))
 
     def _show(self, text):
         if text != self.shown:
@@ -147,6 +164,15 @@ class Notebook(Quiet):
         if any(logs):
             sys.stdout.write(by_rank(logs))
             sys.stdout.flush()
+
+
+def display_for(show):
+    """What `launch(show=show)` shows its ranks with."""
+    if hasattr(show, "finish"):
+        return show
+    if not show or sys.stdout is None:  # this process was started with its standard output closed
+        return Quiet()
+    return Notebook() if in_a_notebook() else Terminal()
 
 
 def in_a_notebook():

@@ -9,12 +9,14 @@ import threading
 import time
 from multiprocessing import connection
 
+from helpers.launcher import client
 from helpers.launcher import rank as rank_module
-from helpers.launcher import server
 from helpers.launcher.files import Files, until
 
 #: Seconds that a process is given after SIGTERM, to save what it has.
 MOMENT = 3.0
+#: Seconds that an interrupted rank is given to leave in good order.
+LEAVE = 1.0
 #: Seconds that multiprocessing's resource tracker is given, once its rank is gone, to free shared memory.
 _TRACKERS_MOMENT = 0.5
 
@@ -23,14 +25,14 @@ class Forked:
     """A rank that the fork server has started."""
 
     def __init__(self, folder, rank, environment):
-        self.server, self.pid, self.connection = server.fork(folder, rank, environment)
+        self.server, self.pid, self.connection = client.request_rank(folder, rank, environment)
         self.exitcode = None
 
     def poll(self):
         """Its exit code, negative for a signal; None while it runs."""
         if self.exitcode is None and connection.wait([self.connection], 0):
-            told = self.connection.recv(64)  # nothing, if the server was killed, and its ranks with it
-            self.exitcode = int(told or -signal.SIGKILL)
+            message = self.connection.recv(64)  # nothing, if the server was killed, and its ranks with it
+            self.exitcode = int(message or -signal.SIGKILL)
         return self.exitcode
 
     def close(self):
@@ -44,7 +46,7 @@ class Spawned(subprocess.Popen):
     def __init__(self, folder, rank, environment):
         code = f"from helpers.launcher import rank; rank.spawned({str(folder)!r}, {rank})"
         with open(Files(folder, rank).log, "ab") as log:
-            super().__init__([sys.executable, "-u", "-c", server.BEGINNING + code], env=environment,
+            super().__init__([sys.executable, "-u", "-c", client.BEGINNING + code], env=environment,
                              start_new_session=True, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def close(self):
@@ -52,24 +54,33 @@ class Spawned(subprocess.Popen):
 
 
 class Processes:
-    """`nprocs` ranks that run the work lying in `folder`."""
+    """`nprocs` ranks that run the work lying in `folder`. A `with` block ends them, however it is left."""
 
     def __init__(self, nprocs, folder, environment):
         self.nprocs, self.folder, self.environment = nprocs, folder, environment
-        self.files = [Files(folder, rank) for rank in range(nprocs)]
         self.processes = []
 
-    def start(self):
-        """Start every rank. Where that cannot be, RuntimeError, and none is left running."""
-        kind = Forked if server.START_METHOD == "forkserver" else Spawned
-        try:
-            for rank in range(self.nprocs):
-                self.processes.append(kind(self.folder, rank, self.environment))
-        except OSError as error:
-            failed = len(self.processes)
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        with interrupts_held():
+            if kind is KeyboardInterrupt:  # as Ctrl-C would: they may leave in good order
+                self._signal(signal.SIGINT)
+                until(lambda: not self._running(), LEAVE)
             self.end()
-            raise RuntimeError(f"rank {failed} of {self.nprocs} could not be started ({error}); "
-                               "close other programs, or launch fewer ranks") from None
+
+    def start(self):
+        """Start every rank. Where that cannot be, RuntimeError."""
+        kind = Forked if client.START_METHOD == "forkserver" else Spawned
+        with interrupts_held():
+            for rank in range(self.nprocs):
+                try:
+                    process = kind(self.folder, rank, self.environment)
+                except OSError as error:
+                    raise RuntimeError(f"rank {rank} of {self.nprocs} could not be started ({error}); "
+                                       "close other programs, or launch fewer ranks") from None
+                self.processes.append(process)
 
     def wait(self, seconds):
         """Return when a rank ends, or after `seconds`."""
@@ -86,14 +97,9 @@ class Processes:
     def ask(self, seconds=1.0):
         """Have the running ranks write down what they are doing; wait up to `seconds` for their answers."""
         if rank_module.SAY_WHAT_YOU_DO is not None:
-            stacks = [self.files[rank].stack for rank, code in enumerate(self.exitcodes()) if code is None]
+            stacks = [Files(self.folder, rank).stack for rank, code in enumerate(self.exitcodes()) if code is None]
             self._signal(rank_module.SAY_WHAT_YOU_DO)
             until(lambda: all(stack.exists() and stack.stat().st_size for stack in stacks), seconds)
-
-    def interrupt(self, seconds):
-        """Interrupt the ranks as Ctrl-C would, and give them up to `seconds` to leave in good order."""
-        self._signal(signal.SIGINT)
-        until(lambda: None not in self.exitcodes(), seconds)
 
     def end(self):
         """End every rank, and every process that a rank has left behind; free what was held for them."""
@@ -101,44 +107,49 @@ class Processes:
         for process in self.processes:
             if process.poll() is None and not hasattr(os, "killpg"):  # Windows has no groups
                 process.kill()
-            until(lambda one=process: one.poll() is not None, 10)  # one that waits for a broken disk stays
+            until(lambda process=process: process.poll() is not None, 10)  # one that waits for a broken disk stays
             process.close()
-        self.processes = []
 
     def _running(self):
         return [process.pid for process in self.processes if process.poll() is None]
 
     def _signal(self, number):
         for pid in self._running():
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)
+            _tell(os.kill, pid, number)
 
 
-def end_groups(pids, running):
-    """End the process groups that are named after their leaders, `pids`: ranks, and what they have started.
+def end_groups(leaders, running):
+    """End the process groups that are named after their `leaders`: ranks, and what they have started.
 
     All are asked first, and given a moment to save what they have. A rank is killed before its group, because
     the group holds the resource tracker of multiprocessing, which frees a dead rank's shared memory.
 
     `running()` takes note of leaders that have ended, and returns the others: their numbers are still theirs.
     """
+    def groups():
+        return [pid for pid in leaders if _is_a_group(pid)]
+
     def nothing_is_left():
-        return not running() and not any(map(_is_a_group, pids))
+        return not running() and not groups()
 
-    def tell(number, groups):
-        """Signal these groups, and running leaders that are in none of them: they may have just started."""
-        groups = set(groups)
-        for kill, some in ((os.killpg, groups), (os.kill, {*running()} - groups)):
-            for pid in some:
-                with contextlib.suppress(OSError):
-                    kill(pid, number)
+    if not hasattr(os, "killpg"):
+        return
+    with_a_group = groups()
+    for pid in with_a_group:
+        _tell(os.killpg, pid, signal.SIGTERM)
+    for pid in {*running()} - {*with_a_group}:  # it has just started
+        _tell(os.kill, pid, signal.SIGTERM)
+    until(nothing_is_left, MOMENT)
+    for pid in {*running()}:
+        _tell(os.kill, pid, signal.SIGKILL)
+    until(nothing_is_left, _TRACKERS_MOMENT)
+    for pid in groups():
+        _tell(os.killpg, pid, signal.SIGKILL)
 
-    if hasattr(os, "killpg"):
-        tell(signal.SIGTERM, filter(_is_a_group, pids))
-        until(nothing_is_left, MOMENT)
-        tell(signal.SIGKILL, [])
-        until(nothing_is_left, _TRACKERS_MOMENT)
-        tell(signal.SIGKILL, filter(_is_a_group, pids))
+
+def _tell(kill, pid, number):
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        kill(pid, number)
 
 
 def _is_a_group(pid):

@@ -30,17 +30,22 @@ from helpers.reporting import REPORT_FILE
 
 #: The signal at which a rank writes down what it is doing: one that nobody else uses. macOS has only two.
 SAY_WHAT_YOU_DO = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGUSR2", None)
+#: Bytes that a rank sets aside on the disk, for a failure when that is full.
+_ROOM = 32 * 2**10
 
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
 
 
 def main(folder, rank):
     """Run this rank's share of the work in `folder`; then end the process as Python ends a program."""
-    files, me = Files(folder, rank), os.getpid()
+    files = Files(folder, rank)
     with open(Path(folder, "work"), "rb") as file:
         work = pickle.load(file)
-    _become_a_rank(files, folder, rank, work)
-    code = _exit_code(files, me, work)
+    _leave_traces(files)
+    _move_into_the_notebooks_surroundings(work, files, rank)
+    _differ_from_the_server()
+    _meet_the_others(folder)
+    code = _do(work, files)
     if code == 0:
         ranks = [Files(folder, other) for other in range(int(work["environment"]["WORLD_SIZE"]))]
         meeting.stay_for_late_ranks(lambda: all(one.result.exists() or one.failure.exists() for one in ranks))
@@ -64,30 +69,47 @@ def spawned(folder, rank):
     main(folder, rank)
 
 
-def _become_a_rank(files, folder, rank, work):
+# --------------------------------------------------------------------------------------------- become a rank
+
+
+def _leave_traces(files):
+    """Have all that this process prints, C++ too, and where it is when it dies, written into the run's files."""
+    global _stack_file
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a kernel under nohup ignores it
-    _write_to(files.log)
+    with open(files.log, "ab") as log:  # at once: a killed rank's last words stay
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    sys.excepthook = lambda *_: None  # the kernel shows the traceback
+    with contextlib.suppress(OSError):
+        files.room.write_bytes(b" " * _ROOM)
+    _stack_file = open(files.stack, "wb")
+    faulthandler.enable(_stack_file, all_threads=False)
+    if SAY_WHAT_YOU_DO:
+        faulthandler.register(SAY_WHAT_YOU_DO, _stack_file, all_threads=True)
+
+
+def _move_into_the_notebooks_surroundings(work, files, rank):
+    """Its folder, and its environment, with what torchrun adds; and what Python has read from these before."""
     os.chdir(work["folder"])
     os.environ.clear()
     os.environ.update(work["environment"])
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), ROLE_RANK=str(rank))
     os.environ.update({"TORCHELASTIC_ERROR_FILE": str(files.torchs_failure), REPORT_FILE: str(files.reports)})
-    threading.main_thread()._set_native_id()  # up to Python 3.12, a fork keeps the server's
     tempfile.tempdir = None  # TMPDIR and TZ may have changed since the server read them
     if hasattr(time, "tzset"):
         time.tzset()
-    global _stack_file
-    _stack_file = open(files.stack, "wb")
-    faulthandler.enable(_stack_file, all_threads=False)
-    if SAY_WHAT_YOU_DO:
-        faulthandler.register(SAY_WHAT_YOU_DO, _stack_file, all_threads=True)
-    sys.excepthook = lambda *_: None  # the kernel shows the traceback
     asking.answer_input_with(files)
     sending.trust_no_older_bytecode()
 
+
+def _differ_from_the_server():
+    """Give this process what a fork has copied, and a new process would have of its own."""
     import numpy
     import torch
 
+    threading.main_thread()._set_native_id()  # up to Python 3.12, a fork keeps the server's
     # Take out torch's exit function: a script's first finalizer registers it again, in its own place.
     atexit.unregister(weakref.finalize._exitfunc)
     weakref.finalize._registered_with_atexit = False
@@ -97,45 +119,48 @@ def _become_a_rank(files, folder, rank, work):
     numpy.random.seed()
     # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
     torch.set_num_threads(_threads(os.environ.get("OMP_NUM_THREADS", "")))
+    if sys.platform == "linux":
+        ending.run_only_own_exit_handlers_of_c()
+
+
+def _threads(omp_num_threads):
+    """The threads that OMP_NUM_THREADS asks for (a list's first number); else one per usable core."""
+    if first := re.match(r"\s*([1-9]\d*)\s*(,|$)", omp_num_threads):
+        return int(first[1])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _meet_the_others(folder):
+    import torch.distributed
+
     if torch.distributed.is_available():
         meeting.meet_by_file(Path(folder, "meeting"))
         meeting.destroy_groups_safely()
 
 
-def _write_to(log):
-    """Send all that this process prints, from C++ too, to `log`, at once: a killed rank's last words stay."""
-    with open(log, "ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+# ----------------------------------------------------------------------------- do the work, and say how it went
 
 
-def _exit_code(files, me, work):
+def _do(work, files):
     """Do the work, and leave its result or the reason for none; return the exit code that Python would."""
+    rank = os.getpid()  # what the learner's code forks comes here, too, and leaves neither
     try:
         result = _run(work)
-        if os.getpid() == me:  # not what the learner's code has forked from the rank
+        if os.getpid() == rank:
             write(files.result, _packed(work, result))
         return 0
     except SystemExit as leaving:
         code = ending.exit_code(leaving)
-        if "script" in work:  # such as argparse's: the program has said what it had to say
-            leaving.__suppress_context__ = True
-            leaving = leaving.with_traceback(None)
-        if os.getpid() == me and code:
-            said = leaving.code if isinstance(leaving.code, str) else f"sys.exit({leaving.code})"
-            _leave_failure(files, f"SystemExit: {said}", leaving, code)
-        elif os.getpid() == me:
-            write(files.result, _packed(work, None))
+        if os.getpid() == rank:
+            _leave_system_exit(work, files, leaving, code)
         return code
     except BaseException as error:
-        if os.getpid() != me:
+        if os.getpid() != rank:
             traceback.print_exc()
             return 1
-        said = "".join(traceback.format_exception_only(type(error), error)).strip()
         code = ending.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        _leave_failure(files, said, error, code)
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+        _leave_failure(files, text, error, code)
         ending.call_hook(error.with_traceback(_learners_part(error.__traceback__)))
         return code
 
@@ -153,33 +178,46 @@ def _run(work):
 
 def _run_script(main, name, how, args):
     """What `python -u NAME ARGS` does, or with -m."""
-    m = ["-m"] if how == "module" else []
-    sys.argv, sys.orig_argv = [*(m or [name]), *args], [sys.executable, "-u", *m, name, *args]
-    folder = {"module": os.getcwd(), "program": name}.get(how, os.path.dirname(os.path.realpath(name)))
-    sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]
+    if how == "module":
+        sys.argv = ["-m", *args]
+        sys.orig_argv = [sys.executable, "-u", "-m", name, *args]
+        folder = os.getcwd()
+    else:
+        sys.argv = [name, *args]
+        sys.orig_argv = [sys.executable, "-u", name, *args]
+        folder = name if how == "program" else os.path.dirname(os.path.realpath(name))
+    is_safe = getattr(sys.flags, "safe_path", False)  # python -P
+    sys.path[:1] = [] if is_safe else [folder]
     _prefer_modules_in(folder)
     if how == "module":
         runpy._run_module_as_main(name)
     elif how == "program":  # a folder or a zip file with a `__main__.py`
         runpy._run_module_as_main("__main__", alter_argv=False)
     else:
-        main.__file__, main.__cached__ = os.path.abspath(name), None
-        machinery, is_source = importlib.machinery, how == "source"
-        loader = machinery.SourceFileLoader if is_source else machinery.SourcelessFileLoader
-        main.__loader__ = loader("__main__", main.__file__)
-        try:
-            exec(compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True) if is_source
-                 else main.__loader__.get_code("__main__"), main.__dict__)
-        finally:  # Python does so, too: an exit function finds no `__file__`
-            del main.__file__, main.__cached__
+        _run_file(main, name, how)
+
+
+def _run_file(main, name, how):
+    main.__file__, main.__cached__ = os.path.abspath(name), None
+    if how == "source":
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
+        code = compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True)
+    else:
+        main.__loader__ = importlib.machinery.SourcelessFileLoader("__main__", main.__file__)
+        code = main.__loader__.get_code("__main__")
+    try:
+        exec(code, main.__dict__)
+    finally:  # Python does so, too: an exit function finds no `__file__`
+        del main.__file__, main.__cached__
 
 
 def _prefer_modules_in(folder):
     """Forget imported modules that the script has of its own beside it, such as a `helpers.py`."""
     if not os.path.isdir(folder):
         return
-    for name in {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}:
-        own = importlib.machinery.PathFinder.find_spec(name, [folder]) if name in sys.modules else None
+    beside = {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}
+    for name in beside.intersection(sys.modules):
+        own = importlib.machinery.PathFinder.find_spec(name, [folder])
         if own and own.origin and own.origin != getattr(sys.modules[name], "__file__", None):
             for other in list(sys.modules):
                 if other == name or other.startswith(f"{name}."):
@@ -187,25 +225,44 @@ def _prefer_modules_in(folder):
 
 
 def _packed(work, result):
+    if "script" in work:
+        return b""
     try:
-        return sending.packed(result) if "call" in work else b""
+        return sending.packed(result)
     except Exception as error:
         raise TypeError(f"what this rank returned, a {type(result).__name__}, cannot be sent to the notebook "
                         f"({error}); return numbers, text, tensors, or lists and dicts of them") from None
 
 
-def _leave_failure(files, message, error, code):
+def _leave_system_exit(work, files, leaving, code):
+    if code == 0:
+        write(files.result, _packed(work, None))
+        return
+    if "script" in work:  # such as argparse's: the program has said what it had to say
+        leaving.__suppress_context__ = True
+        leaving = leaving.with_traceback(None)
+    text = leaving.code if isinstance(leaving.code, str) else f"sys.exit({leaving.code})"
+    _leave_failure(files, f"SystemExit: {text}", leaving, code)
+
+
+def _leave_failure(files, text, error, code):
     """Write down why this rank failed; the launcher reads it when the rank has ended."""
     trace = _learners_part(error.__traceback__)
-    told = {
+    failure = {
         "at": time.monotonic_ns(),  # the same clock in every rank: who failed first?
         "code": code,
-        "message": _short(message),
+        "exception": _short(text, 2000),
         "traceback": _short("".join(traceback.format_exception(type(error), error, trace)), 20_000),
-        "exception": sending.packed_exception(error).hex(),
+        "packed": sending.packed_exception(error).hex(),
     }
-    with contextlib.suppress(OSError):  # a full disk: the exit code still tells that it failed
-        write(files.failure, json.dumps(told).encode())
+    try:
+        write(files.failure, json.dumps(failure).encode())
+    except OSError:  # the disk is full: there is room that was set aside
+        failure |= {"traceback": _short(failure["traceback"], 2000), "packed": ""}
+        with contextlib.suppress(OSError):
+            with open(files.room, "r+b") as file:
+                file.write(json.dumps(failure).encode())
+            files.room.replace(files.failure)
 
 
 def _learners_part(trace):
@@ -216,13 +273,6 @@ def _learners_part(trace):
     return trace
 
 
-def _short(text, limit=2000):
+def _short(text, limit):
     more = len(text) - limit
     return text if more <= 0 else f"{text[:limit // 2]}… ({more:,} more characters) …{text[-limit // 2:]}"
-
-
-def _threads(omp_num_threads):
-    """The threads that OMP_NUM_THREADS asks for (a list's first number); else one per usable core."""
-    if first := re.match(r"\s*([1-9]\d*)\s*(,|$)", omp_num_threads):
-        return int(first[1])
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

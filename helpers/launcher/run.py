@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pickle
 import shutil
 import sys
@@ -10,12 +9,12 @@ import time
 from dataclasses import dataclass
 
 from helpers.hardware import free_port
-from helpers.launcher import arguments, asking, errors, output, sending, server
+from helpers.launcher import arguments, asking, client, errors, output, sending
+from helpers.launcher.files import Files, run_folder
 from helpers.launcher.processes import Processes, interrupts_held
 from helpers.reporting import RUN_FOLDER
 
 TIMEOUT = 600  #: Seconds after which a run that has not ended is taken for a hang.
-LEAVE = 1.0  #: Seconds that an interrupted rank is given to leave in good order.
 ROOT_WAIT = 1.0  #: Seconds to wait for the root of a failure, once a rank tells that another one is gone.
 PEERS_WAIT = 0.3  #: Seconds in which the others, once one has failed, may say that they have lost a peer.
 END_WAIT = 5.0  #: Seconds that a rank that has failed is given for its exit functions and threads.
@@ -77,45 +76,37 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
     nprocs = arguments.checked_nprocs(nprocs, gpus)
     timeout = arguments.checked_timeout(timeout)
     environment = arguments.checked_environment(env)
+    here = arguments.current_folder()
     packed = arguments.packed_work(work, args, kwargs, module)
     with _advice_on_disk():
-        server.wait_until_ready(environment)
-        folder = server.run_folder()
-    ranks = Processes(nprocs, folder, environment)
-    try:
-        work_of_all = {**packed, "cells": arguments.sources_of_cells(), "folder": os.getcwd(),
-                       "environment": rank_environment(environment, nprocs, folder)}
+        client.wait_until_ready(environment)
+    with _temporary_folder() as folder:
+        whole = {**packed, "cells": arguments.sources_of_cells(), "folder": here,
+                 "environment": rank_environment(environment, nprocs, folder)}
         with _advice_on_disk():
-            (folder / "work").write_bytes(pickle.dumps(work_of_all))
-        kind = output.Quiet if not show else output.Notebook if output.in_a_notebook() else output.Terminal
-        display = show if hasattr(show, "finish") else kind()
-        watch = _Watch(ranks, display, on_report, grace, is_script="script" in packed)
-        try:
-            with interrupts_held():
-                ranks.start()
-            failures = watch.until_done(timeout, stop)
-        except KeyboardInterrupt:
-            with interrupts_held():
-                ranks.interrupt(LEAVE)
-            raise
-        finally:
-            with interrupts_held():
-                ranks.end()
-                logs = watch.finish()
-        results = watch.results(failures, logs)
-        if failures:
-            note = f"\n({arguments.NO_RANK}.)" if arguments.wants_a_rank(work) else ""
-            raise errors.RankError(_message(failures, nprocs, results) + note, failures, logs, results)
-        return Run([results[rank] for rank in range(nprocs)], logs, watch.reports, time.monotonic() - began)
-    finally:
-        with interrupts_held():
-            ranks.end()
-            shutil.rmtree(folder, ignore_errors=True)
+            (folder / "work").write_bytes(pickle.dumps(whole))
+        watch = _Watch(nprocs, folder, output.display_for(show), on_report, is_script="script" in packed)
+        with watch, Processes(nprocs, folder, environment) as ranks:  # the ranks end first
+            ranks.start()
+            failures = watch.until_done(ranks, timeout, stop, grace)
+        results = watch.results(failures)
+    if failures:
+        message = errors.message_of(failures, nprocs, results)
+        if arguments.wants_a_rank(work):
+            message += f"\n({arguments.NO_RANK}.)"
+        raise errors.RankError(message, failures, watch.logs, results)
+    return Run([results[rank] for rank in range(nprocs)], watch.logs, watch.reports, time.monotonic() - began)
 
 
 def rank_environment(environment, nprocs, folder):
     """The environment of all ranks: the notebook's, and what torchrun would set but a rank's number."""
-    everything = {
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 1}
+    if nprocs > 1:
+        defaults["OMP_NUM_THREADS"] = 1  # as torchrun sets it, unless the learner has set another number
+    # Without these, gloo and NCCL would listen on the address of the host's name.
+    if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
+        defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
+    torchruns = {
         "GROUP_RANK": 0, "ROLE_NAME": "default", "WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs,
         "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": nprocs,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),  # for scripts that open a store there
@@ -123,149 +114,138 @@ def rank_environment(environment, nprocs, folder):
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCHELASTIC_USE_AGENT_STORE": False, RUN_FOLDER: folder,
     }
-    # Several ranks have one thread each, as torchrun sets it, unless the learner has set another number.
-    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 1, **({"OMP_NUM_THREADS": 1} if nprocs > 1 else {})}
-    # Without these, gloo and NCCL would listen on the address of the host's name.
-    if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
-        defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
-    return {name: str(value) for name, value in {**defaults, **environment, **everything}.items()}
+    return {name: str(value) for name, value in {**defaults, **environment, **torchruns}.items()}
 
 
 class _Watch:
-    """Looks after running ranks: what they print, report and ask, and whether one has failed."""
+    """Looks after running ranks: what they print, report and ask, and whether one has failed.
 
-    def __init__(self, ranks, display, on_report, grace, is_script):
-        self.ranks, self.display, self.on_report = ranks, display, on_report
-        self.grace, self.is_script = grace, is_script
-        for files in ranks.files:
+    A `with` block leaves the logs on display, however it is left.
+    """
+
+    def __init__(self, nprocs, folder, display, on_report, is_script):
+        self.display, self.on_report, self.is_script = display, on_report, is_script
+        self.files = [Files(folder, rank) for rank in range(nprocs)]
+        for files in self.files:
             files.log.touch()
             files.reports.touch()
-        self.tails = [output.Tail(files.log) for files in ranks.files]
-        self.report_tails = [output.Tail(files.reports, longest_line=None) for files in ranks.files]
-        self.reports = [[] for _ in ranks.files]
+        self.tails = [output.Tail(files.log) for files in self.files]
+        self.report_tails = [output.Tail(files.reports, longest_line=None) for files in self.files]
+        self.reports = [[] for _ in self.files]
+        self.logs = []
         self.asked = 0.0  # seconds that a person has thought about answers
 
-    def until_done(self, timeout, stop):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with interrupts_held():
+            self._finish()
+
+    def until_done(self, ranks, timeout, stop, grace):
         """Wait for all ranks; return the failures, the first one first, as soon as there is one."""
         began, failed_since = time.monotonic(), None
         while True:
-            self.ranks.wait(OFTEN if time.monotonic() < began + 1 else RARELY)
-            self.look()
-            self.answer()
-            codes = self.ranks.exitcodes()
-            failures = self.failures(codes)
+            ranks.wait(OFTEN if time.monotonic() < began + 1 else RARELY)
+            self._look()
+            self._answer()
+            codes = ranks.exitcodes()
+            failures = self._failures(codes)
             now = time.monotonic()
             if failures:
                 failed_since = failed_since or now
-                if None not in codes or now >= failed_since + self._patience(failures, codes):
+                if None not in codes or now >= failed_since + _patience(failures, codes, grace):
                     return failures
             elif None not in codes:
                 return []
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt("stopped")
             if now > began + self.asked + timeout:
-                return failures or self._hung(timeout)
+                return failures or self._hangs(ranks, timeout)
 
-    def failures(self, codes):
+    def _failures(self, codes):
         """The failures so far, the first one first."""
-        failures = [errors.failure_of(rank, self.ranks.files[rank], code, self.is_script)
+        failures = [errors.failure_of(rank, self.files[rank], code, self.is_script)
                     for rank, code in enumerate(codes)]
         return errors.first_first(filter(None, failures))
 
-    def _patience(self, failures, codes):
-        """Seconds to go on waiting once a rank has failed: its threads may still be at work."""
-        if all(codes[failure.rank] is None for failure in failures):
-            return END_WAIT
-        return ROOT_WAIT if failures[0].is_consequence else max(self.grace, PEERS_WAIT)
+    def _hangs(self, ranks, timeout):
+        codes = ranks.exitcodes()
+        ranks.ask()  # which ends a rank that has become another program
+        return [errors.hang_of(rank, self.files[rank], timeout) for rank, code in enumerate(codes) if code is None]
 
-    def look(self):
+    def _look(self):
         """Pass on what the ranks have printed and reported since the last look; return whether they have."""
-        tails = *self.tails, *self.report_tails
+        tails = [*self.tails, *self.report_tails]
         before = [tail.position for tail in tails]
         lines = [(rank, line) for rank, tail in enumerate(self.tails) for line in tail.new_lines()]
         self.display.update(lines, {rank: tail.unfinished for rank, tail in enumerate(self.tails)})
-        rows = [(rank, row) for rank, tail in enumerate(self.report_tails) for row in tail.new_lines()]
-        for rank, row in rows:
-            self.reports[rank].append(json.loads(row))
-            if self.on_report:
-                self.on_report(rank, self.reports[rank][-1])
+        for rank, tail in enumerate(self.report_tails):
+            for row in tail.new_lines():
+                self.reports[rank].append(json.loads(row))
+                if self.on_report:
+                    self.on_report(rank, self.reports[rank][-1])
         return [tail.position for tail in tails] != before
 
-    def answer(self):
+    def _answer(self):
         """Answer what the ranks ask; a person who thinks about it uses up no time."""
-        for rank, files in enumerate(self.ranks.files):
+        for rank, files in enumerate(self.files):
             if files.question.exists():
                 began = time.monotonic()
-                self.display.due = 0  # what has led to the question is to be seen at once
-                self.look()
+                self._look()
+                self.display.show_now()  # what has led to the question
                 asking.answer(rank, files)
                 self.asked += time.monotonic() - began
 
-    def finish(self):
-        """Read the rest of the logs, leave them on display, and return them by rank."""
+    def _finish(self):
+        """Read the rest of the logs, and leave them on display."""
         for tail in self.tails:
             tail.stop_growing(keep=2**20)
         for tail in self.report_tails:
             tail.stop_growing()
-        logs = [output.read_log(files.log) for files in self.ranks.files]
+        self.logs = [output.read_log(files.log) for files in self.files]
         try:
-            while self.look():
+            while self._look():
                 pass
         finally:  # on_report is the learner's, and may raise
             for tail in (*self.tails, *self.report_tails):
                 tail.file.close()
-            self.display.finish(logs)
-        return logs
+            self.display.finish(self.logs)
 
-    def results(self, failures, logs):
+    def results(self, failures):
         """What the ranks that ended well returned, {rank: result}; for a script, what they reported."""
-        failed = {failure.rank for failure in failures if failure.exitcode is not None}
-        done = [rank for rank, files in enumerate(self.ranks.files)
+        failed = {failure.rank for failure in failures if not failure.is_hang}
+        done = [rank for rank, files in enumerate(self.files)
                 if rank not in failed and (files.result.exists() or not failures)]
         if self.is_script:
             return {rank: self.reports[rank] for rank in done}
-        return {rank: _unpacked(rank, self.ranks.files[rank], logs) for rank in done}
+        return {rank: self._unpacked(rank) for rank in done}
 
-    def _hung(self, timeout):
-        codes = self.ranks.exitcodes()
-        self.ranks.ask()  # which ends a rank that has become another program
-        failures = []
-        for rank, code in enumerate(codes):
-            if code is None:
-                files = self.ranks.files[rank]
-                done = "has done its work but does not end (does a thread still run?); it is "
-                did = done if files.result.exists() else "was "
-                doing = errors.doing(files.stack) or "busy in compiled code"
-                message = f"no result after {timeout:g} s: rank {rank} {did}{doing}"
-                failures.append(errors.Failure(rank, None, message))
-        return failures
+    def _unpacked(self, rank):
+        try:
+            return sending.unpacked(self.files[rank].result.read_bytes())
+        except Exception as error:
+            failure = errors.Failure(rank, 0, f"{type(error).__name__}: {error}")
+            message = f"what rank {rank} returned cannot be read here: {failure.message}"
+            raise errors.RankError(message, [failure], self.logs) from None
 
 
-def _message(failures, nprocs, results):
-    first = failures[0]
-    if first.exitcode is None:
-        waits = [f.message.partition(": ")[2] for f in failures]
-        message = "\n".join([first.message, *(f"and {wait}" for wait in waits[1:])])
-        places = {wait.partition(" at ")[2] for wait in waits}
-        same = len(failures) == nprocs > 1 and len(places) == 1 and places != {""}
-        if same:
-            message += ("\nAll ranks are at the same line: if it is a collective, "
-                        "have their tensors the same shape and dtype?")
-        return message
-    message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
-    if first.is_consequence and results:
-        message += (f"\nRank {min(results)} had finished by then: does every rank call the same collectives, "
-                    "equally often?")
-    return message + errors.advice_on_gpus(first.message, nprocs)
+def _patience(failures, codes, grace):
+    """Seconds to go on waiting once a rank has failed: its threads may still be at work."""
+    if all(codes[failure.rank] is None for failure in failures):
+        return END_WAIT
+    return ROOT_WAIT if failures[0].is_consequence else max(grace, PEERS_WAIT)
 
 
-def _unpacked(rank, files, logs):
+@contextlib.contextmanager
+def _temporary_folder():
+    with _advice_on_disk():
+        folder = run_folder()
     try:
-        return sending.unpacked(files.result.read_bytes())
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        failure = errors.Failure(rank, 0, f"what rank {rank} returned cannot be read here: {why}")
-        raise errors.RankError(failure.message, [failure], logs) from None
+        yield folder
+    finally:
+        with interrupts_held():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import inspect
 import io
-import logging
 import os
 import pkgutil
 import sys
@@ -116,48 +115,19 @@ def _cached_property(function, name):
 
 
 def packed_call(function, args, kwargs):
-    """A call, with what the session has set up for it, as bytes: first `sys.path`, which the rest needs."""
-    return packed((sys.path, packed((function, args, kwargs, _loggers()))))
+    """A call as bytes: first `sys.path`, which the rest needs."""
+    return packed((sys.path, packed((function, args, kwargs))))
 
 
 def unpacked_call(content):
-    """In a rank: set up what the session has set up; return a function that makes the call."""
+    """In a rank: a function that makes the call, which finds `sys.path` and a cell's names as the cell does."""
     path, content = unpacked(content)
     sys.path[:] = path + [entry for entry in sys.path[1:] if entry not in path]  # PYTHONPATH may be a new one
-    function, args, kwargs, loggers = unpacked(content)
-    _set_up_logging(loggers)
+    function, args, kwargs = unpacked(content)
     # What the cell knew: an object of a class from a cell can then be pickled here, too (all_gather_object).
     if getattr(function, "__module__", None) == "__main__":
         vars(sys.modules["__main__"]).update(getattr(inspect.unwrap(function), "__globals__", {}))
     return functools.partial(function, *args, **kwargs)
-
-
-def _loggers():
-    """What the session logs: each logger's name, level, whether it propagates, and handlers that print."""
-    def prints(handler):
-        # Jupyter's own loggers are left out: a rank would need 20 ms to import their formatter.
-        is_jupyters = type(handler.formatter).__module__.startswith("traitlets")
-        return type(handler) is logging.StreamHandler and not is_jupyters
-
-    root, found = logging.getLogger(), []
-    for one in (root, *root.manager.loggerDict.values()):
-        if isinstance(one, logging.Logger) and not one.name.startswith("torch"):
-            handlers = [(handler.level, handler.formatter) for handler in one.handlers if prints(handler)]
-            if one.level or handlers or not one.propagate:
-                found.append((one.name, one.level, one.propagate, handlers))
-    return found
-
-
-def _set_up_logging(loggers):
-    for name, level, propagate, handlers in loggers:
-        logger = logging.getLogger(None if name == "root" else name)
-        logger.setLevel(level)
-        logger.propagate = propagate
-        for level, formatter in handlers:
-            handler = logging.StreamHandler()
-            handler.setLevel(level)
-            handler.setFormatter(formatter)
-            logger.addHandler(handler)
 
 
 def trust_no_older_bytecode():

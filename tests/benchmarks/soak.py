@@ -108,12 +108,12 @@ def counts(shared):
     """What there is now, by name: all that must be as it was. `shared`: others' names in /dev/shm."""
     import psutil
 
-    from helpers.launcher import server as fork_server
+    from helpers.launcher import client
     from tests import conftest
 
     multiprocessing.active_children()  # which forgets the ranks that have said goodbye and ended since
     gc.collect()
-    me, server = psutil.Process(), psutil.Process(fork_server.start().process.pid)
+    me, server = psutil.Process(), psutil.Process(client.start().process.pid)
     return {"descriptors": me.num_fds(), "descriptors of the fork server": server.num_fds(),
             "threads": me.num_threads(), "processes": len(conftest.children()),
             "names in /dev/shm": len(conftest.orphaned_memory(shared)),

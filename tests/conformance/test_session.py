@@ -89,16 +89,18 @@ SESSION = [
         os.environ.update(MINE="session", GONE="1")
         def work(): return [os.environ.get("MINE"), os.environ.get("GONE")]
         [*launch(work, 1, env={"MINE": "run", "GONE": None}).results, *launch(work, 1).results]"""),
-    row("basicConfig, twice, and a named logger's level", [["INFO|hello\n"], ["two DEBUG\n"]], """
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s|%(message)s")
-        def work(say="hello"):
+    row("logging is that of a new process, whatever the session has set up", ["warning\n", "info\nwarning\n"], """
+        class Unpicklable(logging.Formatter):
+            lock = threading.Lock()
+        logging.basicConfig(level=logging.INFO)
+        logging.root.handlers[0].setFormatter(Unpicklable())
+        def work(set_up):
+            if set_up:
+                logging.basicConfig(level=logging.INFO, format="%(message)s")
             log = logging.getLogger("mine")
-            log.info("hello") if say == "hello" else log.debug(say)
-            logging.getLogger("mine_too").debug("not this")
-        first = launch(work, 1).logs
-        logging.basicConfig(format="two %(levelname)s", force=True)
-        logging.getLogger("mine").setLevel(logging.DEBUG)
-        [first, launch(work, 1, ("this",)).logs]"""),
+            log.info("info")
+            log.warning("warning")
+        [launch(work, 1, (set_up,)).logs[0] for set_up in (False, True)]"""),
     row("torch.load of a cell's network", SAME, """
         class Net(torch.nn.Module):
             def __init__(self):

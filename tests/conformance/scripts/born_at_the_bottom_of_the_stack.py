@@ -5,4 +5,4 @@ import sys
 import warnings
 
 print(sys._getframe().f_back is None, len(inspect.stack()) == 1)
-warnings.warn("from above the script", stacklevel=9)
+warnings.warn("from above the script", stacklevel=99)

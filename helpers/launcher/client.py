@@ -1,19 +1,16 @@
-"""The kernel's side of the fork server: start it, replace it when variables change, ask it for ranks."""
+"""The kernel's side of the fork server: start it, replace it when variables change, request ranks from it."""
 
 import contextlib
-import functools
 import json
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import uuid
 from multiprocessing import connection
 from pathlib import Path
 
-from helpers.launcher.files import remove_folders
+from helpers.launcher.files import beginning_of_folders, remove_folders
 
 #: How ranks start: a fork can crash where Apple's frameworks are loaded (macOS), and Windows has none.
 START_METHOD = os.environ.get("COURSE_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
@@ -39,38 +36,48 @@ class Server:
     """One fork server, which has been started in `environment`."""
 
     def __init__(self, environment):
-        self.variables, self.ready = _read_at_start(environment), False
+        import fcntl  # here, because Windows, which has no fork server, does not have it
+
+        self.variables = _read_at_start(environment)
+        self.ready = False
         self.ranks = set()  # process ids of those whose run is not over
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = f"{theirs.fileno()}, {_begin_of_folders()!r}"
-        main = f"from helpers.launcher import fork_server; fork_server.main({arguments})"
         with theirs:
+            # Where the kernel has closed its standard streams, a socket may have got one of their numbers.
+            descriptor = fcntl.fcntl(theirs, fcntl.F_DUPFD, 3)
+        arguments = f"{descriptor}, {beginning_of_folders()!r}"
+        main = f"from helpers.launcher import fork_server; fork_server.main({arguments})"
+        try:
             # A session of its own: Jupyter interrupts and kills a kernel together with its process group. The
             # server must not hear of the first, and must survive the second, to clean up.
             self.process = subprocess.Popen(
                 [sys.executable, "-u", "-c", BEGINNING + main], env={**environment, **_SERVERS_OWN},
-                pass_fds=[theirs.fileno()], start_new_session=True,
+                pass_fds=[descriptor], start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        finally:
+            os.close(descriptor)
 
     def wait_until_ready(self, seconds):
         """Wait until the server has imported torch."""
-        if not self.ready:
-            message = self.socket.recv(65536) if connection.wait([self.socket], seconds) else b""
-            if not message:
-                raise RuntimeError("the fork server has died, or has not imported torch after "
-                                   f"{seconds:g} s; try `python -c 'import torch'` in a terminal, "
-                                   "then restart the kernel")
-            if failed := json.loads(message):
-                raise RuntimeError("ranks cannot start, because this fails in a fresh Python process: "
-                                   + "; ".join(f"import {name}: {why}" for name, why in failed.items()))
-            self.ready = True
+        if self.ready:
+            return
+        message = self.socket.recv(65536) if connection.wait([self.socket], seconds) else b""
+        if not message:
+            raise RuntimeError("the fork server has died, or has not imported torch after "
+                               f"{seconds:g} s; try `python -c 'import torch'` in a terminal, "
+                               "then restart the kernel")
+        failed = json.loads(message)
+        if failed:
+            reasons = "; ".join(f"import {name}: {reason}" for name, reason in failed.items())
+            raise RuntimeError(f"ranks cannot start, because this fails in a fresh Python process: {reasons}")
+        self.ready = True
 
-    def fork(self, folder, rank):
-        """Start a rank; return its process id, and the socket on which its exit code will come."""
+    def request_rank(self, folder, rank):
+        """Have a rank started; return its process id, and the socket on which its exit code will come."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            asked = json.dumps({"folder": str(folder), "rank": rank})
-            socket.send_fds(self.socket, [asked.encode()], [theirs.fileno()])
+            request = json.dumps({"folder": str(folder), "rank": rank})
+            socket.send_fds(self.socket, [request.encode()], [theirs.fileno()])
         pid = ours.recv(64)
         if not pid:
             raise ConnectionResetError("the fork server has died")
@@ -90,7 +97,7 @@ class Server:
         self.process.kill()
         self.process.wait()
         self.socket.close()
-        remove_folders(f"{_begin_of_folders()}{self.process.pid}-")  # it was still importing
+        remove_folders(f"{beginning_of_folders()}{self.process.pid}-")  # it was still importing
 
 
 def start(environment=None):
@@ -99,10 +106,12 @@ def start(environment=None):
     environment = os.environ if environment is None else environment
     with _lock:
         runs = _current is not None and _current.process.poll() is None
-        if not runs or _current.variables != _read_at_start(environment):
-            if _current is not None and not (runs and _current.ranks):  # else another launch still needs it
-                _current.kill()
-            _current = Server(environment)
+        if runs and _current.variables == _read_at_start(environment):
+            return _current
+        still_needed = runs and _current.ranks  # by another launch
+        if _current is not None and not still_needed:
+            _current.kill()
+        _current = Server(environment)
         return _current
 
 
@@ -120,24 +129,14 @@ def wait_until_ready(environment=None, seconds=120):
         return server
 
 
-def fork(folder, rank, environment):
-    """Start a rank; return its server, its process id, and the socket on which its exit code will come."""
+def request_rank(folder, rank, environment):
+    """Have a rank started; return its server, its process id, and the socket on which its exit code will come."""
     with _lock:
         server = wait_until_ready(environment)
-        return server, *server.fork(folder, rank)
-
-
-def run_folder():
-    """A new empty folder. It goes with the kernel; but where ranks are spawned, not after `kill -9`."""
-    return Path(tempfile.mkdtemp(prefix=os.path.basename(_begin_of_folders())))
-
-
-@functools.cache
-def _begin_of_folders():
-    """How the paths of all folders of this kernel begin, and no other's: a process id alone comes again."""
-    return os.path.join(tempfile.gettempdir(), f"helpers-ranks-{os.getpid()}-{uuid.uuid4().hex[:8]}-")
+        return server, *server.request_rank(folder, rank)
 
 
 def _read_at_start(environment):
+    own = {*_SERVERS_OWN, "TORCHINDUCTOR_CACHE_DIR"}
     return {name: value for name, value in environment.items()
-            if name.startswith(READ_AT_START) and name not in {*_SERVERS_OWN, "TORCHINDUCTOR_CACHE_DIR"}}
+            if name.startswith(READ_AT_START) and name not in own}
