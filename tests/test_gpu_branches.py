@@ -155,3 +155,26 @@ def test_two_ranks_on_one_gpu_learn_what_to_do():
     said = stand_in(ONE_FOR_TWO, gpus=1)
     assert "Duplicate GPU detected" in said
     assert "This machine has 1 GPU for 2 ranks" in said and "Launch nprocs=1" in said
+
+
+ON_THE_CPU = """
+    import torch
+    import torch.distributed as dist
+    from helpers import RankError, launch
+
+    def without_a_backend():
+        dist.init_process_group()
+        dist.all_reduce(torch.ones(1))
+
+    if __name__ == "__main__":
+        try:
+            launch(without_a_backend, show=False)
+        except RankError as error:
+            print(error)
+        print("two ranks:", len(launch("train_ddp.py", show=False).reports))
+    """
+
+
+def test_with_one_gpu_two_ranks_on_the_cpu_name_their_backend():
+    refused, trained = stand_in(ON_THE_CPU, gpus=1).splitlines()
+    assert "No backend type associated with device type cpu" in refused and trained == "two ranks: 2"

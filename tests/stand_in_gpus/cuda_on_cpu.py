@@ -677,6 +677,8 @@ def _replace_nccl():
         if device_id is not None:
             meant(device_id)
             backend = backend or "nccl"
+        if backend is None and _visible():
+            backend = "nccl"  # where torch sees a GPU, this is its choice: CPU tensors are then refused
         if "torch.distributed.tensor._dispatch" in sys.modules:
             _replace_dtensors()
         start("gloo" if backend is None or "nccl" in str(backend).lower() else backend, *args, **kwargs)

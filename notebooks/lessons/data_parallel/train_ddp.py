@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 from helpers import report
 from helpers.data import Digits
 
-dist.init_process_group()
 device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.device_count() > 1 else "cpu"
+dist.init_process_group(dist.get_default_backend_for_device(device))  # NCCL or gloo
 data = list(zip(*(part[:1024] for part in Digits().tensors()), strict=True))
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(device)
