@@ -8,7 +8,7 @@
     errors        how ranks fail, and all words about it: RankError
     files         the files of a run, by which ranks and notebook tell each other things
     sending       how functions, arguments, results and exceptions travel
-    asking        what a rank asks the notebook: a line from the person, a name of a cell
+    asking        what a rank asks the notebook: a line from the person
     fork_server   imports torch once, then forks
     rank          become a rank, run the learner's code, leave a result
     meeting       how ranks meet without a port

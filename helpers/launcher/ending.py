@@ -16,8 +16,6 @@ import signal
 import sys
 import threading
 import traceback
-import types
-import weakref
 
 #: The exit code of a program that an interrupt has ended.
 INTERRUPTED = -signal.SIGINT
@@ -100,20 +98,9 @@ def _drop_modules():
     later = itertools.takewhile(lambda name: name != "__main__", reversed(sys.modules))
     names = ["__main__", *reversed(list(later))]
     threading.excepthook = lambda error: None  # Python stops daemon threads here; ours stumble in silence
-    modules = [name for name in names if isinstance(sys.modules[name], types.ModuleType)]
-    left = [weakref.ref(sys.modules.pop(name)) for name in modules]
+    for name in names:
+        del sys.modules[name]
     gc.collect()
-    for module in reversed(left):  # those that somebody else still holds
-        if module() is not None:
-            _clear(vars(module()))
-
-
-def _clear(names):
-    """Drop what a module holds, private names first, as Python does."""
-    private = [name for name in names if name.startswith("_") and not name.startswith("__")]
-    others = [name for name in names if name != "__builtins__"]
-    for name in private + others:
-        names[name] = None
 
 
 def _write_out():

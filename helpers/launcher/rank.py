@@ -171,7 +171,6 @@ def _run(work):
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     main.__annotations__, main.__builtins__ = {}, sys.modules["builtins"]
     if "call" in work:
-        main.__getattr__ = asking.in_the_notebook
         return sending.unpacked_call(work["call"])()
     return _run_script(main, **work["script"])
 

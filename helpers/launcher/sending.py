@@ -12,7 +12,6 @@ import os
 import pkgutil
 import sys
 import types
-import weakref
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -31,10 +30,7 @@ def packed(thing):
 
     class Pickler(cloudpickle.Pickler):
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
-            type(functools.cache(_cached)): _reduced_cache,
-            functools.cached_property: lambda kept: (_cached_property, (kept.func, kept.attrname)),
-            # In which `functools.singledispatch` keeps what it has found.
-            weakref.WeakKeyDictionary: lambda kept: (weakref.WeakKeyDictionary, (dict(kept),))})
+            type(functools.cache(_cached)): _reduced_cache})
 
         def reducer_override(self, thing):
             if id(thing) in name_by_id:
@@ -62,8 +58,6 @@ def _reduced(thing):
 
         if isinstance(thing, ExitAutocall):
             return getattr, (builtins, "exit")
-        if thing is sys.modules["IPython"].get_ipython():
-            return _shell, ()
     return None
 
 
@@ -82,20 +76,6 @@ def _refuse_what_torch_holds(thing):
                         "or send `tensor.clone()`")
 
 
-def _shell():
-    """A shell for a rank, so that `!ls` and `%env` in a cell's function do what they do in the cell."""
-    from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
-
-    if InteractiveShell.initialized():
-        return InteractiveShell.instance()
-    hook = sys.excepthook
-    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}),
-                                      user_module=sys.modules["__main__"])
-    sys.excepthook = hook
-    return shell
-
-
 def _reduced_cache(cached):
     """A cached function of a cell goes by value, because a rank does not have the notebook's `__main__`."""
     if cached.__module__ == "__main__":
@@ -105,13 +85,6 @@ def _reduced_cache(cached):
 
 def _cached(function, how):
     return functools.lru_cache(**how)(function)
-
-
-def _cached_property(function, name):
-    """Until Python 3.12 it holds a lock, which cannot be sent."""
-    made = functools.cached_property(function)
-    made.attrname = name
-    return made
 
 
 def packed_call(function, args, kwargs):

@@ -101,14 +101,16 @@ SESSION = [
             log.info("info")
             log.warning("warning")
         [launch(work, 1, (set_up,)).logs[0] for set_up in (False, True)]"""),
-    row("torch.load of a cell's network", SAME, """
+    row("torch.load of a cell's network, whose class the function uses", SAME, """
         class Net(torch.nn.Module):
             def __init__(self):
                 super().__init__()
                 self.layer = torch.nn.Linear(2, 1)
             def forward(self, x): return self.layer(x).relu()
         torch.save(Net(), "net.pt")
-        def work(): return torch.load("net.pt", weights_only=False)(torch.ones(2)).item()"""),
+        def work():
+            net = torch.load("net.pt", weights_only=False)
+            return isinstance(net, Net), net(torch.ones(2)).item()"""),
     row("what the function draws differs in each rank and launch, whatever seeds are set", [[], True], """
         import random, tempfile, uuid
         from random import random as drawn
@@ -131,11 +133,6 @@ SESSION = [
         [equal, states() == before]"""),
     row("exit(), quit() and sys.exit()", [[None, None]] * 3, """
         [launch(work).results for work in (lambda: exit(), lambda: quit(), lambda: sys.exit())]"""),
-    row("!echo {variable}", ["hi Ada\n"] * 2, """
-        def work():
-            name = "Ada"
-            !echo hi {name}
-        launch(work).logs"""),
 ]
 
 # ------------------------------------------------------------------------------------------- what can be sent
@@ -146,16 +143,12 @@ SENT = [
         def work():
             torch.backends.cudnn.benchmark = True
             return cudnn.benchmark, torch.ops.aten.add(torch.ones(1), 2)"""),
-    row("functools.cache and singledispatch, which have been called", SAME, """
+    row("functools.cache, which has been called", SAME, """
         import functools
         @functools.lru_cache(maxsize=7)
         def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
-        @functools.singledispatch
-        def shown(x): return "?"
-        @shown.register
-        def _(x: int): return "int"
-        fibonacci(5), shown(3)
-        def work(): return fibonacci(30), fibonacci.cache_parameters(), shown(1), shown("a")"""),
+        fibonacci(5)
+        def work(): return fibonacci(30), fibonacci.cache_parameters()"""),
     row("super(), classes that refer to themselves and to each other, a dataclass, an enum", SAME, """
         import dataclasses, enum
         class Base:
@@ -168,15 +161,6 @@ SENT = [
         class Settings: mode: Mode = Mode.TRAIN
         settings = Settings()
         def work(): return Tree().words(), settings, settings.mode is Mode.TRAIN"""),
-    row("cached_property, and __getattr__", SAME, """
-        import functools
-        class Mixed:
-            @functools.cached_property
-            def mean(self): return 2.0
-            def __getattr__(self, name): raise AttributeError(f"no {name}")
-        fresh, asked = Mixed(), Mixed()
-        asked.mean
-        def work(): return fresh.mean, asked.mean, hasattr(fresh, "other")"""),
     row("a network with hooks, tied weights, and one of its weights", [(2, True, True)] * 2, """
         class Net(torch.nn.Sequential):
             def __init__(self):
