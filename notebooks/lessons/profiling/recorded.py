@@ -186,9 +186,12 @@ def item_waits_in_words(result):
         f"{row[name]:.2f}" for name in ITEM) + " |" for row in rows)
     waits = ", ".join(f"`{line}`" for line, named in result["named"].items() if named)
     goes_on = ", ".join(f"`{line}`" for line, named in result["named"].items() if not named)
+    noise = max(row["never"] / min(row[name] for name in ITEM) for row in rows) - 1
+    disturbed = ("Not waiting cannot cost time. So where `never` is not the quickest way, something else has disturbed "
+                 f"the clock, here by up to {noise:.0%}. Smaller differences say nothing.\n\n" if noise else "")
     return (f"With `loss.item()` in each step, a step takes up to **{max(longer):.2f}×** the time that it takes "
             f"without it ({rows[most]['width']:,} wide, batch {rows[most]['batch']:,}).\n\n"
-            f"| ms a step, with `.item()` | {' | '.join(ITEM)} |\n|---|---|---|---|\n{table}\n\n"
+            f"| ms a step, with `.item()` | {' | '.join(ITEM)} |\n|---|---|---|---|\n{table}\n\n{disturbed}"
             f"`set_sync_debug_mode(\"warn\")` names {waits or 'none of our lines'}. "
             f"It does not name {goes_on or 'no other line'}.")
 
@@ -264,6 +267,11 @@ def small_operators_in_words(result):
     parts += [name + (f" starts {starts[name]} and" if seen else "")
               + f" takes {result[last][name]['µs'] / result[last]['eager']['µs']:.0%} of the time of eager"
               for name in starts if name != "eager"]
+    few, many = (result[size]["compiled"].get("µs") for size in (first, last))
+    waits = (f" If the chain is compiled, {int(last) // int(first):,} times as many elements take {many / few:.1f} "
+             f"times as long. So on few elements its one kernel does not need {few:.1f} µs: the GPU waits for Python's "
+             "call."
+             if few and many and many < 2 * few else "")
     lines = []
     for size, ways in result.items():
         for name, row in ways.items():
@@ -272,7 +280,7 @@ def small_operators_in_words(result):
             lines.append(f"| {int(size):,} | {name} | {' | '.join(cells)} |")
     return (f"On {int(first):,} elements, the quickest way is {best}: **{took[best]:.1f} µs** for all fifty operators, "
             f"{took['eager'] / took[best]:.1f} times as fast as eager, which starts them one by one. "
-            f"On {int(last):,} elements, {'; '.join(parts)}.\n\n"
+            f"On {int(last):,} elements, {'; '.join(parts)}.{waits}\n\n"
             "| elements | how | µs | kernels | largest difference from float64 |\n|---|---|---|---|---|\n"
             + "\n".join(lines))
 
@@ -379,7 +387,8 @@ def gpu_trace_in_words(result):
             f"{labels[longest]:.1f} ms, and *loss.item()* takes {labels['loss.item()']:.2f} ms. While the "
             f"profiler runs, forward, backward and update take the CPU {queueing:.1f} ms{compared}.\n\n"
             f"| operator | calls | self CPU, ms | self device, ms |\n|---|---|---|---|\n{table}\n\n"
-            "Perfetto opens the file as it is.")
+            "The table adds up the three steps. It counts copies, too, which are no kernels. Perfetto opens the file "
+            "as it is.")
 
 
 @experiment(gpus=1, seconds=2, small={"sizes": {"width": 8, "layers": 1, "heads": 2, "length": 16}, "batch": 2})
@@ -422,18 +431,25 @@ def shorten_paths(value):
             shorten_paths(inner)
 
 
+NO_LINE = "no line of Python: backward runs in a thread of its own"
+
+
 def line_of(entry):
     """The innermost line outside torch that led to an allocation, and its function."""
     places = [f"`{linecache.getline(frame['filename'], frame['line']).strip()}` in `{frame['name']}`"
               for frame in entry["frames"] if "torch" not in Path(frame["filename"]).parts]
-    return places[0] if places else "no line of Python: backward runs in a thread of its own"
+    return places[0] if places else NO_LINE
 
 
 @memory_snapshot.tells
 def memory_snapshot_in_words(result):
     first = result["largest"][0]
+    who = ("by backward. On a GPU, torch runs it in a thread of its own, so no line of Python stands there"
+           if first["line"] == NO_LINE else f"by {first['line']}")
     table = "\n".join(f"| {row['MiB']:,.0f} | {row['allocations']} | {row['line']} |" for row in result["largest"])
     return (f"Tensors held **{result['MiB at the peak']:,.0f} MiB** at the peak, and torch had reserved "
-            f"{result['MiB reserved']:,.0f} MiB. In two steps, most MiB were allocated by {first['line']}.\n\n"
+            f"{result['MiB reserved']:,.0f} MiB. The table adds up what two steps allocated. It counts memory again "
+            "that was freed and allocated again, so its sum is larger than the peak. Most MiB were allocated "
+            f"{who}.\n\n"
             f"| MiB in all | allocations | by |\n|---|---|---|\n{table}\n\n"
             "Unpack the file with `gunzip`, and open it on https://docs.pytorch.org/memory_viz.")

@@ -62,20 +62,23 @@ def one_gpu_mfu(rows=ROWS, tokens=32768, vocabulary=32768, head=128, size=8192):
 
 
 def rates(result, row):
-    """(MFU, TFLOP/s of attention, TFLOP/s of all else, FLOPs of a step as the planner's `layer_seconds` has them)."""
+    """(MFU, the same without scores that are masked, TFLOP/s of attention, of all else, FLOPs without those scores).
+
+    FLOPs without those scores are what the planner's `layer_seconds` counts.
+    """
     width, length, tokens = row["width"], row["length"], result["tokens"]
     shape = Shape(LAYERS, width, 8 * width / 3, result["vocabulary"], tied=False)  # this GPT has no gate: 8 · width²
     scores = 6 * LAYERS * width * length * tokens  # half of them
     every = shape.flops(length) * tokens
-    peak = result["peak"] or result["product"]
-    return (every / row["step ms"] / 1e9 / peak, scores / row["attention ms"] / 1e9,
+    whole = 1e9 * row["step ms"] * (result["peak"] or result["product"])
+    return (every / whole, (every - scores) / whole, scores / row["attention ms"] / 1e9,
             (every - 2 * scores) / (row["step ms"] - row["attention ms"]) / 1e9, every - scores)
 
 
 def fitted(result, rows):
     """The planner's two numbers from rows of one length: (share of the peak that is reached, narrow)."""
     peak = 1e12 * (result["peak"] or result["product"])
-    slower = [row["step ms"] / 1e3 * peak / rates(result, row)[3] for row in rows]  # 1/reached · (1 + narrow/width)
+    slower = [row["step ms"] / 1e3 * peak / rates(result, row)[-1] for row in rows]  # 1/reached · (1 + narrow/width)
     slope, at_infinity = numpy.polyfit([1 / row["width"] for row in rows], slower, 1)
     return 1 / at_infinity, slope / at_infinity
 
@@ -86,22 +89,27 @@ def mfu_in_words(result):
     by_width = [row for row in ran if row["length"] == ran[0]["length"]]
     best, longest = max(by_width, key=lambda row: row["width"]), max(ran, key=lambda row: row["length"])
     reached, narrow = fitted(result, by_width)
-    alone = rates(result, longest)[1]
+    mfu, done, alone, *_ = rates(result, longest)
     of = f"the data sheet's {result['peak']:.0f} TFLOP/s" if result["peak"] else "the largest product's FLOP/s"
     lines = []
     for row in ran:
-        mfu, of_attention, of_all_else, _ = rates(result, row)
-        lines.append(f"| {row['width']:,} | {row['length']:,} | {row['step ms']:,.0f} | {mfu:.0%} | "
-                     f"{row['attention ms'] / row['step ms']:.0%} | {of_attention:,.0f} | {of_all_else:,.0f} |")
-    lines += [f"| {row['width']:,} | {row['length']:,} | {row['refused']} | | | | |"
+        counted, computed, of_attention, of_all_else, _ = rates(result, row)
+        lines.append(f"| {row['width']:,} | {row['length']:,} | {row['step ms']:,.0f} | {counted:.0%} | "
+                     f"{computed:.0%} | {row['attention ms'] / row['step ms']:.0%} | {of_attention:,.0f} | "
+                     f"{of_all_else:,.0f} |")
+    lines += [f"| {row['width']:,} | {row['length']:,} | {row['refused']} | | | | | |"
               for row in result["rows"] if "refused" in row]
     return "\n".join((
         f"At width {best['width']:,} and length {best['length']:,} a step reaches **{rates(result, best)[0]:.0%}** of "
-        f"{of}. That is its MFU. A product of large matrices alone reaches {result['product']:,.0f} TFLOP/s. With "
-        f"texts of {longest['length']:,} tokens, attention takes "
-        f"{longest['attention ms'] / longest['step ms']:.0%} of the step "
-        f"and runs at {alone:,.0f} TFLOP/s, {alone / result['product']:.0%} of the product's "
-        "speed. (The planner assumes one speed for both.) Fitted to the rows of length "
-        f"{best['length']:,}, the planner's *reached* is {reached:.0%} and its *narrow* {narrow:,.0f}.\n",
-        "| width | length | ms a step | MFU | attention's share of the time | TFLOP/s of attention | of all else |",
-        "|---:|---:|---:|---:|---:|---:|---:|", *lines))
+        f"{of}. That is its MFU. A product of large matrices alone reaches {result['product']:,.0f} TFLOP/s.\n",
+        f"With texts of {longest['length']:,} tokens, the MFU is {mfu:.0%}. But MFU counts all scores of attention, "
+        "and the causal mask lets the kernel skip half of them. Without those, the step reaches "
+        f"{done:.0%}. So compare MFUs only at the same length. Attention takes "
+        f"{longest['attention ms'] / longest['step ms']:.0%} of this step. It runs at {alone:,.0f} TFLOP/s, not "
+        f"counting what it skips: {alone / result['product']:.0%} of the product's speed. (The planner does not count "
+        "that either, and assumes one speed for both.)\n",
+        f"Fitted to the rows of length {best['length']:,}, the planner's *reached* is {reached:.0%} and its *narrow* "
+        f"{narrow:,.0f}.\n",
+        "| width | length | ms a step | MFU | without masked scores | attention's share of the time | "
+        "TFLOP/s of attention | of all else |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|", *lines))

@@ -1,5 +1,6 @@
 """What the lesson on the speed ladder shows of GPUs: a GPT's training, one rung at a time, and its top on two."""
 
+import itertools
 import statistics
 import time
 from unittest.mock import patch
@@ -143,26 +144,52 @@ def ladder_in_words(result):
     typical = {name: statistics.median(runs) for name, runs in speeds.items()}
     share = {name: speed * result["MFLOP"] / 1e6 / result["product"] for name, speed in typical.items()}
     before, *_, top = typical
+    masked = 6 * SHAPE["layers"] * SHAPE["width"] * SHAPE["length"] / flops(SHAPE)
     text = (f"From \"{before}\" to \"{top}\", training becomes **{typical[top] / typical[before]:.1f} times** as fast. "
             f"At the top it does {share[top]:.0%} of the FLOP/s of a product of large matrices in bfloat16, "
-            f"{result['product']:,.0f} TFLOP/s. (We count FLOPs as for MFU, with all scores of attention, also those "
-            "that the causal mask leaves out.) All rungs begin with the same seed and read the same texts. The loss is "
-            "that of the last step, on texts that the model has not read before. From \"four texts in a batch\" on, it "
-            "has read four times as many by then. A change is *known* if each run of one rung is faster than each run "
-            "of the other.")
-    if "compile" in speeds:
-        text += f" The first step of \"compile\" takes {result['rungs']['compile'][0]['first step, s']:.0f} s."
-    lines = ["| rung | tokens a second | gain | | of the product's FLOP/s | loss |", "|---|---:|---:|---|---:|---:|"]
+            f"{result['product']:,.0f} TFLOP/s. (We count FLOPs as for MFU, with all scores of attention. The causal "
+            f"mask makes half of them unnecessary: {masked:.0%} of the FLOPs that we count. Fused attention skips "
+            f"them.)\n\n{which_and_why(typical, result['rungs'])}\n\n"
+            "All rungs begin with the same seed and read the same texts. The loss is that of the last step, on texts "
+            "that the model has not read before. From \"four texts in a batch\" on, it has read four times as many by "
+            "then. A change is *known* if each run of one rung is faster than each run of the other.")
+    lines = ["| rung | tokens a second | µs a token | gain | | of the product's FLOP/s | loss |",
+             "|---|---:|---:|---:|---|---:|---:|"]
     for name in speeds:
         low, high = sorted((speeds[before], speeds[name]), key=statistics.median)
         known = "" if name == before else "known" if min(high) > max(low) else "not known"
-        lines.append(f"| {name} | {typical[name]:,.0f} | {typical[name] / typical[before]:.2f}× | {known} | "
-                     f"{share[name]:.0%} | {losses[name]:.3f} |")
+        lines.append(f"| {name} | {typical[name]:,.0f} | {1e6 / typical[name]:.1f} | "
+                     f"{typical[name] / typical[before]:.2f}× | {known} | {share[name]:.0%} | {losses[name]:.3f} |")
         before = name
     refusals = {name: next(run["refused"] for run in runs if "refused" in run)
                 for name, runs in result["rungs"].items() if name not in speeds}
-    lines += [f"| {name} | {words} | | | | |" for name, words in refusals.items()]
+    lines += [f"| {name} | {words} | | | | | |" for name, words in refusals.items()]
     return text + "\n\n" + "\n".join(lines)
+
+
+def which_and_why(typical, rungs):
+    """Which rung gives most, and what the numbers, or other lessons, say of three of them."""
+    took = {name: 1e6 / speed for name, speed in typical.items()}  # µs a token
+    gains = {name: took[before] / took[name] for before, name in itertools.pairwise(took)}
+    saves = {name: took[before] - took[name] for before, name in itertools.pairwise(took)}
+    most = max(gains, key=gains.get)
+    text = f"Most comes from \"{most}\": {gains[most]:.2f}×."
+    wider, fused = "vocabulary 50,304", "fused attention"
+    if gains.get(wider, 1) > 1.2:
+        text += (f" \"{wider}\" gives {gains[wider]:.2f}×, although its 47 words more stand in no text. Without them, "
+                 "each token has 50,257 scores at the end, one for each word. That is an odd number, so in bfloat16 "
+                 "most rows of scores do not begin at a multiple of 16 bytes. Lesson 07 measures what this costs a "
+                 "product of matrices: 4,097 × 4,097 beside 4,096 × 4,096.")
+    if gains.get("bfloat16", 2) < 1.2 and {wider, fused} <= saves.keys():
+        text += (f" But \"bfloat16\" gives only {gains['bfloat16']:.2f}×. Most of the time then goes into what later "
+                 f"rungs remove: of the {took['bfloat16']:.1f} µs that a token takes, \"{fused}\" saves "
+                 f"{saves[fused]:.1f} and \"{wider}\" {saves[wider]:.1f}.")
+    if "compile" in saves:
+        first = rungs["compile"][0]["first step, s"]
+        text += f" The first step of \"compile\" takes {first:.0f} s."
+        if saves["compile"] > 0:
+            text += f" That is paid back after {first / saves['compile']:,.0f} million tokens."
+    return text
 
 
 @experiment(gpus=2, seconds=60, small={
