@@ -23,6 +23,8 @@ from tests.test_launch import group
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
+MAY_MOUNT = shutil.which("unshare") and not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
+
 
 def failing(work, nprocs=2, timeout=60, **options):
     began = time.monotonic()
@@ -172,6 +174,18 @@ def test_floods_are_kept_up_to_a_bound_and_shown_in_part(capsys):
     assert len(capsys.readouterr().out) < 100_000
 
 
+def test_a_flood_is_bounded_on_the_disk_while_it_is_written():
+    def flood():
+        for _ in range(60):
+            os.write(1, b"x" * 2**20)
+            report(MiB=os.fstat(1).st_blocks * 512 / 2**20)
+            time.sleep(0.02)
+
+    run = launch(flood, nprocs=1, show=False)
+    assert max(row["MiB"] for row in run.reports[0]) < 40
+    assert "left out" in run.logs[0] and "\0" not in run.logs[0]
+
+
 def test_binary_junk_and_emoji():
     def junk():
         print("🚀 ünïcode \ud800")
@@ -247,6 +261,42 @@ def test_an_unwritable_temporary_folder(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc/self/no-such-folder")
     with pytest.raises(OSError, match="set TMPDIR to a folder that you can write"):
         launch(print, nprocs=1)
+
+
+def test_a_folder_that_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(FileNotFoundError, match="the folder in which this notebook runs is not there any more"):
+        launch(print, nprocs=1)
+
+
+IN_TROUBLE = """
+import sys, tempfile
+from helpers import RankError, launch
+def fill():
+    with open(tempfile.mktemp(), "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+outcome = open(sys.argv[1], "w")
+print(launch(lambda: 5, nprocs=2).results, file=outcome)
+try:
+    launch(fill, nprocs=2, timeout=60)
+except RankError as error:
+    print(error, error.failures[0].traceback, file=outcome)
+"""
+
+
+def test_a_full_disk_is_named_also_where_nobody_can_be_told(tmp_path):
+    """In a temporary folder of 4 MiB, by a kernel whose standard streams are closed."""
+    if not MAY_MOUNT:
+        pytest.skip("no file system can be mounted here")
+    disk, outcome = tmp_path / "disk", tmp_path / "outcome"
+    disk.mkdir()
+    shell = f'mount -t tmpfs -o size=4m tmpfs {disk} && exec "$@" <&- >&- 2>&-'
+    subprocess.run(["unshare", "-m", "sh", "-c", shell, "sh", sys.executable, "-c", IN_TROUBLE, str(outcome)],
+                   env={**os.environ, "TMPDIR": str(disk)}, timeout=60, check=True)
+    assert "[5, 5]" in outcome.read_text()
+    assert "No space left on device" in outcome.read_text() and "line 7, in fill" in outcome.read_text()
 
 
 # ---------------------------------------------------------------------------------- the fork server goes away
@@ -329,8 +379,7 @@ def alone(tmp_path):
 ])
 def test_a_kernel_that_is_gone_leaves_nothing(number, whole_group, child, alone):
     command = [sys.executable, "-c", KERNEL + child + ENDLESS]
-    may_mount = shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], capture_output=True)
-    if may_mount and may_mount.returncode == 0:
+    if MAY_MOUNT:
         command = ["unshare", "-m", "sh", "-c", f'{SMALL}exec "$@"', "sh", *command]
     kernel = subprocess.Popen(command, env=alone, text=True, stdout=subprocess.PIPE, start_new_session=True)
     assert [kernel.stdout.readline() for _ in range(4)] == ["once\n", "[2000.0, 2000.0]\n", "up\n", "up\n"]

@@ -78,11 +78,12 @@ class Tail:
     def free_middle(self):
         """Give back to the disk what `read_log` leaves out, while the rank writes on (Linux; fallocate(2))."""
         begin, end = KEPT_BYTES // 2, os.fstat(self.file.fileno()).st_size - KEPT_BYTES // 2
-        if sys.platform == "linux" and end > max(begin, self.position):
+        if end > begin and sys.platform == "linux":
             PUNCH_HOLE, KEEP_SIZE = 2, 1
-            offset, length = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
-            ctypes.CDLL(None).fallocate64(self.file.fileno(), PUNCH_HOLE | KEEP_SIZE, offset, length)
-            self.rest, self.position = b"", self.file.seek(end)
+            ctypes.CDLL(None).fallocate64(self.file.fileno(), PUNCH_HOLE | KEEP_SIZE,
+                                          ctypes.c_int64(begin), ctypes.c_int64(end - begin))
+            if self.position < end:  # what was to be read is not there any more
+                self.rest, self.position = b"", self.file.seek(end)
 
     def stop_growing(self, keep=None):
         """Take the file's present size for its end, whoever still writes; keep the last `keep` bytes."""

@@ -179,6 +179,8 @@ class _Watch:
         tails = [*self.tails, *self.report_tails]
         before = [tail.position for tail in tails]
         lines = [(rank, line) for rank, tail in enumerate(self.tails) for line in tail.new_lines()]
+        for tail in self.tails:
+            tail.free_middle()
         self.display.update(lines, {rank: tail.unfinished for rank, tail in enumerate(self.tails)})
         for rank, tail in enumerate(self.report_tails):
             for row in tail.new_lines():
