@@ -8,7 +8,6 @@ import linecache
 import math
 import operator
 import os
-import types
 import zipfile
 from pathlib import Path
 
@@ -48,8 +47,8 @@ def checked_nprocs(nprocs, gpus):
     if gpus:
         from helpers.hardware import hardware
 
-        here = len(hardware.gpus)  # torch is only asked where nvidia-smi, in some containers, is not there
-        if gpus > here and gpus > (here := hardware.usable_gpus):
+        here = hardware.usable_gpus
+        if gpus > here:
             raise ValueError(f"gpus={gpus}: this machine has {here} GPU{'s' * (here != 1)}. Launch fewer "
                              "ranks, run on the CPU, or let ranks share what there is over gloo.")
     return nprocs
@@ -65,12 +64,8 @@ def checked_timeout(timeout):
 
 def checked_environment(env):
     """The environment of a run: the notebook's own, changed by `env`, where None takes a variable away."""
-    def is_a_variable(name, value):
-        texts = isinstance(name, str) and isinstance(value, str | None)
-        return texts and name != "" and "=" not in name and "\0" not in f"{name}{value}"
-
     changes = env or {}
-    if not isinstance(changes, dict) or not all(is_a_variable(*change) for change in changes.items()):
+    if not isinstance(changes, dict) or not all(isinstance(value, str | None) for value in changes.values()):
         example = 'env={"OMP_NUM_THREADS": "2"}'
         raise TypeError(f"env must be a dict of texts, for example {example}, not {env!r:.100}")
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
@@ -170,12 +165,11 @@ def unsendable(function, args, kwargs=None):
     """Names the argument or the global variable that pickling fails on."""
     given = {**dict(enumerate(args)), **(kwargs or {})}
     candidates = [(f"argument {name}, a {type(value).__name__},", value) for name, value in given.items()]
-    if code := getattr(function, "__code__", None):
-        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-        closure, unassigned = zip(code.co_freevars, function.__closure__ or (), strict=True), types.CellType()
-        used |= {name: cell.cell_contents for name, cell in closure if cell != unassigned}
+    if inspect.isfunction(function):
+        used = inspect.getclosurevars(function)
         user = f"{function.__name__}()"
-        candidates += [(f"the variable `{name}`, which {user} uses,", value) for name, value in used.items()]
+        for name, value in {**used.nonlocals, **used.globals}.items():
+            candidates.append((f"the variable `{name}`, which {user} uses,", value))
     for description, value in candidates:
         try:
             sending.packed(value)

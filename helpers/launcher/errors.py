@@ -235,7 +235,7 @@ def _place(line):
 
 def _advice_on_gpus(message, nprocs):
     """What to do where NCCL or CUDA fails because there are fewer GPUs than ranks; else nothing."""
-    gpus = len(hardware.gpus) if re.search("NCCL|CUDA", message) else 0
+    gpus = hardware.usable_gpus if re.search("NCCL|CUDA", message) else 0
     if not 0 < gpus < nprocs:
         return ""
     return (f"\n(This machine has {gpus} GPU{'s' * (gpus > 1)} for {nprocs} ranks, and NCCL wants one for each. "
