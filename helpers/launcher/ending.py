@@ -70,6 +70,8 @@ def end(code):
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)  # what C code has left open
     if sys.platform == "linux":
         ctypes.PyDLL(None).exit(code)  # it keeps the interpreter, so no other thread wakes up in what is left
     os._exit(code)
@@ -99,7 +101,7 @@ def _drop_modules():
     names = ["__main__", *reversed(list(later))]
     threading.excepthook = lambda error: None  # Python stops daemon threads here; ours stumble in silence
     for name in names:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
     gc.collect()
 
 
