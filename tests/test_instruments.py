@@ -114,3 +114,86 @@ def test_what_is_wrong_with_a_gradient_is_named():
     assert meaning["scaled"] == "scaled"
     assert "added up" in meaning["left"] and "not averaged" in meaning["batch"]
     assert "another length" in meaning["clipped"] and meaning["other"] == "another gradient"
+
+
+def test_right_gradients_are_right_however_small_and_whatever_wraps_the_model():
+    def work():
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        from helpers.instruments.gradients import compare_gradients
+        from helpers.instruments.waits import form_group
+
+        class Adapted(torch.nn.Module):
+            """Attention, whose bias of the keys has the gradient 0, and LoRA at its start: that of `a` is 0."""
+
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(0)
+                self.q, self.k, self.v = (torch.nn.Linear(8, 8).double() for _ in range(3))
+                self.a, self.b = torch.nn.Linear(8, 2).double(), torch.nn.Linear(2, 8).double()
+                torch.nn.init.zeros_(self.b.weight)
+                self.v.requires_grad_(False)
+
+            def forward(self, x):
+                x = x + self.b(self.a(x))
+                return torch.nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+
+        def gradients(wrap, x):
+            model = wrap(Adapted())
+            model(x).square().mean().backward()
+            return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+        form_group()
+        torch.manual_seed(1)
+        x = torch.randn(4, 5, 8, dtype=torch.float64)
+        reference = gradients(lambda model: model, x)
+
+        ddp = gradients(DistributedDataParallel, x.chunk(2)[dist.get_rank()])
+        compiled = {f"_orig_mod.{name}": gradient for name, gradient in ddp.items()}  # as `torch.compile` names
+        tables = [compare_gradients(mine, reference) for mine in (ddp, compiled)]
+        tenth = compare_gradients({"large": x, "small": 1e-10 * x}, {"large": x, "small": 2e-10 * x})
+        return tables, [row.looks_like for row in tenth]
+
+    for tables, (large, small) in launch(work, nprocs=2, show=False).results:
+        for table in tables:
+            rows = {row.name: row for row in table}
+            assert list(rows)[:3] == ["q.weight", "q.bias", "k.weight"], "by the names of the model"
+            frozen = [rows.pop(name).looks_like for name in ("v.weight", "v.bias")]
+            assert frozen == ["no gradient, as in one process"] * 2
+            assert {row.looks_like for row in rows.values()} == {"right"}
+            zero = [name for name, row in rows.items() if not row.factors]
+            assert zero == ["k.bias", "a.weight", "a.bias"] and rows["k.bias"].rest == 0
+        assert large == "right" and "too small" in small, "small is not zero"
+
+
+def test_gradients_that_cannot_be_compared_are_listed():
+    def work():
+        import torch.distributed as dist
+
+        from helpers.instruments.gradients import compare_gradients
+        from helpers.instruments.waits import form_group
+
+        form_group()
+        rank, x = dist.get_rank(), torch.arange(8.0, dtype=torch.float64).view(4, 2)
+        rows, expert = torch.tensor([[0, 2]]), torch.stack([x, 0 * x])
+        mine = {"mine": x, "shape": x[:2], "meta": x.to("meta"), "nan": x / 0, "none": x if rank else None,
+                "zero": x, "sparse": torch.sparse_coo_tensor(rows, torch.ones(2, 2).double(), (4, 2)),
+                "unused expert": expert[rank:rank + 1], "three pieces": x[:3].chunk(2)[rank],
+                f"stage {rank}": x}
+        whole = {"his": x, "shape": x, "meta": x, "nan": x, "none": x, "zero": 0 * x,
+                 "sparse": torch.ones(4, 2).double() * torch.tensor([[1], [0], [1], [0]]),
+                 "unused expert": expert, "three pieces": x[:3], "stage 0": x, "stage 1": x}
+        return compare_gradients(mine, whole, shards={"unused expert": 0, "three pieces": 0})
+
+    first, second = launch(work, nprocs=2, show=False).results
+    assert list(map(str, first)) == list(map(str, second))
+    meaning = {row.name: row.looks_like for row in first}
+    assert [name for name, words in meaning.items() if words == "right"] == [
+        "sparse", "unused expert", "three pieces", "stage 0", "stage 1"]
+    for name, words in {"mine": "one process has no such name", "his": "no rank has such a name",
+                        "shape": "of shape (2, 2) in rank 0, not (4, 2)", "meta": "a meta tensor",
+                        "nan": "inf or nan in rank 0", "none": "no gradient in rank 0, and one process has one",
+                        "zero": "not zero, as it is in one process"}.items():
+        assert words in meaning[name]
+    assert "nan" not in " ".join(str(row) for row in first if row.name != "nan")
