@@ -1,5 +1,7 @@
 """What a run did, counted: each instrument against what is known beforehand."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -43,6 +45,63 @@ def test_collectives_are_counted_whoever_asks_for_them():
         assert traffic.count() == 6 and traffic.bytes("all_reduce") == 178
         assert {one.group for one in traffic.collectives} == {"default_pg"}
         assert traffic.sent == [16, 8] and traffic.received == 2 and traffic.unwaited == 1
+
+
+def test_more_collectives_than_the_recorder_keeps_are_counted_or_missed_in_words():
+    def work(size):
+        import os
+
+        import torch.distributed as dist
+        import torch.distributed._functional_collectives as functional
+
+        from helpers.instruments.collectives import counted_traffic
+
+        os.environ["TORCH_FR_BUFFER_SIZE"] = size
+        dist.init_process_group("gloo")
+        counts, said = [], []
+        for times in (0, 7, 25):
+            with contextlib.suppress(RuntimeError), counted_traffic() as traffic:
+                for _ in range(times):
+                    dist.all_reduce(torch.ones(1))
+            counts.append((traffic.count(), traffic.bytes()))
+        try:
+            with counted_traffic():
+                dist.all_reduce(torch.ones(1))
+                for _ in range(12):  # which Python does not see
+                    functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD) + 0
+        except RuntimeError as error:
+            said.append(str(error))
+        return counts, said
+
+    for counts, (said,) in launch(work, nprocs=2, args=("10",), show=False).results:
+        assert counts == [(0, 0), (7, 28), (25, 100)]
+        assert said.startswith("3 collectives after number 0 were not counted") and "to more than 13" in said
+    for _, (said,) in launch(work, nprocs=2, args=("0",), show=False).results:
+        assert "torch's flight recorder is off" in said
+
+
+def test_traffic_of_groups_of_sparse_and_of_meta_tensors():
+    def work():
+        import math
+
+        import torch.distributed as dist
+
+        from helpers.instruments.collectives import counted_traffic
+        from helpers.instruments.waits import form_group
+
+        form_group()
+        group = [dist.new_group([0, 1]), dist.new_group([0, 1])][1]
+        with counted_traffic() as traffic:
+            dist.all_reduce(torch.ones(3), group=group)
+            dist.monitored_barrier(group)
+            dist.all_reduce(torch.ones(5, device="meta"))
+            dist.all_reduce(torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (100,)))
+        return [(one.name, one.group, math.isnan(one.bytes)) for one in traffic.collectives], traffic.unwaited
+
+    for collectives, unwaited in launch(work, nprocs=2, show=False).results:
+        assert unwaited == 0
+        assert collectives == [("all_reduce", "2", False), ("sparse_all_reduce", "default_pg", True),
+                               ("barrier", "2", False)]
 
 
 def test_held_bytes_follow_what_is_alive():

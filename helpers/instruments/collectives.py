@@ -2,9 +2,10 @@
 
 import contextlib
 import json
+import math
+import os
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from typing import NamedTuple
 from unittest import mock
 
@@ -20,9 +21,10 @@ class Collective(NamedTuple):
     name: str
     """As `torch.distributed` calls it: "all_reduce", "all_gather", "broadcast" …"""
     bytes: int
-    """Of what this rank put in."""
+    """Of the tensors that this rank handed in; a broadcast fills them in all ranks but one. nan where the
+    recorder does not tell: it keeps the shape of a sparse tensor, and not how many numbers are in it."""
     group: str = "default_pg"
-    """Its group, as torch describes it; of a mesh, "mesh_" and the name of the axis."""
+    """Its group, as torch describes it: of a mesh, "mesh_" and the name of the axis; else its name."""
 
 
 @dataclass
@@ -38,7 +40,8 @@ class Traffic:
     failed: int = 0
     """How many operations ended with an error, when they were waited for."""
     unwaited: int = 0
-    """How many asynchronous operations nobody waited for. (DDP's own are not counted.)"""
+    """How many asynchronous operations nobody waited for, of those that Python handed to a group: DDP's own
+    and functional collectives are not among them."""
 
     def count(self, *names):
         """How many collectives there were of these names; without names, of all but barriers."""
@@ -65,21 +68,50 @@ _SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_g
 
 
 def recorded():
-    """What torch's flight recorder holds in this rank, as dicts, the oldest first."""
+    """What torch's flight recorder holds in this rank, as dicts, the oldest first; NCCL has one of its own."""
     return json.loads(c10d._dump_fr_trace_json()).get("entries", [])
+
+
+def _collective(entry):
+    """An entry of the recorder, as a `Collective`."""
+    name = entry["profiling_name"].rpartition(":")[2]
+    tensors = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
+    size = sum(math.prod(shape) * _ITEM.get(dtype, math.nan) for shape, dtype in tensors)
+    size = math.nan if name.startswith("sparse") else size
+    return Collective(_SAME.get(name, name), size, _description(*entry["process_group"]))
+
+
+def _description(name, description):
+    return name if description == "undefined" else description
 
 
 @contextlib.contextmanager
 def counted_traffic():
     """Count what this rank asks of its process groups within the block.
 
-    Collectives come from the flight recorder, which sees them below all of torch's functions and DDP; it must
-    have been switched on before the group was formed (`TORCH_FR_BUFFER_SIZE`, which
-    `helpers.instruments.waits.form_group` sets). Messages are seen where Python hands them to the group.
+    Collectives come from the flight recorder, which sees them below all of torch's functions and DDP. It keeps
+    the last 2,000, or `TORCH_FR_BUFFER_SIZE`, as it was when the first group was formed: it is read in time,
+    as often as Python asks a group for something. Messages are seen where Python hands them to the group.
 
     Yields `Traffic`, complete when the block ends.
+    Raises RuntimeError, when the block ends: collectives were asked for that could not be counted, because the
+    recorder is off, or has lost them between two readings, or because they were NCCL's.
     """
     traffic, works, waited = Traffic(), [], set()
+    following, lost = 1 + max((entry["record_id"] for entry in recorded()), default=-1), ""
+    often = max(1, int(os.environ.get("TORCH_FR_BUFFER_SIZE", 2000)) // 2)
+
+    def read_on():
+        nonlocal following, lost
+        fresh = [entry for entry in recorded() if entry["record_id"] >= following]
+        if fresh:
+            missing = fresh[0]["record_id"] - following
+            if missing and not lost:
+                lost = (f"{missing} collectives after number {len(traffic.collectives)} were not counted: torch's "
+                        "flight recorder had lost them. Set TORCH_FR_BUFFER_SIZE to more than "
+                        f"{missing + len(fresh)} before the first group is formed")
+            following = fresh[-1]["record_id"] + 1
+            traffic.collectives += map(_collective, fresh)
 
     def asking(name):
         method = getattr(dist.ProcessGroup, name)
@@ -89,6 +121,8 @@ def counted_traffic():
                 traffic.sent.append(sum(tensor.nbytes for tensor in args[0]))
             traffic.received += name in ("recv", "recv_anysource")
             works.append(method(group, *args, **kwargs))
+            if len(works) % often == 0:
+                read_on()
             return works[-1]
 
         return asked
@@ -106,7 +140,7 @@ def counted_traffic():
 
         return asked
 
-    before = {entry["record_id"] for entry in recorded()}
+    nccl = _last_of_nccl()
     with contextlib.ExitStack() as patches:
         for name in filter(partial(hasattr, dist.ProcessGroup), _METHODS):
             patches.enter_context(mock.patch.object(dist.ProcessGroup, name, asking(name)))
@@ -115,14 +149,24 @@ def counted_traffic():
             patches.enter_context(mock.patch.object(dist.Work, name, waits(getattr(dist.Work, name))))
         monitored = patches.enter_context(counted_calls(dist.ProcessGroup, "monitored_barrier"))
         yield traffic
-    for entry in recorded():
-        if entry["record_id"] not in before:
-            name = entry["profiling_name"].rpartition(":")[2]
-            tensors = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-            size = sum(prod(shape) * _ITEM.get(dtype, 4) for shape, dtype in tensors)
-            traffic.collectives.append(Collective(_SAME.get(name, name), size, entry["process_group"][1]))
-    traffic.collectives += [Collective("barrier", 0) for _ in monitored["monitored_barrier"]]  # not recorded
-    traffic.unwaited = sum(work is not None and id(work) not in waited for work in works)
+    read_on()
+    for (group, *_), _ in monitored["monitored_barrier"]:  # which is not recorded
+        description = _description(group.group_name, group.group_desc)
+        traffic.collectives.append(Collective("barrier", 0, description))
+    # (Another type of work, such as that of a meta tensor, is none that can be waited for.)
+    traffic.unwaited = sum(type(work) is dist.Work and id(work) not in waited for work in works)
+    if _last_of_nccl() != nccl:
+        lost = "NCCL's collectives cannot be counted: only those on the CPU are"
+    elif dist.is_initialized() and not json.loads(c10d._dump_fr_trace_json())["pg_config"]:
+        lost = "collectives cannot be counted: torch's flight recorder is off, or the group is NCCL's"
+    if lost:
+        raise RuntimeError(lost)
+
+
+def _last_of_nccl():
+    """The number of the last record of NCCL's own flight recorder; -1 where there is none."""
+    dump = getattr(c10d, "_dump_nccl_trace_json", lambda: "{}")  # absent where torch is built without NCCL
+    return max((entry["record_id"] for entry in json.loads(dump()).get("entries", [])), default=-1)
 
 
 @contextlib.contextmanager
