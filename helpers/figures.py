@@ -81,8 +81,8 @@ def as_html(figure):
 
 def title(figure):
     """What the figure is called, in words that do not change between two executions."""
-    titles = [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center")]
-    return f"Figure: {next(filter(None, titles), 'without a title')}"
+    titles = [figure.get_suptitle(), *(ax.get_title(loc) for ax in figure.axes for loc in ("left", "center"))]
+    return f"Figure: {next(filter(None, titles), figure.get_label() or 'without a title')}"
 
 
 def alt(figure):

@@ -18,6 +18,8 @@ def test_a_figure_says_what_it_shows():
     assert "loss: from 2.5 to 0.5." in alt(figure)
     figure.set_label('in "own" words')
     assert alt(figure) == 'in "own" words' and title(figure) == "Figure: Seconds"
+    figure.suptitle("Three clocks")
+    assert title(figure) == "Figure: Three clocks" and title(Figure(label="drawn")) == "Figure: drawn"
     assert 'alt="in &quot;own&quot; words"' in as_html(figure)
     assert png(figure).startswith(b"\x89PNG")
 
