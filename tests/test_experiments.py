@@ -38,7 +38,7 @@ ONLY_ON_A_CARD = {
     ],
     "processes": [
         'return f"Here a CUDA tensor cannot be sent: **{refused[0]}**"',
-        'words += f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each."',
+        'words += (f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each. "',
     ],
 }
 

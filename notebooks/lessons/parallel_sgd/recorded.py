@@ -222,7 +222,7 @@ def mps_daemon():
 
 @one_card_many_processes.draws
 def processes_drawn(result):
-    figure, axes = plt.subplots(1, 3, figsize=(9, 3))
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.4))
     curves = []
     for (way, rows), look in zip(result.items(), ("o-", "s--"), strict=True):
         for ax, (case, by_count) in zip(axes, {} if "refused" in rows else rows.items(), strict=False):
@@ -233,6 +233,7 @@ def processes_drawn(result):
         ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
     axes[0].set_ylabel("1,000 samples/s, all together")
     axes[2].legend()
+    figure.suptitle("Processes that share a GPU")
     figure.set_label("Samples/s by number of processes. " + "; ".join(curves))
 
 
@@ -248,14 +249,16 @@ def processes_in_words(result):
     gain = {way: {case: by_count[most] / alone[case] for case, by_count in rows.items()}
             for way, rows in result.items() if "refused" not in rows}
     best, batch = max(gain, key=lambda way: gain[way][few]), alone[more] / alone[few]
-    wide_gain = max(by_case[wide] for by_case in gain.values())
+    wide_gains = " and ".join(f"{by_case[wide]:.1f} times as much as one by {way}" for way, by_case in gain.items())
+    turns = gain["time slicing"][few]
     free = "A step with 64 samples takes about as long as one with 8. " if step[more] < 1.2 * step[few] else ""
     first = "Try a larger batch before you share a GPU. " if batch > gain[best][few] else ""
-    busy = ": one process keeps the GPU busy" if 0.9 < wide_gain < 1.1 else ""
+    busy = " One process keeps the GPU busy." if all(0.9 < by_case[wide] < 1.1 for by_case in gain.values()) else ""
     words = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one "
              f"(by {best}). One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches "
-             f"of 8. {free}{first}With the wide network, {most} processes train {wide_gain:.1f} times as much as "
-             f"one{busy}.")
+             f"of 8. {free}{first}With time slicing, only one process has the GPU at a time. {most} processes still do "
+             f"{turns:.1f} times the work of one, so one of them, with batches of 8, uses the GPU for at most "
+             f"{min(1, 1 / turns):.0%} of its time. With the wide network, {most} processes train {wide_gains}.{busy}")
     rows = [f"| {case} | {step[case]:.2f} ms | " + " | ".join(f"{gain[way][case]:.1f}×" for way in gain) + " |"
             for case in alone]
     head = "| | a step of one process | " + " | ".join(f"{most} processes, {way}" for way in gain) + " |"

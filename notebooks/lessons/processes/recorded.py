@@ -72,7 +72,8 @@ def cost_in_words(result):
              f"{together / result['of']:.1%} of this GPU, and {worked:,.0f} MiB after one matrix product in each. "
              f"The first tensor took {min(result['seconds']):.2f} to {max(result['seconds']):.2f} s.")
     if listed:
-        words += f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each."
+        words += (f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each. "
+                  "One of them only watches.")
     return words
 
 
@@ -126,9 +127,10 @@ def cuda_tensor_in_a_queue(sizes=(1_000_000, 250_000_000)):
     """
     context = mp.get_context("fork")
     queue, (here, there) = context.SimpleQueue(), context.Pipe()
-    context.Process(target=receive_all, args=(queue, len(sizes), there), daemon=True).start()
+    context.Process(target=receive_all, args=(queue, 1 + len(sizes), there), daemon=True).start()
     here.recv()  # the receiver is ready
-    rows = [attempt(send, torch.zeros(elements, device="cuda"), queue, here) for elements in sizes]
+    _, *rows = [attempt(send, torch.zeros(elements, device="cuda"), queue, here)  # the first is not counted
+                for elements in (sizes[0], *sizes)]
     mine = torch.zeros(1, device="cuda")
     return {"rows": rows, "share_memory_ moved it": mine.data_ptr() != mine.share_memory_().data_ptr()}
 
@@ -166,5 +168,7 @@ def queue_in_words(result):
             f"has the tensor after {row['ms']:.1f} ms" for row in result["rows"]]
     sees = "sees it, because both use the same memory" if result["rows"][-1]["sender sees"] == 1 else "does not see it"
     does = "gave it other memory" if result["share_memory_ moved it"] else "left it where it was"
-    return (f"F{'; '.join(rows)[1:]}. The receiver writes a 1, and the sender {sees}. "
+    small, *_, large = (row["ms"] for row in result["rows"])
+    size = "The larger tensor takes no longer, because its numbers stay where they are. " if large < 1.5 * small else ""
+    return (f"F{'; '.join(rows)[1:]}. {size}The receiver writes a 1, and the sender {sees}. "
             f"`share_memory_()`, called for another CUDA tensor, {does}.")
