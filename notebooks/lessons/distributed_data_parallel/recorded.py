@@ -94,7 +94,11 @@ def two_ranks_in_words(result):
     words = max(result.values(), key=lambda words: "GPU" in words)  # the other may only have lost its peer
     if words == "2":
         return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."
-    return f"NCCL refuses: **{words.splitlines()[-1]}** The whole message:\n\n```text\n{words}\n```"
+    refusal = words.splitlines()[-1]
+    address = (" This is not torch's number of the GPU: NCCL prints `busId`, the GPU's place on the PCI bus, in "
+               "hexadecimal ([its source](https://github.com/NVIDIA/nccl/blob/master/src/init.cc))."
+               if "both on CUDA device" in refusal else "")
+    return f"NCCL refuses: **{refusal}**.{address} The whole message:\n\n```text\n{words}\n```"
 
 
 @experiment(gpus=1, seconds=5, wanted=2, small={"sizes": (1, 2)})
