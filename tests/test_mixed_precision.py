@@ -3,6 +3,7 @@
 import math
 import struct
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -204,10 +205,11 @@ def test_what_is_said_of_products_follows_the_numbers():
               "error": {"float32": 2e-7, "bfloat16": 2.8e-3, "float8": {"refused": "No: old"}}}
     told = recorded.products_in_words(result)
     assert "**700 TFLOP/s**" in told and "| bfloat16 | 700 | 14.0 | 989, reached 71% | 2.8e-03 |" in told
-    assert "it takes 6.7 µs" in told and "has launched the next one, and waits" in told
-    assert "float8 was refused: `No: old`" in told
-    told = recorded.products_in_words({**result, "card": "NVIDIA L4", "µs to launch": 2.0})
-    assert "still busy" in told and "not compared" in told and "data sheet is" not in told
+    assert "takes 6.0 µs to launch" in told and "not get beyond about 45 TFLOP/s" in told
+    assert "the events counted Python's time, too" in told and "float8 was refused: `No: old`" in told
+    told = recorded.products_in_words({**result, "card": "NVIDIA L4", "GPU alone": True})
+    assert "in its queue, reaches 40 TFLOP/s" in told and "Python's time" not in told
+    assert "not compared" in told and "data sheet is" not in told
 
 
 def test_what_is_said_of_shapes_follows_the_numbers():
@@ -233,6 +235,29 @@ def test_what_is_said_of_training_follows_the_numbers():
                for layout, ms in (("channels first", 80.0), ("channels_last", 60.0))}
     told = recorded.resnet_in_words(layouts | {"TF32, channels_last": {"refused": "No: old"}})
     assert "**1.3 steps**" in told and "shorter): 0.75× in float32." in told
+
+
+def test_a_training_without_a_loss_is_not_the_fastest():
+    row = {"ms": 80.0, "peak MiB": 9000, "loss": 4.05, "skipped": 0, "first scale": 1.0}
+    broken = row | {"ms": 20.0, "loss": math.nan, "skipped": 14}
+    rows = {"float32, channels first": row, "float32, channels_last": row | {"ms": 40.0},
+            "autocast float16, scaler, channels first": broken, "autocast float16, scaler, channels_last": broken}
+    told = recorded.resnet_in_words(rows)
+    assert told.startswith("float32, channels_last is the fastest: it makes **2.0 steps**")
+    assert "do not count, because their loss is not a number: autocast float16" in told and "skipped 14 steps" in told
+    assert "fused" not in told and "shorter): 0.50× in float32." in told
+    old = {name: {key: value for key, value in row.items() if key != "first scale"} for name, row in rows.items()}
+    assert "`fused=True`" in recorded.resnet_in_words(old)
+    gpt = {"float32": row, "autocast bfloat16": broken, recorded.OTHER_START: row}
+    told = recorded.gpt_in_words(gpt)
+    assert told.startswith("**float32** is the fastest") and "apart" not in told
+
+
+def test_a_figure_of_two_pictures_has_a_title_and_its_values():
+    result = {"batches": {str(2**n): {"ms": 5.0, "peak MiB": 100 * n} for n in range(3)}}
+    recorded.batch_sizes_drawn(result)
+    assert title(plt.gcf()) == "Figure: Speed and memory by batch"
+    assert "4: 800 samples/s, peak 200 MiB" in alt(plt.gcf())
 
 
 def test_what_is_said_of_batches_follows_the_numbers():

@@ -18,6 +18,7 @@ ON_THAT_SHEET = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
 #: By name: the arguments of `stepping`.
 TRAININGS = {"float32": {"tf32": False}, "TF32": {}, "autocast bfloat16": {"dtype": torch.bfloat16},
              "autocast float16, scaler": {"dtype": torch.float16}}
+OTHER_START = "autocast bfloat16, other start"
 SMALL_GPT = {"width": 1024, "layers": 4, "heads": 16, "vocabulary": 32768, "length": 1024}
 TINY_GPT = {"width": 16, "layers": 1, "heads": 2, "vocabulary": 64, "length": 8}  # for a rehearsal
 
@@ -55,9 +56,11 @@ def product(kind, a, b):
 
 
 def tflops(kind, n):
-    multiply = product(kind, *random_matrices(n))
+    """What the GPU alone reaches: it is busy with large products until Python has queued all that is measured."""
+    multiply, large = product(kind, *random_matrices(n)), torch.empty(8192, 8192, device="cuda", dtype=torch.half)
     calls = max(1, 4096 // n)  # a small product would take less time than the events around it
-    ms = milliseconds(lambda: [multiply() for _ in range(calls)], repeats=7, warm_up=2) / calls
+    ms = milliseconds(lambda: [multiply() for _ in range(calls)], repeats=7, warm_up=2,
+                      ahead=lambda: [large @ large for _ in range(4)]) / calls
     return 2 * n**3 / ms / 1e9
 
 
@@ -87,10 +90,11 @@ def microseconds_to_launch(kind, n, calls=100):
 def products(sizes=(512, 1024, 2048, 4096, 8192, 16384), checked=2048):
     """How many TFLOP/s does a product of two matrices reach in each number format, and how wrong is it?
 
-    An n×n product takes 2n³ operations. Median of 7 times between CUDA events, random normal numbers. The error is that
-    of a product at n = 2,048 against float64. float8 is e4m3 with one scale a matrix, by `torch._scaled_mm`.
+    An n×n product takes 2n³ operations. Median of 7 times between CUDA events, random normal numbers; the products wait
+    in the GPU's queue, so the events count none of Python's time. The error is that of a product at n = 2,048 against
+    float64. float8 is e4m3 with one scale a matrix, by `torch._scaled_mm`.
     """
-    return {"card": torch.cuda.get_device_name(), "checked": checked,
+    return {"card": torch.cuda.get_device_name(), "checked": checked, "GPU alone": True,
             "µs to launch": microseconds_to_launch("bfloat16", sizes[0]),
             "TFLOP/s": {kind: attempt(rates, kind, sizes) for kind in KINDS},
             "error": {kind: attempt(relative_error, kind, checked) for kind in KINDS}}
@@ -114,7 +118,9 @@ def products_drawn(result):
     ax.set(title="Products by number format", xlabel="n (an n×n product)", ylabel="TFLOP/s", yscale="log")
     ax.set_xscale("log", base=2)
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.set_label("TFLOP/s of n×n products by n, a line for each number format, on logarithmic scales.")
+    figure.set_label("TFLOP/s of n×n products, on logarithmic scales: " + "; ".join(
+        f"{kind}: " + ", ".join(f"{rate:,.0f} at n = {n:,}" for n, rate in numbers(row).items())
+        for kind, row in result["TFLOP/s"].items() if numbers(row)))
 
 
 @products.tells
@@ -127,16 +133,17 @@ def products_in_words(result):
         error = f"{result['error'][kind]:.1e}"
         table += f"| {kind} | {rate:,.0f} | {rate / best['float32']:.1f} | {promised} | {error} |\n"
     at = numbers(result["TFLOP/s"]["bfloat16"])
-    smallest = min(at)
-    work, launch = 2 * smallest**3 / at[smallest] / 1e6, result["µs to launch"]
-    who = ("the GPU is done before Python has launched the next one, and waits"
-           if work < 1.3 * launch else "the GPU is still busy when Python launches the next one")
+    smallest, launch = min(at), result["µs to launch"]
+    alone = (f"The GPU alone, with products that wait in its queue, reaches {at[smallest]:,.0f} TFLOP/s at this size."
+             if "GPU alone" in result else  # until 2026-11-27, the queue was empty at first
+             "Where a product takes the GPU less time than that, the events counted Python's time, too (lesson 08). So "
+             "on its left, the picture shows how fast Python launches products, and not how fast the GPU is.")
     source = ("\nThe data sheet is NVIDIA's, for [H100](https://www.nvidia.com/en-us/data-center/h100/) and "
               "[H200](https://www.nvidia.com/en-us/data-center/h200/) (SXM), without sparsity." if sheet else "")
     return (f"In bfloat16 a product reaches **{best['bfloat16']:,.0f} TFLOP/s**, in float32 with all its bits "
-            f"{best['float32']:,.0f}. At n = {smallest}, a product in bfloat16 reaches {at[smallest]:,.0f} TFLOP/s: it "
-            f"takes {work:.1f} µs, and launching it takes Python {launch:.1f} µs, so {who}."
-            f"\n\n{table}{source}{refusals(result['TFLOP/s'])}")
+            f"{best['float32']:,.0f}. At n = {smallest}, Python takes {launch:.1f} µs to launch a product in bfloat16. "
+            f"So a loop in Python does not get beyond about {2 * smallest**3 / launch / 1e6:,.0f} TFLOP/s at this "
+            f"size, however fast the GPU is. {alone}\n\n{table}{source}{refusals(result['TFLOP/s'])}")
 
 
 @experiment(gpus=1, seconds=3, small={"sizes": (32, 33, 36)})
@@ -167,10 +174,13 @@ def shapes_in_words(result):
 
 # Training steps.
 
-def stepping(model, optimizer, next_batch, tf32=True, dtype=None):
-    """A function that makes one training step, and returns its loss without waiting for it; and the scaler it uses."""
+def stepping(model, optimizer, next_batch, tf32=True, dtype=None, scale=2.0**16):
+    """A function that makes one training step, and returns its loss without waiting for it; and the scaler it uses.
+
+    scale: the scaler's first one. By default it is torch's own.
+    """
     use_tf32(tf32)
-    scaler = torch.amp.GradScaler("cuda", enabled=dtype is torch.float16)
+    scaler = torch.amp.GradScaler("cuda", init_scale=scale, enabled=dtype is torch.float16)
 
     def step():
         inputs, targets = next_batch()
@@ -209,8 +219,10 @@ def convolutions_step(net, images, side, channels_last, **how):
         model = get_model(net).to(memory_format=layout)
     pictures = torch.randn(images, 3, side, side, device="cuda").to(memory_format=layout)
     labels = torch.randint(1000, (images,), device="cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-    return stepping(model, optimizer, lambda: (pictures, labels), **how)
+    # Not fused: after a skipped first step, fused SGD goes on with a momentum that nobody has set (torch 2.11, 2.14).
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    # With torch's first scale, a ResNet's gradients are infinite in float16, and its first steps are skipped.
+    return stepping(model, optimizer, lambda: (pictures, labels), scale=2.0**8, **how)
 
 
 def trained(make_step, steps, **arguments):
@@ -219,7 +231,7 @@ def trained(make_step, steps, **arguments):
     before = scaler.get_scale()
     ms = milliseconds(lambda: losses.append(step()), repeats=steps - 4)
     peak = peak_mib(lambda: losses.append(step()))
-    return {"ms": ms, "peak MiB": peak, "loss": torch.stack(losses[-3:]).mean().item(),
+    return {"ms": ms, "peak MiB": peak, "loss": torch.stack(losses[-3:]).mean().item(), "first scale": before,
             "skipped": round(math.log2(before / scaler.get_scale()))}  # each skipped step halves the scale
 
 
@@ -233,7 +245,7 @@ def gpt_formats(gpt=SMALL_GPT, batch=8, steps=50):
     """
     result = {name: attempt(trained, gpt_step, steps, gpt=gpt, batch=batch, **how) for name, how in TRAININGS.items()}
     other = attempt(trained, gpt_step, steps, gpt=gpt, batch=batch, seed=1, **TRAININGS["autocast bfloat16"])
-    return result | {"autocast bfloat16, other start": other}
+    return result | {OTHER_START: other}
 
 
 def steps_table(result):
@@ -245,25 +257,34 @@ def steps_table(result):
     return table
 
 
+def sound(result):
+    """The trainings that ran and have a loss: {name: row}. One without may have skipped all its steps."""
+    return {name: row for name, row in result.items() if "refused" not in row and math.isfinite(row["loss"])}
+
+
 def compared(result):
-    """In words: which of these trainings is the fastest, and how it compares with float32, or with what ran."""
-    ran = {name: row for name, row in result.items() if "refused" not in row}
+    """In words: which of these trainings is the fastest, how it compares with float32, and which do not count."""
+    ran = sound(result)
     first, fastest = next(iter(ran)), min(ran, key=lambda name: ran[name]["ms"])
     steps = ran[first]["ms"] / ran[fastest]["ms"]
     memory = ran[fastest]["peak MiB"] / ran[first]["peak MiB"]
-    return (f"{fastest} is the fastest: it makes **{steps:.1f} steps** in the time of one in {first}, and needs "
-            f"{memory:.0%} of its memory." if fastest != first else f"**{first}** is the fastest: no step is shorter.")
+    words = (f"{fastest} is the fastest: it makes **{steps:.1f} steps** in the time of one in {first}, and needs "
+             f"{memory:.0%} of its memory." if fastest != first else f"**{first}** is the fastest: no step is shorter.")
+    broken = {name: row for name, row in result.items() if "refused" not in row and name not in ran}
+    listed = "; ".join(f"{name} (it skipped {row['skipped']} steps)" for name, row in broken.items())
+    # The ResNet's optimizer, until 2026-11-27.
+    cause = ("" if any("first scale" in row for row in broken.values()) else " The optimizer was SGD with momentum and "
+             "`fused=True`. *Skipped steps*, above, shows on the CPU what that does beside a scaler.")
+    return words + (f" These do not count, because their loss is not a number: {listed}.{cause}" if broken else "")
 
 
 @gpt_formats.tells
 def gpt_in_words(result):
-    rows = dict(result)
-    other = rows.pop("autocast bfloat16, other start")
-    losses = {name: row["loss"] for name, row in rows.items() if "loss" in row}
-    words = compared(rows)
-    if "loss" in other and "autocast bfloat16" in losses:
-        apart = max(losses.values()) - min(losses.values())
-        start = abs(other["loss"] - losses["autocast bfloat16"])
+    losses = {name: row["loss"] for name, row in sound(result).items()}
+    other = losses.pop(OTHER_START, None)
+    words = compared({name: row for name, row in result.items() if name != OTHER_START})
+    if other and "autocast bfloat16" in losses:
+        apart, start = max(losses.values()) - min(losses.values()), abs(other - losses["autocast bfloat16"])
         words += (f" After the same steps, the losses of the formats are at most {apart:.4f} apart. Another start of "
                   f"the weights changes the loss by {start:.4f}, which is {'more' if start > apart else 'less'}.")
     return f"{words}\n\n{steps_table(result)}"
@@ -284,11 +305,11 @@ def resnet_formats(net="resnet50", images=64, side=224, steps=15, formats=tuple(
 
 @resnet_formats.tells
 def resnet_in_words(result):
-    gains = {}
-    for name in (name for name in TRAININGS if f"{name}, channels_last" in result):
-        first, last = (result[f"{name}, {layout}"].get("ms") for layout in ("channels first", "channels_last"))
+    gains, ran = {}, sound(result)
+    for name in TRAININGS:
+        first, last = (ran.get(f"{name}, {layout}") for layout in ("channels first", "channels_last"))
         if first and last:
-            gains[name] = f"{last / first:.2f}× in {name}"
+            gains[name] = f"{last['ms'] / first['ms']:.2f}× in {name}"
     changes = " `channels_last` changes the time of a step by these factors (below 1× is shorter): "
     return (compared(result) + (f"{changes}{'; '.join(gains.values())}." if gains else "")
             + f"\n\n{steps_table(result)}")
@@ -325,7 +346,8 @@ def batch_sizes_drawn(result):
         ax.set(xlabel="samples in a batch", ylabel=label, ylim=(0, None))
         ax.set_xscale("log", base=2)
     figure.suptitle("Speed and memory by batch")
-    figure.set_label("Two curves over the batch: samples a second, and peak memory.")
+    figure.set_label("By samples in a batch: " + "; ".join(
+        f"{batch}: {rate:,.0f} samples/s, peak {peak:,.0f} MiB" for batch, (rate, peak) in fit.items()))
 
 
 @batch_sizes.tells
