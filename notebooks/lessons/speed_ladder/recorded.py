@@ -172,24 +172,20 @@ def which_and_why(typical, rungs):
     took = {name: 1e6 / speed for name, speed in typical.items()}  # µs a token
     gains = {name: took[before] / took[name] for before, name in itertools.pairwise(took)}
     saves = {name: took[before] - took[name] for before, name in itertools.pairwise(took)}
-    most = max(gains, key=gains.get)
-    text = f"Most comes from \"{most}\": {gains[most]:.2f}×."
-    wider, fused = "vocabulary 50,304", "fused attention"
-    if gains.get(wider, 1) > 1.2:
-        text += (f" \"{wider}\" gives {gains[wider]:.2f}×, although its 47 words more stand in no text. Without them, "
-                 "each token has 50,257 scores at the end, one for each word. That is an odd number, so in bfloat16 "
-                 "most rows of scores do not begin at a multiple of 16 bytes. Lesson 07 measures what this costs a "
-                 "product of matrices: 4,097 × 4,097 beside 4,096 × 4,096.")
-    if gains.get("bfloat16", 2) < 1.2 and {wider, fused} <= saves.keys():
-        text += (f" But \"bfloat16\" gives only {gains['bfloat16']:.2f}×. Most of the time then goes into what later "
-                 f"rungs remove: of the {took['bfloat16']:.1f} µs that a token takes, \"{fused}\" saves "
-                 f"{saves[fused]:.1f} and \"{wider}\" {saves[wider]:.1f}.")
-    if "compile" in saves:
-        first = rungs["compile"][0]["first step, s"]
-        text += f" The first step of \"compile\" takes {first:.0f} s."
-        if saves["compile"] > 0:
-            text += f" That is paid back after {first / saves['compile']:,.0f} million tokens."
-    return text
+    most, wider, fused = max(gains, key=gains.get), "vocabulary 50,304", "fused attention"
+    odd = (f" \"{wider}\" gives {gains[wider]:.2f}×, although its 47 words more stand in no text. Without them, each "
+           "token has 50,257 scores at the end, one for each word. That is an odd number, so in bfloat16 most rows of "
+           "scores do not begin at a multiple of 16 bytes. Lesson 07 measures what this costs a product of matrices: "
+           "4,097 × 4,097 beside 4,096 × 4,096." if gains.get(wider, 1) > 1.2 else "")
+    little = (f" But \"bfloat16\" gives only {gains['bfloat16']:.2f}×. Most of the time then goes into what later "
+              f"rungs remove: of the {took['bfloat16']:.1f} µs that a token takes, \"{fused}\" saves "
+              f"{saves[fused]:.1f} and \"{wider}\" {saves[wider]:.1f}."
+              if gains.get("bfloat16", 2) < 1.2 and {wider, fused} <= saves.keys() else "")
+    first = rungs["compile"][0].get("first step, s")
+    price = f" The first step of \"compile\" takes {first:.0f} s." if "compile" in saves else ""
+    paid = (f" That is paid back after {first / saves['compile']:,.0f} million tokens."
+            if saves.get("compile", 0) > 0 else "")
+    return f"Most comes from \"{most}\": {gains[most]:.2f}×.{odd}{little}{price}{paid}"
 
 
 @experiment(gpus=2, seconds=60, small={
