@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import traceback
+import types
 
 #: The exit code of a program that an interrupt has ended.
 INTERRUPTED = -signal.SIGINT
@@ -66,7 +67,7 @@ def end(code):
     if not _flush_standard_streams() and code != INTERRUPTED:
         code = NOT_FLUSHED
     _drop_modules()
-    _write_out()
+    _finish_what_is_held()
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -87,7 +88,7 @@ def _flush_standard_streams():
         except Exception:
             flushed = False
             if stream is sys.stdout:
-                print("Exception ignored while flushing sys.stdout:", file=sys.stderr)
+                print(f"Exception ignored in: {stream!r}", file=sys.stderr)
                 traceback.print_exc()
     return flushed
 
@@ -105,11 +106,19 @@ def _drop_modules():
     gc.collect()
 
 
-def _write_out():
-    """Write out every file that this rank has opened and that somebody still holds: a hook, a handler, a library.
+def _finish_what_is_held():
+    """Delete and write out what somebody still holds: a hook, a handler, a library.
 
     The server's own objects are frozen, so the collector lists those of the rank alone.
     """
+    for held in gc.get_objects():
+        delete = getattr(type(held), "__del__", None)
+        if isinstance(delete, types.FunctionType):
+            try:
+                delete(held)
+            except Exception:
+                print(f"Exception ignored in: {delete!r}", file=sys.stderr)
+                traceback.print_exc()
     # Not `isinstance`: it would ask an object for its `__class__`, which some answer with a warning.
     streams = [held for held in gc.get_objects() if issubclass(type(held), _io._IOBase)]
     _flush([*streams, sys.stdout, sys.stderr])

@@ -81,13 +81,19 @@ def _leave_traces(files):
         os.dup2(log.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    sys.excepthook = lambda *_: None  # the kernel shows the traceback
+    sys.excepthook = _show_where_the_script_looks
     with contextlib.suppress(OSError):
         files.room.write_bytes(b" " * _ROOM)
     _stack_file = open(files.stack, "wb")
     faulthandler.enable(_stack_file, all_threads=False)
     if SAY_WHAT_YOU_DO:
         faulthandler.register(SAY_WHAT_YOU_DO, _stack_file, all_threads=True)
+
+
+def _show_where_the_script_looks(kind, error, trace):
+    """The rank's `sys.excepthook`. The kernel shows the traceback; but a script may keep its stderr in a file."""
+    if sys.stderr is not sys.__stderr__:
+        traceback.print_exception(kind, error, trace)
 
 
 def _move_into_the_notebooks_surroundings(work, files, rank):
