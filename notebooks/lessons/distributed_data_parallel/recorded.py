@@ -95,8 +95,9 @@ def two_ranks_in_words(result):
     if words == "2":
         return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."
     refusal = words.splitlines()[-1]
-    address = (" This is not torch's number of the GPU: NCCL prints `busId`, the GPU's place on the PCI bus, in "
-               "hexadecimal ([its source](https://github.com/NVIDIA/nccl/blob/master/src/init.cc))."
+    address = (f" The number {refusal.split()[-1]} is not torch's number of the GPU. NCCL prints `busId`, the GPU's "
+               "place on the PCI bus, in hexadecimal ([its source]"
+               "(https://github.com/NVIDIA/nccl/blob/master/src/init.cc))."
                if "both on CUDA device" in refusal else "")
     return f"NCCL refuses: **{refusal}**.{address} The whole message:\n\n```text\n{words}\n```"
 
