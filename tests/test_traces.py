@@ -12,13 +12,16 @@ from helpers.instruments.traces import TraceError, read, together, waited_for
 from helpers.widgets.overlap import draw_overlap
 
 
-def written(path, events, rank=None, **more):
-    """A trace file: [(name, category, thread, begin, duration)], as torch writes it."""
-    rows = [{"ph": "X", "cat": category, "name": name, "pid": 0, "tid": thread, "ts": begin, "dur": duration}
-            for name, category, thread, begin, duration in events]
+def written(path, events, rank=None, groups=((0, 1),), **more):
+    """A trace file: [(name, category, thread, begin, duration, its group's number)], as torch writes it."""
+    rows = [{"ph": "X", "cat": category, "name": name, "pid": 0, "tid": thread, "ts": begin, "dur": duration,
+             "args": {"Process Group Name": str(group[0])} if group else {}}
+            for name, category, thread, begin, duration, *group in events]
     content = {"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "traceEvents": rows} | more
     if rank is not None:
-        content["distributedInfo"] = {"rank": rank, "world_size": 2}
+        config = [{"pg_name": str(number), "ranks": list(group)} for number, group in enumerate(groups)
+                  if rank in group]
+        content["distributedInfo"] = {"rank": rank, "world_size": max(map(max, groups)) + 1, "pg_config": config}
     path.write_text(json.dumps(content))
     return path
 
@@ -143,12 +146,63 @@ def test_one_clock_for_all_ranks(tmp_path):
 
 
 def test_ranks_that_do_not_belong_together(tmp_path):
-    quick = two_ranks(tmp_path)[0]
+    slow, quick = two_ranks(tmp_path)
     with pytest.raises(TraceError, match="one of each rank is needed"):
         together([quick, quick])
-    other = read(written(tmp_path / "o.json", STEP[:-1], rank=0))
-    with pytest.raises(TraceError, match=r"different numbers of collectives \(rank 0: 0, rank 1: 1\)"):
-        together([quick, other])
+    with pytest.raises(TraceError, match="not known: the traces of all ranks have not been put together"):
+        waited_for([slow, quick])
+    nothing = read(written(tmp_path / "n.json", STEP[:-1], rank=0))
+    later = read(written(tmp_path / "l.json", [("gloo:all_reduce", "user_annotation", 7, 300, 5)], rank=0))
+    other = read(written(tmp_path / "o.json", [("gloo:barrier", "user_annotation", 7, 95, 5)], rank=0))
+    for both, said in (([slow], "the trace of rank 0 is missing"),
+                       ([slow, nothing], r"different numbers of collectives \(rank 0: 0, rank 1: 1\)"),
+                       ([slow, later], "collectives number 1 are not one and the same"),
+                       ([slow, other], "collectives number 1 are not one and the same")):
+        assert not any(trace.seconds()["waiting"] for trace in together(both))
+        with pytest.raises(TraceError, match=f"who waited for whom is not known: .*{said}"):
+            waited_for(together(both))
+
+
+GROUPS = (0, 1, 2, 3), (0, 1), (2, 3)
+
+
+@pytest.mark.parametrize("name, category", [("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", "kernel"),
+                                            ("gloo:all_reduce", "user_annotation")])
+def test_groups_are_told_apart_where_the_events_name_them(tmp_path, name, category):
+    """Ranks 0 and 2 are early in groups of their own, then rank 3 is late in the group of all."""
+    ranks = []
+    for rank, begins in enumerate((0, 50, 0, 100)):
+        ends, all_begin = (60, 60, 110, 110)[rank], (120, 120, 120, 150)[rank]
+        events = [(name, category, 20, begins, ends - begins, 1 + rank // 2),
+                  (name, category, 24, all_begin, 160 - all_begin, 0)]
+        if category != "kernel":
+            events = [event[:-1] for event in events]  # gloo's do not name theirs
+        ranks.append(read(written(tmp_path / f"{rank}.json", events, rank, GROUPS)))
+    if category == "kernel":
+        assert waited_for(together(ranks)) == {(0, 1): pytest.approx(50e-6), (2, 3): pytest.approx(130e-6),
+                                               (0, 3): pytest.approx(30e-6), (1, 3): pytest.approx(30e-6)}
+    else:
+        with pytest.raises(TraceError, match="gloo:all_reduce does not name its group"):
+            waited_for(together(ranks))
+
+
+def test_a_broadcast_waits_for_its_root_alone(tmp_path):
+    """Rank 1 waits for rank 0, the root, and not for rank 2, which comes last."""
+    ranks = [read(written(tmp_path / f"{rank}.json", [("gloo:broadcast", "user_annotation", 7, begin, took)],
+                          rank, groups=((0, 1, 2),)))
+             for rank, (begin, took) in enumerate(((30, 5), (0, 35), (50, 5)))]
+    with pytest.raises(TraceError, match="gloo:broadcast does not name its root"):
+        waited_for(together(ranks))
+
+
+def test_asking_and_waiting_for_communication_is_no_computing(tmp_path):
+    """And a message that is on its way while something computes is hidden."""
+    events = [("_c10d_functional::all_reduce", "cpu_op", 1, 0, 10), ("gloo:all_reduce", "user_annotation", 7, 5, 40),
+              ("PythonSubclass", "cpu_op", 1, 10, 50), ("_c10d_functional::wait_tensor", "cpu_op", 1, 15, 40),
+              ("gloo:recv", "user_annotation", 1, 60, 40), ("aten::mm", "cpu_op", 1, 70, 30)]
+    trace = read(written(tmp_path / "t.json", events))
+    assert milli(trace) == {"compute": 30, "communication": 80, "waiting": 10, "other": 10}
+    assert trace.overlap() == pytest.approx(30 / 80)
 
 
 # ------------------------------------------------------------------------------------------------- real files
@@ -224,6 +278,73 @@ def test_overlap_is_drawn_from_real_files(folder):
         assert f"rank {trace.rank}: compute {took}" in ax.figure.get_label(), "its own step alone"
     with pytest.raises(TraceError, match="no step 9"):
         draw_overlap(ax, [folder / "0.json"], step=9)
+
+
+def many_programs(folder):
+    """Four programs, each traced by every rank into FOLDER/PROGRAM-RANK.json."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+    from torch.profiler import ProfilerActivity, profile
+
+    dist.init_process_group("gloo")
+    rank, size, x = dist.get_rank(), dist.get_world_size(), torch.ones(4)
+
+    def formed():
+        return [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+
+    def reduce_three_times(group=None):
+        for _ in range(3):
+            time.sleep({1: 0.02, 3: 0.04}.get(rank, 0))
+            dist.all_reduce(x, group=group)
+
+    def pipeline():
+        for _ in range(2):
+            y = torch.ones(4)
+            if rank:
+                dist.recv(y, rank - 1)
+            if rank < size - 1:
+                dist.send(y @ torch.ones(4, 4), rank + 1)
+
+    def formed_inside():
+        group = formed()
+        for _ in range(3):
+            reduce_three_times(group)
+            dist.all_reduce(x)
+
+    def traced(name, program, *args):
+        dist.barrier()
+        with profile(activities=[ProfilerActivity.CPU]) as prof:
+            program(*args)
+        prof.export_chrome_trace(f"{folder}/{name}-{rank}.json")
+
+    traced("one group", reduce_three_times)
+    traced("pipeline", pipeline)
+    traced("formed inside", formed_inside)
+    traced("two groups", reduce_three_times, formed())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_real_programs_are_paired_or_it_is_said_why_not(tmp_path):
+    launch(many_programs, 4, (str(tmp_path),), timeout=60, show=False)
+
+    def of(name):
+        return together([read(tmp_path / f"{name}-{rank}.json") for rank in range(4)])
+
+    lost = waited_for(of("one group"))
+    assert {whom for (_, whom), seconds in lost.items() if seconds > 0.05} == {3}, lost
+    for name, reason in (("two groups", "gloo:all_reduce does not name its group"),
+                         ("formed inside", "gloo:all_reduce does not name its group"),
+                         ("pipeline", "gloo:recv does not name the other rank")):
+        assert all(event.kind != "waiting" for trace in of(name) for event in trace.events)
+        with pytest.raises(TraceError, match=f"who waited for whom is not known: .*{reason}"):
+            waited_for(of(name))
+    ax = Figure().add_subplot()
+    draw_overlap(ax, of("pipeline"))
+    assert "does not name the other rank" in ax.get_xlabel() + ax.figure.get_label()
+    assert "0 ms or more" in [text.get_text() for text in ax.texts], "of waiting"
 
 
 # ------------------------------------------------------------------------------------------- what is no trace

@@ -196,7 +196,7 @@ def test_where_nothing_is_measured_nothing_is_drawn_as_measured():
 
 def trace(rank, *rows):
     """A trace of (kind, begin, duration); times in ms."""
-    return Trace([Event(kind, 1000 * begin, 1000 * took, f"a thread for {kind}", kind)
+    return Trace([Event(kind, 1000 * begin, 1000 * took, f"a thread for {kind}", kind, group=("0", (0, 1)))
                   for kind, begin, took in rows], rank)
 
 

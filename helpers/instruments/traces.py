@@ -26,6 +26,16 @@ COMPUTE, COMMUNICATION, WAITING, OTHER = KINDS = ("compute", "communication", "w
 # What a backend itself does: "gloo:all_reduce" on the CPU, "ncclDevKernel_AllReduce_Sum_f32(…)" on a GPU.
 _TRANSFER = re.compile(r"gloo:|mpi:|ucc:|nccl(Dev)?Kernel", re.IGNORECASE)
 _WAITS = re.compile(r"cuda(Device|Stream|Event)Synchronize|enumerate\(DataLoader\)")
+#: On the CPU, what asks for communication or runs Python is no computing, though it is recorded as an operator.
+_ASKS = re.compile(r"_?c10d|Python")
+#: Messages between two ranks, which no event names. Over NCCL, `all_to_all` is made of them.
+_MESSAGE = re.compile(r"send|recv", re.IGNORECASE)
+#: Collectives that end in no rank before all ranks have joined. A broadcast may: only its root is waited for.
+_MEETING = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_to_all|barrier", re.IGNORECASE)
+#: The threads in which a group of gloo's communicates.
+_GLOO_THREADS = 2
+#: By so many µs the clocks of two traces may differ, on one machine.
+_CLOCKS = 100
 _MARKS = re.compile(r"ProfilerStep[#*]|PyTorch Profiler")
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -50,6 +60,8 @@ class Event(NamedTuple):
     """How many events on the same thread it lies in."""
     mark: bool = False
     """A mark around other work, such as ProfilerStep#3, and not work of its own."""
+    group: tuple = ()
+    """The name and the ranks of a collective's group: ("0", (0, 1)). Empty where the trace does not tell."""
 
     @property
     def end_us(self):
@@ -71,6 +83,8 @@ class Trace:
     """The wall clock at `begin_us` 0: microseconds since a moment that all traces of a machine share."""
     memory: list = field(default_factory=list, repr=False)
     """[(us, bytes allocated on the CPU then)], where the profiler was told to `profile_memory`."""
+    unpaired: str = ""
+    """Why some of its communication could not be told from waiting for other ranks; empty where all could."""
 
     @cached_property
     def steps(self):
@@ -173,17 +187,21 @@ def read(path):
         entries = content["traceEvents"]
         raw = [entry for entry in entries if entry.get("ph") == "X"]
         on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
-        events = _nested([made for event in raw if (made := _event(event, on_gpu))])
+        info = content.get("distributedInfo", {})
+        groups = {one["pg_name"]: (one["pg_name"], tuple(one["ranks"])) for one in info.get("pg_config", ())}
+        events = _nested([made for event in raw if (made := _event(event, on_gpu, groups))])
+        events = _of_the_only_group(events, groups)
         memory = [(float(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
                   if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
         base = content.get("baseTimeNanoseconds", 0) / 1000
-        rank = content.get("distributedInfo", {}).get("rank")
+        rank = info.get("rank")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TraceError(f"{path.name} is damaged ({error!r}). Record it again") from None
     if all(event.mark for event in events):
         raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the "
                          "end of every step, inside the loop, and is at least one active step reached?")
-    return _shifted(Trace(events, rank, base, memory), -events[0].begin_us)
+    unpaired = "the traces of all ranks have not been put together" if any(map(_is_transfer, events)) else ""
+    return _shifted(Trace(events, rank, base, memory, unpaired), -events[0].begin_us)
 
 
 def _content(path):
@@ -201,36 +219,70 @@ def _content(path):
                          "or is the copy not whole? Record or copy it again") from None
 
 
-def _event(raw, on_gpu):
+def _event(raw, on_gpu, groups):
     """An `Event` from what the file says of it; None for what does not count."""
     name, category = str(raw["name"]), raw.get("cat")
     is_mark = bool(_MARKS.match(name))
     if category not in _ON_CPU and category not in _ON_GPU:
         return None  # Python's own functions, the GPU's copies of labels, and the tracer's span
     thread = f"GPU {raw['pid']} stream {raw['tid']}" if category in _ON_GPU else f"thread {raw['tid']}"
-    if _TRANSFER.match(name) and (category in _ON_GPU or not on_gpu):
+    group = ()
+    if _TRANSFER.match(name):
         kind = COMMUNICATION
+        group = groups.get(raw.get("args", {}).get("Process Group Name"), ())  # NCCL's name theirs
+        if _MESSAGE.search(name) and category not in _ON_GPU:
+            thread += ", messages"  # from the call until somebody waits: what runs meanwhile is not inside it
     elif _WAITS.match(name):
         kind = WAITING
-    elif category == "kernel" or (category == "cpu_op" and not on_gpu and not name.startswith("c10d::")):
+    elif category == "cpu_op" and not on_gpu and _ASKS.match(name):
+        kind = WAITING if name.endswith("wait_tensor") else OTHER
+    elif category == "kernel" or (category == "cpu_op" and not on_gpu):
         kind = COMPUTE
     else:
         kind = OTHER
-    return Event(name, float(raw["ts"]), float(raw.get("dur", 0)), thread, kind, mark=is_mark)
+    return Event(name, float(raw["ts"]), float(raw.get("dur", 0)), thread, kind, mark=is_mark, group=group)
+
+
+def _is_transfer(event):
+    return event.kind == COMMUNICATION
+
+
+def _is_collective(event):
+    return event.kind == COMMUNICATION and not _MESSAGE.search(event.name)
+
+
+def _is_on_gpu(event):
+    return event.thread.startswith("GPU")
+
+
+def _of_the_only_group(events, groups):
+    """The events, gloo's collectives among them with their group, where the rank was in a single one.
+
+    gloo's events do not name it, and the trace lists the groups that there were when the profiler began. A
+    group that was formed later communicates in threads of its own.
+    """
+    def is_gloos(event):
+        return _is_collective(event) and not _is_on_gpu(event)
+
+    threads = {event.thread for event in events if is_gloos(event)}
+    if len(groups) != 1 or len(threads) > _GLOO_THREADS:
+        return events
+    (group,) = groups.values()
+    return [event._replace(group=group) if is_gloos(event) else event for event in events]
 
 
 def _nested(events):
     """The events in the order of their beginnings, each with its depth in its thread."""
     open_ends, placed = defaultdict(list), []
-    for name, begin, duration, thread, kind, _, mark in sorted(events, key=_order):
+    for event in sorted(events, key=_order):
         depth = 0
-        if not mark:
-            ends = open_ends[thread]
-            while ends and ends[-1] <= begin:
+        if not event.mark:
+            ends = open_ends[event.thread]
+            while ends and ends[-1] <= event.begin_us:
                 ends.pop()
             depth = len(ends)
-            ends.append(begin + duration)
-        placed.append(Event(name, begin, duration, thread, kind, depth, mark))
+            ends.append(event.end_us)
+        placed.append(event._replace(depth=depth))
     return placed
 
 
@@ -241,12 +293,15 @@ def _order(event):
 def together(traces):
     """Put the traces of all ranks of one machine on one clock, and find the waiting in their communication.
 
-    A collective can move data only once all ranks have joined it. So the part of each rank's n-th collective
-    before the last rank begins its own n-th is waiting: that part becomes an event of the kind "waiting"
-    whose name says which rank was waited for. Traces that are together already stay as they are.
+    An all-reduce ends in no rank before all ranks of its group have joined it. So the part of a rank's n-th
+    collective in a group before the last rank begins its own n-th is waiting: that part becomes an event of
+    the kind "waiting" whose name says which rank was waited for. Where the traces do not tell which events
+    belong together, none is parted, and `unpaired` says why: NCCL's events name their group, gloo's do not, so
+    gloo's are paired where a rank is in one group only; messages (send, recv) name no peer, and broadcasts and
+    the like no root. Traces that are together already stay as they are.
 
     Returns new traces, in the order of the ranks (of the arguments, where they name no ranks).
-    Raises TraceError: a rank is there twice, or the ranks did not record the same number of collectives.
+    Raises TraceError: a rank is there twice.
     """
     if any(trace.rank is None for trace in traces):
         traces = [replace(trace, rank=rank) for rank, trace in enumerate(traces)]
@@ -257,26 +312,59 @@ def together(traces):
                          "one of each rank is needed")
     start = min(trace.start_us for trace in traces)
     traces = [_shifted(trace, trace.start_us - start) for trace in traces]
-    transfers = [[event for event in trace.events if event.kind == COMMUNICATION] for trace in traces]
-    counts = {len(events) for events in transfers}
-    if len(counts) > 1:
-        counted = ", ".join(f"rank {rank}: {len(events)}"
-                            for rank, events in zip(ranks, transfers, strict=True))
-        raise TraceError(f"the ranks recorded different numbers of collectives ({counted}): "
-                         "do all of them profile the same steps?")
-    joins = [max(zip((event.begin_us for event in events), ranks, strict=True), key=itemgetter(0))
-             for events in zip(*transfers, strict=True)]
-    return [replace(trace, events=sorted(_parted(trace.events, joins), key=_order)) for trace in traces]
+
+    reasons, unnamed, by_group = {}, set(), defaultdict(lambda: {rank: [] for rank in ranks})
+    for trace in traces:
+        for event in filter(_is_transfer, trace.events):
+            if not _is_collective(event):
+                reasons[f"{event.name} does not name the other rank"] = None
+            elif not event.group:
+                unnamed.add(trace.rank)
+                reasons[f"{event.name} does not name its group, and there may have been several"] = None
+            else:
+                by_group[event.group, _is_on_gpu(event)][trace.rank].append(event)
+    joins = {}
+    for ((_, members), _), events in by_group.items():
+        if unnamed.isdisjoint(members):
+            found, reason = _joins(members, events)
+            joins |= found
+            reasons |= dict.fromkeys(reason)
+    unpaired = "; ".join(reasons)
+    return [replace(trace, events=sorted(_parted(trace.events, joins), key=_order), unpaired=unpaired)
+            for trace in traces]
+
+
+def _joins(members, events):
+    """When the last rank joined each collective of a group, and which one it was; and what is not known.
+
+    events: {rank: its collectives in this group}. Returns {id of an event: (moment, rank)}, [reasons].
+    """
+    missing = [str(rank) for rank in members if rank not in events]
+    if missing:
+        return {}, [f"the trace of rank {', '.join(missing)} is missing"]
+    counts = {rank: len(events[rank]) for rank in members}
+    if len(set(counts.values())) > 1:
+        counted = ", ".join(f"rank {rank}: {count}" for rank, count in counts.items())
+        return {}, [f"the ranks recorded different numbers of collectives ({counted}): "
+                    "do all of them profile the same steps?"]
+    joins, reasons = {}, {}
+    for number, meeting in enumerate(zip(*(events[rank] for rank in members), strict=True), 1):
+        joined, last = max(zip((event.begin_us for event in meeting), members, strict=True), key=itemgetter(0))
+        name, left = meeting[0].name, min(event.end_us for event in meeting)
+        if any(event.name != name for event in meeting) or (_MEETING.search(name) and left < joined - _CLOCKS):
+            return {}, [f"the ranks' collectives number {number} are not one and the same: "
+                        "do all of them profile the same steps, on one machine?"]
+        if _MEETING.search(name) or len(members) == 2:
+            joins |= {id(event): (joined, last) for event in meeting}
+        else:
+            reasons[f"{name} does not name its root, for which the others wait"] = None
+    return joins, list(reasons)
 
 
 def _parted(events, joins):
-    """The events, each collective that had to wait in two: what it waited for, and the rest.
-
-    `joins`: for each collective, the moment when the last rank joined, and which one it was.
-    """
-    joins = iter(joins)
+    """The events, each collective that had to wait in two: what it waited for, and the rest."""
     for event in events:
-        joined, whom = next(joins) if event.kind == COMMUNICATION else (event.begin_us, None)
+        joined, whom = joins.get(id(event), (event.begin_us, None))
         joined = min(joined, event.end_us)
         if joined > event.begin_us:
             yield event._replace(name=f"waits for rank {whom} ({event.name})", kind=WAITING,
@@ -288,13 +376,19 @@ def _parted(events, joins):
 
 def _shifted(trace, by):
     """The same trace on a clock that shows `by` microseconds more."""
-    events = [Event(name, begin + by, *rest) for name, begin, *rest in trace.events]
+    events = [event._replace(begin_us=event.begin_us + by) for event in trace.events]
     return replace(trace, events=events, start_us=trace.start_us - by,
                    memory=[(us + by, size) for us, size in trace.memory])
 
 
 def waited_for(traces):
-    """{(who, whom): seconds} in which one rank only waited for another, in traces from `together`."""
+    """{(who, whom): seconds} in which one rank only waited for another, in traces from `together`.
+
+    Raises TraceError: the traces do not tell it of all their communication.
+    """
+    reasons = [trace.unpaired for trace in traces if trace.unpaired]
+    if reasons:
+        raise TraceError(f"who waited for whom is not known: {reasons[0]}")
     total = {}
     for trace in traces:
         by_rank = defaultdict(list)

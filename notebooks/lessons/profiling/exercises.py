@@ -156,7 +156,8 @@ def traces_of(size, culprit, label, long):
             now[rank] += took
         done = max(now) + 500
         for rank, begin in enumerate(now):
-            events[rank].append(Event("gloo:all_reduce", begin, done - begin, "thread 2", COMMUNICATION))
+            events[rank].append(Event("gloo:all_reduce", begin, done - begin, "thread 2", COMMUNICATION,
+                                      group=("0", tuple(range(size)))))
         now = [done] * size
     return together([Trace(of_rank, rank) for rank, of_rank in enumerate(events)])
 

@@ -132,9 +132,11 @@ class View:
         return self.figure
 
     def _counted(self, number):
-        seconds = self.traces[number].seconds()
-        return f"{self._name(number, 'in all')}: " + ", ".join(
-            f"{kind} {1000 * seconds[kind]:.1f} ms" for kind in tracing.KINDS)
+        trace = self.traces[number]
+        took = {kind: f"{kind} {1000 * seconds:.1f} ms" for kind, seconds in trace.seconds().items()}
+        if trace.unpaired:
+            took[tracing.WAITING] += f" or more ({trace.unpaired})"
+        return f"{self._name(number, 'in all')}: {', '.join(took.values())}"
 
 
 def _cut(name, room):
