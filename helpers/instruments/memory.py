@@ -2,46 +2,50 @@
 
 import contextlib
 import weakref
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-@dataclass
 class Held:
     """Bytes of the memory that operators have allocated since the block began; views share their memory."""
 
-    now: int = 0
-    peak: int = 0
+    def __init__(self):
+        self._living, self._peak = weakref.WeakValueDictionary(), 0
+
+    @property
+    def now(self):
+        return sum(storage.nbytes() for storage in self._living.values())
+
+    def look(self):
+        """Return the most bytes so far, those of this moment among them."""
+        self._peak = max(self._peak, self.now)
+        return self._peak
+
+    peak = property(look)
 
 
 @contextlib.contextmanager
 def held_bytes():
-    """Within the block, count the memory behind every tensor that an operator returns, until it is freed.
+    """Within the block, count the memory behind every tensor that an operator of this thread returns.
 
-    Works on any device and needs no allocator's help: each new storage is watched with a weak reference. What
-    was there before the block is not counted; nor is what operators allocate and free inside themselves.
+    It counts until it is freed, also after the block. Works on any device and needs no allocator's help: each
+    new storage is watched with a weak reference, and asked for its size, which may change. What was there
+    before the block is not counted; nor is what operators allocate and free inside themselves, nor memory of
+    another library (`torch.from_numpy`, oneDNN), nor sparse tensors other than COO.
 
-    Yields `Held`, which goes on counting what is freed after the block.
+    Yields `Held`.
     """
-    held, known = Held(), set()
-
-    def freed(pointer, size):
-        known.discard(pointer)
-        held.now -= size
+    held = Held()
 
     def after(before, made):
         for storage in made:
-            pointer = storage._cdata
-            if pointer not in known and pointer not in before:
-                known.add(pointer)
-                size = storage.nbytes()
-                weakref.finalize(storage, freed, pointer, size)
-                held.now += size
-                held.peak = max(held.peak, held.now)
+            if storage._cdata not in before:
+                held._living[storage._cdata] = storage
+        held.look()
 
     with _after_each_operator(after):
         yield held
@@ -69,22 +73,18 @@ def memory_by_kind(model, optimizer):
 
     Yields a list, of a `Memory` per operator.
     """
-    moments, live = [], {}
+    moments, living = [], weakref.WeakValueDictionary()
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def after(_before, made):
-        for storage in made:
-            key = storage._cdata
-            if key not in live:
-                live[key] = weakref.ref(storage)
-                weakref.finalize(storage, live.pop, key, None)
-        state = [value for values in optimizer.state.values() for value in values.values()
-                 if getattr(value, "ndim", 0)]
+        living.update((storage._cdata, storage) for storage in made)
+        state = [one for values in optimizer.state.values() for value in values.values()
+                 for one in (value if isinstance(value, list) else [value])  # LBFGS keeps lists
+                 if getattr(one, "ndim", 0)]
         inside = list(model.parameters())
         kinds = own, inside, [one.grad for one in (*own, *inside)], state
-        all_live = filter(None, (storage() for storage in list(live.values())))
         counted, sizes = set(), []
-        for storages in (*map(_storages, kinds), all_live):
+        for storages in (*map(_storages, kinds), list(living.values())):
             fresh = {one._cdata: one.nbytes() for one in storages if one._cdata not in counted}
             counted |= fresh.keys()
             sizes.append(sum(fresh.values()))
@@ -101,6 +101,8 @@ def _after_each_operator(after):
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             before = {storage._cdata for storage in _storages(tree_leaves((args, kwargs)))}
+            if operator is torch.ops.aten.lift_fresh.default and args[0].untyped_storage().resizable():
+                before = set()  # by this operator `torch.tensor` shows what it has made; `from_numpy` shares it
             result = operator(*args, **(kwargs or {}))
             after(before, _storages(tree_leaves(result)))
             return result
@@ -109,7 +111,15 @@ def _after_each_operator(after):
 
 
 def _storages(things):
-    """The memory behind all tensors among these; of a sharded one, this rank's."""
-    tensors = [one for one in things if isinstance(one, torch.Tensor)]
-    # Not `to_local()`: that makes a view, each time, and prepares a backward.
-    return [getattr(one, "_local_tensor", one).untyped_storage() for one in tensors]
+    """The memory behind all tensors among these; of a sharded one, this rank's; a meta tensor has none."""
+    storages = []
+    for one in things:
+        if not isinstance(one, torch.Tensor):
+            continue
+        if hasattr(one, "__tensor_flatten__"):  # such as a DTensor, not by `to_local()`, which makes a view
+            storages += _storages([getattr(one, name) for name in one.__tensor_flatten__()[0]])
+        elif one.layout is torch.sparse_coo:
+            storages += _storages([one._indices(), one._values()])
+        elif one.layout is torch.strided and not one.is_meta and not isinstance(one, FakeTensor):
+            storages.append(one.untyped_storage())
+    return storages
