@@ -179,11 +179,20 @@ def test_calls_are_counted_and_still_made():
         def put(self, what):
             return what
 
-    with counted_calls(Box, "put") as calls, counted_calls(torch, "stack", "cat") as torch_calls:
+        @staticmethod
+        def lid(what):
+            return what
+
+        @classmethod
+        def named(cls, what):
+            return cls, what
+
+    with (counted_calls(Box, "put", "lid", "named") as calls, counted_calls(torch, "stack", "cat") as torch_calls):
         box = Box()
         assert box.put(3) == 3 and torch.stack([torch.ones(1)]).shape == (1, 1)
-    assert box.put(4) == 4
-    assert calls == {"put": [((box, 3), {})]}
+        assert box.lid(5) == Box.lid(5) == 5 and box.named(6) == Box.named(6) == (Box, 6)
+    assert box.put(4) == box.lid(4) == 4
+    assert calls == {"put": [((box, 3), {})], "lid": 2 * [((5,), {})], "named": 2 * [((Box, 6), {})]}
     assert len(torch_calls["stack"]) == 1 and torch_calls["cat"] == []
     with pytest.raises(AttributeError), counted_calls(Box, "take"):
         pass

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 from unittest import mock
 
 
@@ -9,9 +10,11 @@ from unittest import mock
 def counted_calls(owner, *names):
     """Within the block, keep each call of the functions `names` of a module, class or object.
 
+    Who has taken a function out of `owner` before, as `from torch import stack` does, calls it uncounted.
+
     Yields:
-        {name: [(args, kwargs), …]}, in the order of the calls. A method's `self` is the first of its args
-        where `owner` is a class.
+        {name: [(args, kwargs), …]}, in the order of the calls. A method's `self`, or `cls`, is the first of its
+        args where `owner` is a class.
     """
     calls = {name: [] for name in names}
 
@@ -25,5 +28,9 @@ def counted_calls(owner, *names):
 
     with contextlib.ExitStack() as patches:
         for name in names:
-            patches.enter_context(mock.patch.object(owner, name, counting(name, getattr(owner, name))))
+            counted = counting(name, getattr(owner, name))
+            method = inspect.getattr_static(owner, name) if inspect.isclass(owner) else None
+            if isinstance(method, (staticmethod, classmethod)):
+                counted = type(method)(counting(name, method.__func__))
+            patches.enter_context(mock.patch.object(owner, name, counted))
         yield calls
