@@ -2,7 +2,6 @@
 
 import math
 import os
-import py_compile
 import re
 import subprocess
 import sys
@@ -54,14 +53,13 @@ def test_a_script_reports_rows_and_finds_what_lies_beside_it(tmp_path):
     assert math.isnan(run.reports[1][1]["loss"])
 
 
-def test_a_folder_a_zip_file_and_bytecode_are_programs_too(tmp_path):
+def test_a_folder_and_a_zip_file_are_programs_too(tmp_path):
     main = tmp_path / "folder" / "__main__.py"
     main.parent.mkdir()
     main.write_text("import sys; print(__name__, sys.argv[1:])")
     with zipfile.ZipFile(tmp_path / "program.pyz", "w") as file:
         file.write(main, "__main__.py")
-    py_compile.compile(main, tmp_path / "program.pyc")
-    for program in (main.parent, tmp_path / "program.pyz", tmp_path / "program.pyc"):
+    for program in (main.parent, tmp_path / "program.pyz"):
         assert launch(program, nprocs=1, args=["a"], show=False).logs == ["__main__ ['a']\n"]
 
 
@@ -142,6 +140,7 @@ async def later():
     (ValueError, "seconds", print, {"timeout": 0}),
     (ValueError, "seconds", print, {"timeout": "5"}),
     (TypeError, "env must be a dict of texts", print, {"env": {"A": 1}}),
+    (TypeError, "env must be a dict of texts", print, {"env": {1: "A"}}),
     (ValueError, "this machine has", print, {"gpus": 99}),
     (FileNotFoundError, r"no script 'helo\.py'.*hello\.py", "helo.py", {}),
     (IsADirectoryError, "folder", ".", {}),

@@ -137,8 +137,40 @@ def test_whatever_a_rank_hangs_in_is_found_when_it_sleeps_too():
     assert says(error, "rank 2 has done its work but does not end")
 
 
+def test_a_hang_in_a_folder_whose_name_is_not_ascii_shows_its_line(tmp_path):
+    script = tmp_path / "jürgen 汉" / "hangs.py"
+    script.parent.mkdir()
+    script.write_text("import time\ntime.sleep(1000)  # here\n")
+    assert says(failing(script, nprocs=1, timeout=0.5), r"rank 0 was at `time.sleep\(1000\)` \(hangs.py line 2\)")
+
+
+def test_a_result_that_cannot_be_read_hides_no_failure():
+    class Unreadable:
+        def __reduce__(self):
+            return os.kill, ("no number",)
+
+    def work():
+        if os.environ["RANK"] == "0":
+            time.sleep(0.1)
+            raise ValueError("boom")
+        return Unreadable()
+
+    assert says(failing(work), "ValueError: boom")
+    assert says(failing(Unreadable, nprocs=1), "what rank 0 returned cannot be read here: TypeError")
+
+
+def test_others_have_their_grace_also_where_the_first_has_lost_a_peer():
+    def work():
+        if os.environ["RANK"] == "0":
+            raise RuntimeError("Connection closed by peer")
+        time.sleep(2)
+        raise ValueError("the root")
+
+    assert says(failing(work, grace=10), "ValueError: the root")
+
+
 def test_a_rank_that_ignores_signals_is_ended(monkeypatch):
-    monkeypatch.setattr(processes, "MOMENT", 0.2)
+    monkeypatch.setattr(processes, "SECONDS_AFTER_SIGTERM", 0.2)
 
     def stubborn():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -304,7 +336,7 @@ def test_a_full_disk_is_named_also_where_nobody_can_be_told(tmp_path):
 
 @pytest.mark.long
 def test_the_fork_server_killed_during_a_run_and_the_next_launch(monkeypatch):
-    monkeypatch.setattr(processes, "MOMENT", 0.2)
+    monkeypatch.setattr(processes, "SECONDS_AFTER_SIGTERM", 0.2)
     launch(print, nprocs=1, show=False)
 
     def kill(rank, row):

@@ -34,7 +34,7 @@ from helpers.reporting import RUN_FOLDER
 
 __all__ = ["RankError", "launch"]
 
-_of_ours = RUN_FOLDER in os.environ or "HELPERS_FORK_SERVER" in os.environ or multiprocessing.parent_process()
-if client.START_METHOD == "forkserver" and not _of_ours:
+_is_our_child = RUN_FOLDER in os.environ or client.OF_A_SERVER in os.environ or multiprocessing.parent_process()
+if client.START_METHOD == "forkserver" and not _is_our_child:
     with contextlib.suppress(OSError):  # the first launch will say what is wrong
         client.start()  # its imports take seconds; they go on while the reader reads

@@ -15,7 +15,7 @@ from helpers.launcher import sending
 from helpers.notebooks import LESSONS
 from helpers.reporting import RUN_FOLDER
 
-_OWNER = os.getpid()
+_NOTEBOOKS_PID = os.getpid()
 
 #: First parameters by which a function shows that it was written for `mp.spawn`.
 _RANK_NAMES = {"rank", "local_rank", "global_rank", "proc_id", "process_index"}
@@ -28,7 +28,7 @@ def refuse_inside_a_rank():
     if RUN_FOLDER in os.environ:
         raise RuntimeError("launch() was called inside a rank. A worker script or function is what launch() "
                            "starts; call launch() in the notebook only, not in the script.")
-    if os.getpid() != _OWNER:
+    if os.getpid() != _NOTEBOOKS_PID:
         raise RuntimeError("launch() was called in a process forked from the notebook; "
                            "call it in the notebook")
 
@@ -65,7 +65,9 @@ def checked_timeout(timeout):
 def checked_environment(env):
     """The environment of a run: the notebook's own, changed by `env`, where None takes a variable away."""
     changes = env or {}
-    if not isinstance(changes, dict) or not all(isinstance(value, str | None) for value in changes.values()):
+    texts = isinstance(changes, dict) and all(
+        isinstance(name, str) and isinstance(value, str | None) for name, value in changes.items())
+    if not texts:
         example = 'env={"OMP_NUM_THREADS": "2"}'
         raise TypeError(f"env must be a dict of texts, for example {example}, not {env!r:.100}")
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
@@ -116,8 +118,6 @@ def _script(name):
 def _how_to_run(found):
     if found.is_dir() or zipfile.is_zipfile(found):
         return "program"
-    if found.suffix == ".pyc":
-        return "bytecode"
     if found.suffix == ".ipynb":
         raise ValueError(f"{os.fspath(found)!r} is a notebook; ranks run scripts (.py) and functions")
     compile(found.read_bytes(), os.fspath(found), "exec", dont_inherit=True)
@@ -132,12 +132,13 @@ def _word(arg):
 
 
 def _call(function, args, kwargs):
-    name, signature = getattr(function, "__name__", repr(function)), None
+    name = getattr(function, "__name__", repr(function))
     if not isinstance(kwargs, dict):
         raise TypeError(f'kwargs must be a dict, for example kwargs={{"lr": 0.1}}, not {kwargs!r:.60}')
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name}() is async or a generator: calling it runs nothing; "
                         "launch an ordinary function")
+    signature = None
     try:
         with contextlib.suppress(ValueError):  # a builtin without a signature
             signature = inspect.signature(function, follow_wrapped=False)

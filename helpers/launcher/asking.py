@@ -14,12 +14,12 @@ from helpers.launcher import output
 from helpers.launcher.files import write
 
 
-def answer_input_with(files):
-    """In a rank: have `input` ask the notebook; EOFError where nobody can answer."""
-    rank, read, one_at_a_time = os.getpid(), builtins.input, threading.Lock()
+def have_input_ask_the_notebook(files):
+    """In a rank; EOFError where nobody can answer."""
+    own_pid, read, one_at_a_time = os.getpid(), builtins.input, threading.Lock()
 
     def asking_input(prompt=""):
-        if os.getpid() != rank:
+        if os.getpid() != own_pid:
             return read(prompt)
         with one_at_a_time:
             write(files.question, str(prompt).encode())
@@ -34,7 +34,7 @@ def answer_input_with(files):
 
 def answer(rank, files):
     """In the notebook: answer what a rank asks."""
-    prompt = files.question.read_text()
+    prompt = files.question.read_text(encoding="utf-8")
     files.question.unlink()
     write(files.answer, json.dumps(_line(f"[{rank}] {prompt}")).encode())
 

@@ -19,14 +19,16 @@ START_METHOD = os.environ.get("COURSE_START_METHOD") or ("forkserver" if sys.pla
 #: variable has changed, ranks come from a new server, which costs a second or two.
 READ_AT_START = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "ATEN_", "LD_", "MALLOC_")
 
+OF_A_SERVER = "HELPERS_FORK_SERVER"  #: a variable that a server, and what it starts, has
 # No library may start threads when the server imports it; nothing may initialise CUDA (see `fork_server.py`).
 _SERVERS_OWN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
                 "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-                "HELPERS_FORK_SERVER": "1"}
+                OF_A_SERVER: "1"}
 
 _ROOT = str(Path(__file__).parents[2])
-#: What a new Python runs before it can import this package. The other entries of `sys.path` stay as they are.
-BEGINNING = f"import sys; sys.path[0] = {_ROOT!r}; "
+#: What a new Python runs before it can import this package: in place of the current folder, which PYTHONSAFEPATH
+#: leaves out. The other entries of `sys.path` stay as they are.
+FIND_THIS_PACKAGE = f"import sys; sys.path[:not sys.flags.safe_path] = [{_ROOT!r}]; "
 
 _current = None  # the Server
 _lock = threading.RLock()  # held while a server is replaced, and while one is asked
@@ -51,13 +53,13 @@ class Server:
             # A session of its own: Jupyter interrupts and kills a kernel together with its process group. The
             # server must not hear of the first, and must survive the second, to clean up.
             self.process = subprocess.Popen(
-                [sys.executable, "-u", "-c", BEGINNING + main], env={**environment, **_SERVERS_OWN},
+                [sys.executable, "-u", "-c", FIND_THIS_PACKAGE + main], env={**environment, **_SERVERS_OWN},
                 pass_fds=[descriptor], start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         finally:
             os.close(descriptor)
 
-    def wait_until_ready(self, seconds):
+    def wait_for_imports(self, seconds):
         """Wait until the server has imported torch."""
         if self.ready:
             return
@@ -72,7 +74,7 @@ class Server:
             raise RuntimeError(f"ranks cannot start, because this fails in a fresh Python process: {reasons}")
         self.ready = True
 
-    def request_rank(self, folder, rank):
+    def fork(self, folder, rank):
         """Have a rank started; return its process id, and the socket on which its exit code will come."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -122,7 +124,7 @@ def wait_until_ready(environment=None, seconds=120):
     with _lock:
         server = start(environment)
         try:
-            server.wait_until_ready(seconds)
+            server.wait_for_imports(seconds)
         except RuntimeError:
             server.kill()
             raise
@@ -133,7 +135,7 @@ def request_rank(folder, rank, environment):
     """Have a rank started; return its server, its process id, and the socket on which its exit code will come."""
     with _lock:
         server = wait_until_ready(environment)
-        return server, *server.request_rank(folder, rank)
+        return server, *server.fork(folder, rank)
 
 
 def _read_at_start(environment):

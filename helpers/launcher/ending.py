@@ -49,12 +49,11 @@ def call_hook(error):
 def run_only_own_exit_handlers_of_c():
     """Have C's `exit` run the handlers that this rank registers from now on, and none of the server's libraries.
 
-    The handlers run last first (on_exit(3)). So these two run behind the rank's own: the first writes out the
-    files of C code, and the second ends the process.
+    What is registered last runs first (on_exit(3)).
     """
     libc = ctypes.CDLL(None)
-    libc.on_exit(libc._exit, None)
-    libc.on_exit(libc.fcloseall, None)
+    libc.on_exit(libc._exit, None)  # runs last, and ends the process
+    libc.on_exit(libc.fcloseall, None)  # before it: writes out the files of C code
 
 
 def end(code):
@@ -71,10 +70,10 @@ def end(code):
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    if os.name == "posix":
-        ctypes.CDLL(None).fflush(None)  # what C code has left open
     if sys.platform == "linux":
         ctypes.PyDLL(None).exit(code)  # it keeps the interpreter, so no other thread wakes up in what is left
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)  # what C code has left open
     os._exit(code)
 
 
@@ -109,7 +108,7 @@ def _drop_modules():
 def _finish_what_is_held():
     """Delete and write out what somebody still holds: a hook, a handler, a library.
 
-    The server's own objects are frozen, so the collector lists those of the rank alone.
+    The server's own objects are frozen, so the collector lists those of a forked rank alone.
     """
     for held in gc.get_objects():
         delete = getattr(type(held), "__del__", None)

@@ -45,12 +45,7 @@ class RankError(RuntimeError):
         self.failures, self.logs, self.results = list(failures), list(logs), results or {}
         first = self.failures[0]
         self.rank, self.exitcode = first.rank, first.exitcode
-        self.__cause__ = RankTraceback(first.traceback.rstrip())  # what a terminal shows above the message
-        with contextlib.suppress(Exception):  # its class is not known here, say
-            error = sending.unpacked(first.packed)
-            with contextlib.suppress(AttributeError):  # a frozen dataclass
-                error.__cause__ = self.__cause__
-            self.__cause__ = error
+        self.__cause__ = _cause(first)
 
     def __reduce__(self):
         return type(self), (str(self), self.failures, self.logs, self.results)
@@ -70,8 +65,20 @@ class RankTraceback(Exception):
         return f"\n{self.args[0]}" if self.args[0] else "the rank left no traceback"
 
 
+def _cause(failure):
+    """What a terminal shows above the message."""
+    trace = RankTraceback(failure.traceback.rstrip())
+    try:
+        error = sending.unpacked(failure.packed)
+    except Exception:  # its class is not known here, say
+        return trace
+    with contextlib.suppress(AttributeError):  # a frozen dataclass
+        error.__cause__ = trace
+    return error
+
+
 class Line(NamedTuple):
-    """Where a rank's main thread was: a line of the learner's, or, without `file`, a function of a library's."""
+    """Where a rank was: a line of the learner's, or, without `file`, a function of a library's."""
 
     function: str
     file: str = ""
@@ -126,9 +133,6 @@ class Failure:
             return f"left without an exception, with exit code {self.exitcode} (os._exit?)"
         return _death(self)
 
-    def __str__(self):
-        return self.message
-
 
 # ------------------------------------------------------------------------------------------ from what ranks left
 
@@ -149,7 +153,7 @@ def hang_of(rank, files, seconds):
     return Failure(rank, None, line=line_in(files.stack), limit=seconds, is_done=files.result.exists())
 
 
-def first_first(failures):
+def root_first(failures):
     """Sort failures, the root first: a rank that died without a word, then exceptions by their time.
 
     Those that only say that a peer has gone come last: a rank that cleans up in `finally:` leaves its peers
@@ -159,23 +163,30 @@ def first_first(failures):
 
 
 def line_in(stack_file):
-    """The Line of the last stack in a rank's stack file; None if there is none.
+    """The Line at which a rank was, by its stack file: its main thread, or else another; None if there is none.
 
-    `faulthandler` writes it when the rank crashes, and when it is asked what it is doing.
+    `faulthandler` writes the file when the rank crashes, and when it is asked what it is doing.
     """
     try:
         text = stack_file.read_text(errors="replace")
     except OSError:
         return None
-    threads = [re.findall(r'File "(.*)", line (\d+) in (.*)', stack)
-               for stack in text.split("(most recent call first):")[1:]]
-    for file, number, function in itertools.chain(*reversed(threads)):  # the main thread comes last
+    stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', stack)
+              for stack in text.split("(most recent call first):")[1:]]
+    stacks = [stack for stack in stacks if stack]  # since Python 3.14, a crash also shows a stack of C
+    for file, number, function in itertools.chain(*reversed(stacks)):  # the main thread's is the last one
         if not _is_library(file):
-            return Line(function, file, int(number))
-    if threads and threads[-1]:
-        _, _, function = threads[-1][0]
+            return Line(function, _unescaped(file), int(number))
+    if stacks:
+        _, _, function = stacks[-1][0]
         return Line(function)
     return None
+
+
+def _unescaped(path):
+    """A path as it is: `faulthandler` writes `j\\xfcrgen` for jürgen."""
+    return re.sub(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))",
+                  lambda match: chr(int(match[match.lastindex], 16)), path)
 
 
 def _is_library(file):
@@ -203,6 +214,12 @@ def message_of(failures, nprocs, results):
     return message + _advice_on_gpus(first.message, nprocs)
 
 
+def unreadable(rank, error, logs):
+    """The RankError for a rank whose result cannot be unpacked here, which raised `error`."""
+    failure = Failure(rank, 0, f"{type(error).__name__}: {error}")
+    return RankError(f"what rank {rank} returned cannot be read here: {failure.message}", [failure], logs)
+
+
 def _where(failure):
     where = _place(failure.line) or "busy in compiled code"
     if failure.is_done:
@@ -226,7 +243,7 @@ def _place(line):
     if not line.file:
         return f"in {line.function}"
     linecache.checkcache(line.file)
-    code = linecache.getline(line.file, line.number).partition("  #")[0].strip() or "?"
+    code = linecache.getline(line.file, line.number).partition("  #")[0].strip() or "?"  # without its comment
     is_cell = not os.path.isfile(line.file) or "ipykernel_" in line.file
     file = "" if is_cell else f"{os.path.basename(line.file)} "
     function = "" if line.function == "<module>" else f", in {line.function}"

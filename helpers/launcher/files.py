@@ -4,10 +4,14 @@ import functools
 import glob
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
 from pathlib import Path
+
+#: The signal at which a rank writes down what it is doing: one that nobody else uses. macOS has only two.
+SAY_WHAT_YOU_DO = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGUSR2", None)
 
 
 class Files:
@@ -19,7 +23,7 @@ class Files:
         self.reports = folder / f"reports-{rank}"
         self.stack = folder / f"stack-{rank}"
         self.failure = folder / f"failure-{rank}"
-        self.room = folder / f"room-{rank}"  # for a failure that says that the disk is full
+        self.reserve = folder / f"reserve-{rank}"  # room for a failure that says that the disk is full
         self.result = folder / f"result-{rank}"
         self.question = folder / f"question-{rank}"
         self.answer = folder / f"answer-{rank}"

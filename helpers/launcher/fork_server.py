@@ -1,9 +1,9 @@
 """The fork server: a process that imports torch once and then only forks; so a rank starts in milliseconds.
 
-`client.py` starts it and holds the other end of its socket. Each message on that socket asks for one rank. It
-carries a socket of the rank's own, on which the server answers with the rank's process id and, later, with
-its exit code. When the kernel is gone, however it went, the socket closes. The server then ends all ranks,
-removes their files, and ends.
+`client.py` starts it and holds the other end of its socket, on which it first says what it could not import. Each
+message to it asks for a rank, or says that a rank's run is over. One that asks carries a socket of the rank's own,
+on which the server answers with the rank's process id and, later, with its exit code. When the kernel is gone,
+however it went, the socket closes. The server then ends all ranks, removes their files, and ends.
 
 It must import and do nothing else, and never initialise CUDA: after one multithreaded product in it, every
 rank forked from it would hang in its own first one.
@@ -105,10 +105,10 @@ class Ranks:
         self.connections = {}  # of those that run, by process id: the socket that waits for the exit code
         self.leaders = set()  # process ids of those whose run is not over: each leads a group of processes
 
-    def add(self, pid, rank):
-        self.connections[pid] = rank
+    def add(self, pid, connection):
+        self.connections[pid] = connection
         self.leaders.add(pid)
-        _send_number(rank, pid)
+        _send_number(connection, pid)
 
     def running(self):
         """Tell the kernel the exit code of every rank that has ended (negative: a signal); return the others."""
@@ -116,8 +116,8 @@ class Ranks:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            with self.connections.pop(pid) as rank:
-                _send_number(rank, os.waitstatus_to_exitcode(status))
+            with self.connections.pop(pid) as connection:
+                _send_number(connection, os.waitstatus_to_exitcode(status))
         return self.connections.keys()
 
 
@@ -140,9 +140,9 @@ def _serve(kernel, kernels_pid, ranks):
             if "over" in request:
                 ranks.leaders.discard(request["over"])
             else:
-                rank = socket.socket(fileno=descriptors[0])
-                servers_own = [kernel, child_ended, signalled, rank, *ranks.connections.values()]
-                ranks.add(_fork(request, servers_own), rank)
+                connection = socket.socket(fileno=descriptors[0])
+                servers_own = [kernel, child_ended, signalled, connection, *ranks.connections.values()]
+                ranks.add(_fork(request, servers_own), connection)
 
 
 def _fork(request, servers_own):
@@ -159,9 +159,9 @@ def _fork(request, servers_own):
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        from helpers.launcher import rank
+        from helpers.launcher.rank import main as become_rank
 
-        rank.main(request["folder"], request["rank"])
+        become_rank(request["folder"], request["rank"])
     except BaseException:
         traceback.print_exc()
     finally:

@@ -37,7 +37,8 @@ def clip(line, width=SHOWN_WIDTH):
 def read_log(path):
     """All that one rank printed, as text: at most KEPT_BYTES of it, its middle left out if there is more."""
     with open(path, "rb") as file:
-        raw, size = file.read(KEPT_BYTES), file.seek(0, 2)  # no more, though somebody may still write
+        raw = file.read(KEPT_BYTES)
+        size = file.seek(0, 2)  # no more, though somebody may still write
         if size > KEPT_BYTES:
             half = KEPT_BYTES // 2
             file.seek(size - half)
@@ -97,8 +98,8 @@ class Tail:
         return clean(self.rest.decode(errors="replace"))
 
 
-class Quiet:
-    """Shows nothing. Also what a display has to offer."""
+class Display:
+    """What shows the output of a run. This one shows nothing."""
 
     def update(self, lines, unfinished):
         """Show new `lines`, a list of (rank, text), and the `unfinished` line of every rank, {rank: text}."""
@@ -110,7 +111,7 @@ class Quiet:
         """Leave what stays: `logs` is what each rank printed, by rank."""
 
 
-class Terminal(Quiet):
+class Terminal(Display):
     """Prints lines as they come."""
 
     def __init__(self):
@@ -131,25 +132,25 @@ class Terminal(Quiet):
         self.update([line for line in self.unfinished.items() if line[1]], {})
 
 
-class Notebook(Quiet):
+class Notebook(Display):
     """Shows the last lines while the ranks run, and removes them in the end; then prints all lines by rank.
 
     So a cell that is run twice leaves the same outputs, in whatever order the ranks wrote.
     """
 
     def __init__(self, interval=0.1, lines=20):
-        self.interval, self.last, self.bars = interval, deque(maxlen=lines), []
+        self.interval, self.last, self.unfinished = interval, deque(maxlen=lines), []
         self.due = time.monotonic() + interval
         self.shown, self.handle = "", None
 
     def update(self, lines, unfinished):
         self.last.extend(f"[{rank}] {clip(line)}" for rank, line in lines[-self.last.maxlen:])
-        self.bars = [f"[{rank}] {clip(line)}" for rank, line in sorted(unfinished.items()) if line]
+        self.unfinished = [f"[{rank}] {clip(line)}" for rank, line in sorted(unfinished.items()) if line]
         if time.monotonic() >= self.due:
             self.show_now()
 
     def show_now(self):
-        self._show("\n".join([*self.last, *self.bars]))
+        self._show("\n".join([*self.last, *self.unfinished]))
 
     def _show(self, text):
         if text != self.shown:
@@ -172,7 +173,7 @@ def display_for(show):
     if hasattr(show, "finish"):
         return show
     if not show or sys.stdout is None:  # this process was started with its standard output closed
-        return Quiet()
+        return Display()
     return Notebook() if in_a_notebook() else Terminal()
 
 

@@ -10,15 +10,14 @@ import time
 from multiprocessing import connection
 
 from helpers.launcher import client
-from helpers.launcher import rank as rank_module
-from helpers.launcher.files import Files, until
+from helpers.launcher.files import SAY_WHAT_YOU_DO, Files, until
 
 #: Seconds that a process is given after SIGTERM, to save what it has.
-MOMENT = 3.0
+SECONDS_AFTER_SIGTERM = 3.0
 #: Seconds that an interrupted rank is given to leave in good order.
-LEAVE = 1.0
+SECONDS_AFTER_INTERRUPT = 1.0
 #: Seconds that multiprocessing's resource tracker is given, once its rank is gone, to free shared memory.
-_TRACKERS_MOMENT = 0.5
+_SECONDS_FOR_THE_TRACKER = 0.5
 
 
 class Forked:
@@ -46,7 +45,7 @@ class Spawned(subprocess.Popen):
     def __init__(self, folder, rank, environment):
         code = f"from helpers.launcher import rank; rank.spawned({str(folder)!r}, {rank})"
         with open(Files(folder, rank).log, "ab") as log:
-            super().__init__([sys.executable, "-u", "-c", client.BEGINNING + code], env=environment,
+            super().__init__([sys.executable, "-u", "-c", client.FIND_THIS_PACKAGE + code], env=environment,
                              start_new_session=True, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def close(self):
@@ -67,7 +66,7 @@ class Processes:
         with interrupts_held():
             if kind is KeyboardInterrupt:  # as Ctrl-C would: they may leave in good order
                 self._signal(signal.SIGINT)
-                until(lambda: not self._running(), LEAVE)
+                until(lambda: not self._running(), SECONDS_AFTER_INTERRUPT)
             self.end()
 
     def start(self):
@@ -84,10 +83,9 @@ class Processes:
 
     def wait(self, seconds):
         """Return when a rank ends, or after `seconds`."""
-        running = [process for process in self.processes if process.poll() is None]
-        if all(isinstance(process, Forked) for process in running):
-            connection.wait([process.connection for process in running], seconds)
-        else:
+        if client.START_METHOD == "forkserver":
+            connection.wait([process.connection for process in self.processes if process.exitcode is None], seconds)
+        else:  # nothing tells when a child has ended: look often
             time.sleep(min(seconds, 0.02))
 
     def exitcodes(self):
@@ -96,9 +94,9 @@ class Processes:
 
     def ask(self, seconds=1.0):
         """Have the running ranks write down what they are doing; wait up to `seconds` for their answers."""
-        if rank_module.SAY_WHAT_YOU_DO is not None:
+        if SAY_WHAT_YOU_DO is not None:
             stacks = [Files(self.folder, rank).stack for rank, code in enumerate(self.exitcodes()) if code is None]
-            self._signal(rank_module.SAY_WHAT_YOU_DO)
+            self._signal(SAY_WHAT_YOU_DO)
             until(lambda: all(stack.exists() and stack.stat().st_size for stack in stacks), seconds)
 
     def end(self):
@@ -139,10 +137,10 @@ def end_groups(leaders, running):
         _tell(os.killpg, pid, signal.SIGTERM)
     for pid in {*running()} - {*with_a_group}:  # it has just started
         _tell(os.kill, pid, signal.SIGTERM)
-    until(nothing_is_left, MOMENT)
-    for pid in {*running()}:
+    until(nothing_is_left, SECONDS_AFTER_SIGTERM)
+    for pid in [*running()]:
         _tell(os.kill, pid, signal.SIGKILL)
-    until(nothing_is_left, _TRACKERS_MOMENT)
+    until(nothing_is_left, _SECONDS_FOR_THE_TRACKER)
     for pid in groups():
         _tell(os.killpg, pid, signal.SIGKILL)
 

@@ -25,13 +25,11 @@ import weakref
 from pathlib import Path
 
 from helpers.launcher import asking, ending, meeting, sending
-from helpers.launcher.files import Files, write
+from helpers.launcher.files import SAY_WHAT_YOU_DO, Files, write
 from helpers.reporting import REPORT_FILE
 
-#: The signal at which a rank writes down what it is doing: one that nobody else uses. macOS has only two.
-SAY_WHAT_YOU_DO = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGUSR2", None)
 #: Bytes that a rank sets aside on the disk, for a failure when that is full.
-_ROOM = 32 * 2**10
+_RESERVED_BYTES = 32 * 2**10
 
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
 
@@ -43,10 +41,14 @@ def main(folder, rank):
         work = pickle.load(file)
     _leave_traces(files)
     _move_into_the_notebooks_surroundings(work, files, rank)
+    asking.have_input_ask_the_notebook(files)
+    sending.trust_no_older_bytecode()
     _differ_from_the_server()
     _meet_the_others(folder)
-    code = _do(work, files)
-    if code == 0:
+    sys.excepthook = _show_to_a_stderr_of_the_scripts_own  # in place of torch's
+    own_pid = os.getpid()
+    code = _do(work, files, own_pid)
+    if code == 0 and os.getpid() == own_pid:
         ranks = [Files(folder, other) for other in range(int(work["environment"]["WORLD_SIZE"]))]
         meeting.stay_for_late_ranks(lambda: all(one.result.exists() or one.failure.exists() for one in ranks))
     ending.end(code)
@@ -75,25 +77,17 @@ def spawned(folder, rank):
 def _leave_traces(files):
     """Have all that this process prints, C++ too, and where it is when it dies, written into the run's files."""
     global _stack_file
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a kernel under nohup ignores it
     with open(files.log, "ab") as log:  # at once: a killed rank's last words stay
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    sys.excepthook = _show_where_the_script_looks
     with contextlib.suppress(OSError):
-        files.room.write_bytes(b" " * _ROOM)
+        files.reserve.write_bytes(b" " * _RESERVED_BYTES)
     _stack_file = open(files.stack, "wb")
     faulthandler.enable(_stack_file, all_threads=False)
     if SAY_WHAT_YOU_DO:
         faulthandler.register(SAY_WHAT_YOU_DO, _stack_file, all_threads=True)
-
-
-def _show_where_the_script_looks(kind, error, trace):
-    """The rank's `sys.excepthook`. The kernel shows the traceback; but a script may keep its stderr in a file."""
-    if sys.stderr is not sys.__stderr__:
-        traceback.print_exception(kind, error, trace)
 
 
 def _move_into_the_notebooks_surroundings(work, files, rank):
@@ -106,15 +100,14 @@ def _move_into_the_notebooks_surroundings(work, files, rank):
     tempfile.tempdir = None  # TMPDIR and TZ may have changed since the server read them
     if hasattr(time, "tzset"):
         time.tzset()
-    asking.answer_input_with(files)
-    sending.trust_no_older_bytecode()
 
 
 def _differ_from_the_server():
     """Give this process what a fork has copied, and a new process would have of its own."""
-    import numpy
+    import numpy  # not before the environment is right: where ranks are spawned, this is the first import
     import torch
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a kernel under nohup ignores it
     threading.main_thread()._set_native_id()  # up to Python 3.12, a fork keeps the server's
     # Take out torch's exit function: a script's first finalizer registers it again, in its own place.
     atexit.unregister(weakref.finalize._exitfunc)
@@ -127,6 +120,12 @@ def _differ_from_the_server():
     torch.set_num_threads(_threads(os.environ.get("OMP_NUM_THREADS", "")))
     if sys.platform == "linux":
         ending.run_only_own_exit_handlers_of_c()
+
+
+def _show_to_a_stderr_of_the_scripts_own(kind, error, trace):
+    """The rank's `sys.excepthook`: the kernel shows the traceback, but a script may write its stderr to a file."""
+    if sys.stderr is not sys.__stderr__:
+        traceback.print_exception(kind, error, trace)
 
 
 def _threads(omp_num_threads):
@@ -147,27 +146,30 @@ def _meet_the_others(folder):
 # ----------------------------------------------------------------------------- do the work, and say how it went
 
 
-def _do(work, files):
-    """Do the work, and leave its result or the reason for none; return the exit code that Python would."""
-    rank = os.getpid()  # what the learner's code forks comes here, too, and leaves neither
+def _do(work, files, own_pid):
+    """Do the work, and leave its result or the reason for none; return the exit code that Python would.
+
+    What the learner's code forks comes back from here, too, with another process id, and leaves neither.
+    """
     try:
         result = _run(work)
-        if os.getpid() == rank:
+        if os.getpid() == own_pid:
             write(files.result, _packed(work, result))
         return 0
     except SystemExit as leaving:
         code = ending.exit_code(leaving)
-        if os.getpid() == rank:
+        if os.getpid() == own_pid:
             _leave_system_exit(work, files, leaving, code)
         return code
     except BaseException as error:
-        if os.getpid() != rank:
+        if os.getpid() != own_pid:
             traceback.print_exc()
             return 1
         code = ending.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        error = error.with_traceback(_learners_part(error.__traceback__))
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         _leave_failure(files, text, error, code)
-        ending.call_hook(error.with_traceback(_learners_part(error.__traceback__)))
+        ending.call_hook(error)
         return code
 
 
@@ -191,27 +193,21 @@ def _run_script(main, name, how, args):
         sys.argv = [name, *args]
         sys.orig_argv = [sys.executable, "-u", name, *args]
         folder = name if how == "program" else os.path.dirname(os.path.realpath(name))
-    is_safe = getattr(sys.flags, "safe_path", False)  # python -P
-    sys.path[:1] = [] if is_safe else [folder]
+    sys.path[:1] = [] if sys.flags.safe_path else [folder]  # python -P, PYTHONSAFEPATH
     _prefer_modules_in(folder)
     if how == "module":
         runpy._run_module_as_main(name)
     elif how == "program":  # a folder or a zip file with a `__main__.py`
         runpy._run_module_as_main("__main__", alter_argv=False)
     else:
-        _run_file(main, name, how)
+        _run_file(main, name)
 
 
-def _run_file(main, name, how):
+def _run_file(main, name):
     main.__file__, main.__cached__ = os.path.abspath(name), None
-    if how == "source":
-        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
-        code = compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True)
-    else:
-        main.__loader__ = importlib.machinery.SourcelessFileLoader("__main__", main.__file__)
-        code = main.__loader__.get_code("__main__")
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
     try:
-        exec(code, main.__dict__)
+        exec(compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__)
     finally:  # Python does so, too: an exit function finds no `__file__`
         del main.__file__, main.__cached__
 
@@ -246,18 +242,19 @@ def _leave_system_exit(work, files, leaving, code):
     if "script" in work:  # such as argparse's: the program has said what it had to say
         leaving.__suppress_context__ = True
         leaving = leaving.with_traceback(None)
+    else:
+        leaving = leaving.with_traceback(_learners_part(leaving.__traceback__))
     text = leaving.code if isinstance(leaving.code, str) else f"sys.exit({leaving.code})"
     _leave_failure(files, f"SystemExit: {text}", leaving, code)
 
 
 def _leave_failure(files, text, error, code):
     """Write down why this rank failed; the launcher reads it when the rank has ended."""
-    trace = _learners_part(error.__traceback__)
     failure = {
         "at": time.monotonic_ns(),  # the same clock in every rank: who failed first?
         "code": code,
         "exception": _short(text, 2000),
-        "traceback": _short("".join(traceback.format_exception(type(error), error, trace)), 20_000),
+        "traceback": _short("".join(traceback.format_exception(error)), 20_000),
         "packed": sending.packed_exception(error).hex(),
     }
     try:
@@ -265,9 +262,9 @@ def _leave_failure(files, text, error, code):
     except OSError:  # the disk is full: there is room that was set aside
         failure |= {"traceback": _short(failure["traceback"], 2000), "packed": ""}
         with contextlib.suppress(OSError):
-            with open(files.room, "r+b") as file:
+            with open(files.reserve, "r+b") as file:  # over its spaces; JSON does not mind those behind it
                 file.write(json.dumps(failure).encode())
-            files.room.replace(files.failure)
+            files.reserve.replace(files.failure)
 
 
 def _learners_part(trace):

@@ -29,7 +29,7 @@ class Run:
         results: By rank: what the function returned; for a script, the list of rows that it reported.
         logs: By rank: what it printed, stdout and stderr together, as text.
         reports: By rank: the rows that it reported, as dicts.
-        seconds: From the call of `launch` to the last rank's end.
+        seconds: From the call of `launch` to its return.
     """
 
     results: list
@@ -59,7 +59,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
         timeout: Seconds after which a run that has not ended is ended.
         gpus: The GPUs that the ranks need together; more than this machine has is refused.
         show: Whether to show what the ranks print. A notebook shows the last lines while they run and all,
-            by rank, in the end; a terminal shows them as they come. Or an object with `Quiet`'s methods.
+            by rank, in the end; a terminal shows them as they come. Or an object with `Display`'s methods.
         on_report: Called as `on_report(rank, row)` for each row that a rank reports, while it runs.
         stop: A `threading.Event` that ends the run when it is set, as an interrupt would.
         grace: Seconds in which the others, once a rank has failed, may finish or fail as well; at least 0.3.
@@ -69,23 +69,22 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
     Raises:
         RankError: A rank raised, died or left early, or the time was up. The other ranks have been ended.
         KeyboardInterrupt: The cell was interrupted, or `stop` was set. All ranks have been ended.
-        TypeError, ValueError, OSError, SyntaxError, RuntimeError: Refused, with advice; nothing was started.
+        TypeError, ValueError, OSError, SyntaxError, RuntimeError: Refused, with advice; nothing was started that
+            still runs.
     """
     began = time.monotonic()
     arguments.refuse_inside_a_rank()
     nprocs = arguments.checked_nprocs(nprocs, gpus)
     timeout = arguments.checked_timeout(timeout)
     environment = arguments.checked_environment(env)
-    here = arguments.current_folder()
-    packed = arguments.packed_work(work, args, kwargs, module)
-    with _advice_on_disk():
-        client.wait_until_ready(environment)
+    what_to_do = arguments.packed_work(work, args, kwargs, module)
+    what_to_do |= {"cells": arguments.sources_of_cells(), "folder": arguments.current_folder()}
+    client.wait_until_ready(environment)  # here, where it can be interrupted
     with _temporary_folder() as folder:
-        whole = {**packed, "cells": arguments.sources_of_cells(), "folder": here,
-                 "environment": rank_environment(environment, nprocs, folder)}
+        what_to_do["environment"] = rank_environment(environment, nprocs, folder)
         with _advice_on_disk():
-            (folder / "work").write_bytes(pickle.dumps(whole))
-        watch = _Watch(nprocs, folder, output.display_for(show), on_report, is_script="script" in packed)
+            (folder / "work").write_bytes(pickle.dumps(what_to_do))
+        watch = _Watch(nprocs, folder, output.display_for(show), on_report, is_script="script" in what_to_do)
         with watch, Processes(nprocs, folder, environment) as ranks:  # the ranks end first
             ranks.start()
             failures = watch.until_done(ranks, timeout, stop, grace)
@@ -106,15 +105,16 @@ def rank_environment(environment, nprocs, folder):
     # Without these, gloo and NCCL would listen on the address of the host's name.
     if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
         defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
-    torchruns = {
+    from_torchrun = {
         "GROUP_RANK": 0, "ROLE_NAME": "default", "WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs,
         "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": nprocs,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),  # for scripts that open a store there
         "TORCHELASTIC_RUN_ID": folder.name, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCHELASTIC_USE_AGENT_STORE": False, RUN_FOLDER: folder,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
     }
-    return {name: str(value) for name, value in {**defaults, **environment, **torchruns}.items()}
+    everything = {**defaults, **environment, **from_torchrun, RUN_FOLDER: folder}
+    return {name: str(value) for name, value in everything.items()}
 
 
 class _Watch:
@@ -161,17 +161,16 @@ class _Watch:
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt("stopped")
             if now > began + self.asked + timeout:
-                return failures or self._hangs(ranks, timeout)
+                return failures or self._hangs(ranks, codes, timeout)
 
     def _failures(self, codes):
         """The failures so far, the first one first."""
         failures = [errors.failure_of(rank, self.files[rank], code, self.is_script)
                     for rank, code in enumerate(codes)]
-        return errors.first_first(filter(None, failures))
+        return errors.root_first(filter(None, failures))
 
-    def _hangs(self, ranks, timeout):
-        codes = ranks.exitcodes()
-        ranks.ask()  # which ends a rank that has become another program
+    def _hangs(self, ranks, codes, timeout):
+        ranks.ask()  # which ends a rank that has become another program: a hang all the same
         return [errors.hang_of(rank, self.files[rank], timeout) for rank, code in enumerate(codes) if code is None]
 
     def _look(self):
@@ -217,26 +216,28 @@ class _Watch:
     def results(self, failures):
         """What the ranks that ended well returned, {rank: result}; for a script, what they reported."""
         failed = {failure.rank for failure in failures if not failure.is_hang}
-        done = [rank for rank, files in enumerate(self.files)
-                if rank not in failed and (files.result.exists() or not failures)]
-        if self.is_script:
-            return {rank: self.reports[rank] for rank in done}
-        return {rank: self._unpacked(rank) for rank in done}
-
-    def _unpacked(self, rank):
-        try:
-            return sending.unpacked(self.files[rank].result.read_bytes())
-        except Exception as error:
-            failure = errors.Failure(rank, 0, f"{type(error).__name__}: {error}")
-            message = f"what rank {rank} returned cannot be read here: {failure.message}"
-            raise errors.RankError(message, [failure], self.logs) from None
+        results = {}
+        for rank, files in enumerate(self.files):
+            if rank in failed:
+                continue
+            if self.is_script and (files.result.exists() or not failures):  # os._exit(0) leaves no result
+                results[rank] = self.reports[rank]
+            elif files.result.exists():  # also of a rank that hangs in a thread of its own
+                try:
+                    results[rank] = sending.unpacked(files.result.read_bytes())
+                except Exception as error:
+                    if not failures:
+                        raise errors.unreadable(rank, error, self.logs) from None
+        return results
 
 
 def _patience(failures, codes, grace):
-    """Seconds to go on waiting once a rank has failed: its threads may still be at work."""
+    """Seconds to wait for the others, once a rank has failed."""
     if all(codes[failure.rank] is None for failure in failures):
-        return END_WAIT
-    return ROOT_WAIT if failures[0].is_consequence else max(grace, PEERS_WAIT)
+        return max(grace, END_WAIT)  # for its threads and exit functions
+    if failures[0].is_consequence:
+        return max(grace, ROOT_WAIT)  # for the rank that it has lost
+    return max(grace, PEERS_WAIT)
 
 
 @contextlib.contextmanager
@@ -256,4 +257,4 @@ def _advice_on_disk():
         yield
     except OSError as error:
         advice = "set TMPDIR to a folder that you can write, with free space, and restart the kernel"
-        raise OSError(error.errno, f"{error}: ranks cannot be launched; {advice}") from None
+        raise OSError(error.errno, f"{error.strerror}: ranks cannot be launched; {advice}", error.filename) from None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import cloudpickle
 
+_CACHED = type(functools.cache(len))  # the class has no public name
 #: Of these, every process has its own: they travel by their names.
 _EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:_inst",
                "numpy.random.mtrand:_rand", "torch:default_generator")
@@ -29,8 +30,7 @@ def packed(thing):
     name_by_id = {id(pkgutil.resolve_name(name)): name for name in imported}
 
     class Pickler(cloudpickle.Pickler):
-        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({
-            type(functools.cache(_cached)): _reduced_cache})
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({_CACHED: _reduced_cache})
 
         def reducer_override(self, thing):
             if id(thing) in name_by_id:
@@ -95,7 +95,8 @@ def packed_call(function, args, kwargs):
 def unpacked_call(content):
     """In a rank: a function that makes the call, which finds `sys.path` and a cell's names as the cell does."""
     path, content = unpacked(content)
-    sys.path[:] = path + [entry for entry in sys.path[1:] if entry not in path]  # PYTHONPATH may be a new one
+    # The notebook's; then what this process has beyond it, of a new PYTHONPATH, but for the course's own folder.
+    sys.path[:] = path + [entry for entry in sys.path[1:] if entry not in path]
     function, args, kwargs = unpacked(content)
     # What the cell knew: an object of a class from a cell can then be pickled here, too (all_gather_object).
     if getattr(function, "__module__", None) == "__main__":

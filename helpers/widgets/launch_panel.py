@@ -129,14 +129,17 @@ class LaunchPanel(widgets.VBox):
         except Exception as error:  # refused before it started: say why where the button was pressed
             self._draw(f"{script}: {type(error).__name__}: {error}")
 
-    # What `launch` calls while the ranks run (see helpers.launcher.output.Quiet).
+    # What `launch` calls while the ranks run (see helpers.launcher.output.Display).
 
     def update(self, lines, unfinished):
         for rank, new in groupby(lines, key=lambda line: line[0]):
             self.lines[rank] = [*self.lines[rank], *(text for _, text in new)][-SHOWN_LINES:]
         self.unfinished = unfinished
         if time.monotonic() - self.drawn > INTERVAL:
-            self._draw(self.running, CURVE_INTERVAL)
+            self.show_now()
+
+    def show_now(self):
+        self._draw(self.running, CURVE_INTERVAL)
 
     def finish(self, logs):
         self.lines, self.unfinished = [log.splitlines() for log in logs], {}
