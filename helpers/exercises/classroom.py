@@ -1,12 +1,15 @@
 """A class at a glance: learners export what their course has kept; who teaches reads a folder of such files.
 
     python -m helpers.exercises export anna.json --name Anna    first bets, and the ways to the solutions
-    python -m helpers.exercises summary FOLDER                  tables of all files in it, FOLDER/class.png
+    python -m helpers.exercises summary FOLDER                  tables of all exports in it, FOLDER/class.png
+
+FOLDER may hold folders, as a download from Moodle does. What was left out is said, and why.
 
 An export holds no code, and no name but the one that was typed. Anyone can edit it: it proves nothing.
 """
 
 import json
+import os
 import textwrap
 from collections import Counter
 from datetime import datetime
@@ -34,10 +37,11 @@ def summary(folder):
     """Print who is where, how each exercise went, how the room split; draw the last two into the folder."""
     if not Path(folder).is_dir():
         raise SystemExit(f"{folder} is no folder.")
-    learners, lessons = list(_read(Path(folder))), _lessons()
-    print(f"{len(learners)} learners\n\n{'learner':30}  solved  tries  predicted  was last seen in")
+    learners, lessons = _told_apart(_once(_read(Path(folder)))), _lessons()
+    width = max([30, *(len(one["name"]) for one in learners)])
+    print(f"{len(learners)} learners\n\n{'learner':{width}}  solved  tries  predicted  was last seen in")
     for one in sorted(learners, key=lambda one: one["name"]):
-        print(_where(one, lessons))
+        print(f"{one['name']:{width}}  {_where(one, lessons)}")
     print(f'\n{"exercise":44}  tried  solved  tries  minutes  solution seen\n  commonest cause of "not yet"')
     exercises = {name: [one["exercises"][name] for one in learners if name in one["exercises"]]
                  for name in _in_order(learners, "exercises", lessons)}
@@ -56,27 +60,81 @@ def summary(folder):
 
 
 def _read(folder):
-    """What the learners' files hold; a file that cannot be used is named, and left out."""
-    for path in sorted(folder.glob("*.json")):
+    """(path within the folder, what it holds) of each export; what else is there is named, and left out."""
+    others = []
+    for path in _files(folder):
+        shown = path.relative_to(folder).as_posix()
+        if path.suffix.lower() != ".json":
+            others += [shown] * (shown != "class.png")
+            continue
         try:
-            one = json.loads(path.read_text(encoding="utf-8"))
-            entries = [*one["exercises"].values(), *one["predictions"].values()]
-            is_export = one["format"] == FORMAT and isinstance(one["name"], str)
-            has_bets = all("first" in entry for entry in one["predictions"].values())
-            usable = is_export and has_bets and all(map(journal.is_sound, entries))
-            for entry in entries:  # dates that are none, and numbers of 400 digits, raise
-                float(entry.get("tries", 0))
-                _minutes(entry)
-            json.dumps(one, ensure_ascii=False).encode()  # and so does half a character, which nothing prints
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
-            usable = False
-        if usable:
-            tried = {key: entry for key, entry in one["exercises"].items()
-                     if entry["status"] != "not attempted"}
-            yield {**one, "exercises": tried}
+            yield shown, _checked(json.loads(path.read_bytes()))  # from bytes: whatever an editor has made of it
+        except OSError as error:
+            print(f"Left out: {shown} cannot be read ({error.strerror}).")
+        except _NoExport as why:
+            print(f"Left out: {shown} is no export of this course: {why} "
+                  "(python -m helpers.exercises export FILE makes one).")
+        except (ValueError, RecursionError):
+            print(f"Left out: {shown} is no export of this course: it is no JSON, or breaks off.")
+    if others:
+        print(f"Left out, because they do not end in .json: {', '.join(others)}. Unpack what is packed.")
+
+
+def _files(folder):
+    """All files in it and in its folders, sorted; a folder that cannot be read is named."""
+    def unreadable(error):
+        print(f"Left out: the folder {error.filename} cannot be read ({error.strerror}).")
+
+    return sorted(Path(place, name) for place, _, names in os.walk(folder, unreadable) for name in names)
+
+
+class _NoExport(Exception):
+    """Its words say why not."""
+
+
+def _checked(one):
+    """An export, without the exercises that were only looked at."""
+    if not (isinstance(one, dict) and "format" in one):
+        raise _NoExport("it is something else")
+    if one["format"] != FORMAT:
+        raise _NoExport(f"its format is {one['format']!r:.60}, not {FORMAT!r}")
+    try:
+        entries = [*one["exercises"].values(), *one["predictions"].values()]
+        has_bets = all("first" in entry for entry in one["predictions"].values())
+        usable = isinstance(one["name"], str) and has_bets and all(map(journal.is_sound, entries))
+        for entry in entries:  # dates that are none, and numbers of 400 digits, raise
+            float(entry.get("tries", 0))
+            _minutes(entry)
+        json.dumps(one, ensure_ascii=False).encode()  # and so does half a character, which nothing prints
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
+        usable = False
+    if not usable:
+        raise _NoExport("somebody has changed it, and it cannot be used any more")
+    tried = {key: entry for key, entry in one["exercises"].items() if entry["status"] != "not attempted"}
+    return {**one, "exercises": tried}
+
+
+def _once(exports):
+    """The exports, each once."""
+    seen = {}
+    for shown, one in exports:
+        same = seen.setdefault(json.dumps(one, sort_keys=True), shown)
+        if same == shown:
+            yield shown, one
         else:
-            print(f"Left out: {path.name} is no export of this course "
-                  "(python -m helpers.exercises export FILE).")
+            print(f"Counted once: {shown} is the same export as {same}.")
+
+
+def _told_apart(exports):
+    """The learners, with names that can be printed; where two have the same, with their files as well."""
+    learners = [{**one, "name": "".join(filter(str.isprintable, one["name"]))[:30], "file": shown}
+                for shown, one in exports]
+    times = Counter(one["name"] for one in learners)
+    for name, count in times.items():
+        if count > 1:
+            print(f"{count} files bear the name {name}: are they of {count} people? Each counts as one.")
+    return [{**one, "name": f"{one['name']} ({one['file']})" if times[one["name"]] > 1 else one["name"]}
+            for one in learners]
 
 
 def _lessons():
@@ -101,7 +159,7 @@ def _minutes(entry):
 
 
 def _where(one, lessons):
-    """A learner's line."""
+    """The rest of a learner's line."""
     entries = {**one["exercises"], **one["predictions"]}
     latest = max(entries, default="", key=lambda key: max(entries[key].get(when, "")
                                                           for when in ("date", "began", "solved")))
@@ -109,8 +167,7 @@ def _where(one, lessons):
              for kind in ("exercises", "predictions")}
     tries = sum(entry.get("tries", 0) for entry in entries.values())
     bets = f"{right['predictions']} of {len(one['predictions'])}"
-    name = "".join(filter(str.isprintable, one["name"]))
-    return f"{name:30.30}  {right['exercises']:6}  {tries:5}  {bets:>9}  {lessons.get(latest, latest)}"
+    return f"{right['exercises']:6}  {tries:5}  {bets:>9}  {lessons.get(latest, latest)}"
 
 
 def _how_it_went(name, entries):

@@ -1,5 +1,6 @@
 """What the learner has solved and predicted: a file, $COURSE_PROGRESS, or ~/.parallel-pytorch-course.json.
 
+Where the system knows of no home folder, as in some containers, the file lies beside the notebooks.
 For each "predict:question" it holds the first answer, its status ("correct" or "not yet") and its date. For
 each "lesson.exercise" it holds the best status so far, the day of the last check, and the way there: when the
 task was first shown ("began"), how many checks it took ("tries") until one was correct ("solved"), how often
@@ -14,12 +15,14 @@ import json
 import os
 import tempfile
 
+from helpers.notebooks import NOTEBOOKS
+
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
 _PREDICTION = "predict:"
 _KINDS = {"date": str, "first": str, "began": str, "solved": str,
           "tries": int, "hints": int, "solution": bool, "causes": dict}
-_warned = False
+_warned = _told = False
 
 
 def best_status():
@@ -103,8 +106,18 @@ def files():
 
 
 def path():
-    named = os.environ.get("COURSE_PROGRESS") or "~/.parallel-pytorch-course.json"
-    return os.path.realpath(os.path.expanduser(named))  # a link stays a link: what it points to is replaced
+    file = _named()
+    if _is_homeless(file):
+        file = NOTEBOOKS / os.path.basename(file)
+    return os.path.realpath(file)  # a link stays a link: what it points to is replaced
+
+
+def _named():
+    return os.path.expanduser(os.environ.get("COURSE_PROGRESS") or "~/.parallel-pytorch-course.json")
+
+
+def _is_homeless(file):
+    return file.startswith("~")  # Python has no folder to put in its place
 
 
 def _read(path):
@@ -142,10 +155,16 @@ def _now():
 
 
 def _save(file, kept):
+    global _told
     try:
         write(file, json.dumps(kept, indent=1, sort_keys=True))
     except OSError as error:
         _warn(error)
+        return
+    if _is_homeless(_named()) and not _told:
+        _told = True
+        print(f"This system knows of no home folder, so your progress is kept in {file}. Set COURSE_PROGRESS to a "
+              "file to keep it elsewhere.")
 
 
 def write(path, text):

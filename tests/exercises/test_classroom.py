@@ -105,6 +105,37 @@ def test_thirty_learners(room, capsys):
     assert f"{REMAINDER} (29 of 30)" in said and (room / "class.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_a_real_class_sends(tmp_path, capsys):
+    """As Moodle packs it: a folder each; Windows' endings and marks; twice; two of one name; and something else."""
+    def sent(name, file, solved, encoding="utf-8"):
+        kept = {"status": "correct" if solved else "not yet", "tries": solved + 1}
+        one = {"format": classroom.FORMAT, "name": name, "exercises": {COURSE[0]: kept}, "predictions": {}}
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(one), encoding=encoding)
+        return path
+
+    first = sent("Anna", "Anna Abel_1_assignsubmission_file/anna.json", True)
+    sent("Anna", "Anna Zech_2_assignsubmission_file/anna.JSON", False, "utf-8-sig")
+    sent("Bert", "bert.json", True, "utf-16")
+    (tmp_path / "anna (1).json").write_text(first.read_text())
+    (tmp_path / "newer.json").write_text(json.dumps({"format": "parallel-pytorch-course, progress, 2"}))
+    (tmp_path / "progress.json").write_text(json.dumps({COURSE[0]: {"status": "correct"}}))
+    (tmp_path / "rest.zip").write_bytes(b"PK")
+    for _ in range(2):  # the second time, the first one's picture lies there
+        classroom.summary(tmp_path)
+        said = capsys.readouterr().out
+        assert "3 learners\n" in said and "class.png can" not in said
+        for words in ("Counted once: anna (1).json is the same export as Anna Abel_1_assignsubmission_file/anna.json",
+                      "Left out: newer.json is no export of this course: its format is",
+                      "Left out: progress.json is no export of this course: it is something else",
+                      "Left out, because they do not end in .json: rest.zip. Unpack",
+                      "2 files bear the name Anna: are they of 2 people? Each counts as one."):
+            assert words in said, said
+        rows = [line for line in said.splitlines() if line.startswith(("Anna (", "Bert"))]
+        assert [row.split()[-6] for row in rows] == ["1", "0", "1"] and "Anna Zech_2" in rows[1], said
+
+
 def test_an_export_holds_nothing_but_what_it_says(tmp_path):
     journal.record(COURSE[0], "correct")
     said = elsewhere(["-m", "helpers.exercises", "export", str(tmp_path / "anna.json"), "--name", "Anna"])
