@@ -75,7 +75,8 @@ def test_the_exception_of_the_rank_that_failed_first_is_shown(work, message, lin
 
 def test_a_failing_script_shows_its_own_line(tmp_path):
     script = tmp_path / "fails.py"
-    script.write_text("import torch\n\ndef deep():\n    import no_such_module\n\nprint('so far')\ndeep()\n")
+    script.write_text("import torch\n\ndef deep():\n    import no_such_module\n\nprint('so far')\n"
+                      "torch.distributed.init_process_group('gloo')\ndeep()\n")
     error = failing(script)
     assert says(error, "ModuleNotFoundError: No module named 'no_such_module'")
     assert 'fails.py", line 4, in deep' in error.failures[0].traceback

@@ -32,6 +32,7 @@ from helpers.reporting import REPORT_FILE
 _RESERVED_BYTES = 32 * 2**10
 
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
+_stderr_is_the_scripts_own = False  # when an exception ends it: a tee, say, or a file
 
 
 def main(folder, rank):
@@ -45,7 +46,7 @@ def main(folder, rank):
     sending.trust_no_older_bytecode()
     _differ_from_the_server()
     _meet_the_others(folder)
-    sys.excepthook = _show_to_a_stderr_of_the_scripts_own  # in place of torch's
+    sys.excepthook = _print_where_the_kernel_does_not_look
     own_pid = os.getpid()
     code = _do(work, files, own_pid)
     if code == 0 and os.getpid() == own_pid:
@@ -122,12 +123,6 @@ def _differ_from_the_server():
         ending.run_only_own_exit_handlers_of_c()
 
 
-def _show_to_a_stderr_of_the_scripts_own(kind, error, trace):
-    """The rank's `sys.excepthook`: the kernel shows the traceback, but a script may write its stderr to a file."""
-    if sys.stderr is not sys.__stderr__:
-        traceback.print_exception(kind, error, trace)
-
-
 def _threads(omp_num_threads):
     """The threads that OMP_NUM_THREADS asks for (a list's first number); else one per usable core."""
     if first := re.match(r"\s*([1-9]\d*)\s*(,|$)", omp_num_threads):
@@ -151,6 +146,7 @@ def _do(work, files, own_pid):
 
     What the learner's code forks comes back from here, too, with another process id, and leaves neither.
     """
+    global _stderr_is_the_scripts_own
     try:
         result = _run(work)
         if os.getpid() == own_pid:
@@ -169,8 +165,15 @@ def _do(work, files, own_pid):
         error = error.with_traceback(_learners_part(error.__traceback__))
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         _leave_failure(files, text, error, code)
+        _stderr_is_the_scripts_own = sys.stderr is not sys.__stderr__
         ending.call_hook(error)
         return code
+
+
+def _print_where_the_kernel_does_not_look(kind, error, trace):
+    """The rank's `sys.excepthook`. The kernel shows the traceback, and should do so once."""
+    if _stderr_is_the_scripts_own:
+        traceback.print_exception(kind, error, trace)
 
 
 def _run(work):
