@@ -1,6 +1,8 @@
 """What a run did, counted: each instrument against what is known beforehand."""
 
 import contextlib
+import os
+import socket
 
 import numpy
 import pytest
@@ -9,6 +11,7 @@ import torch
 from helpers import launch
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.memory import held_bytes, memory_by_kind
+from helpers.instruments.wire import wire_bytes
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -172,6 +175,20 @@ def test_memory_by_kind_finds_states_in_lists_and_no_bytes_on_meta():
     with memory_by_kind(on_meta, torch.optim.SGD(on_meta.parameters())) as moments:
         on_meta(torch.ones(2, 10, device="meta"))
     assert not any(moments[-1])
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux alone counts the bytes of each connection")
+def test_wire_bytes_are_those_of_tcp_each_connection_once():
+    before = wire_bytes()
+    with (contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server,
+          contextlib.closing(socket.create_connection(server.getsockname())) as one,
+          contextlib.closing(one.dup()), contextlib.closing(server.accept()[0]) as other):
+        left, right = socket.socketpair()
+        left.send(bytes(100))
+        one.send(bytes(1000))
+        other.recv(1000)
+        assert wire_bytes() - before == 1000
+        left.close(), right.close()
 
 
 def test_calls_are_counted_and_still_made():

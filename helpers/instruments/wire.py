@@ -20,11 +20,14 @@ def wire_bytes():
     """
     if not os.path.isdir("/proc/self/fd"):
         raise OSError("only Linux counts the bytes of each connection")
-    total = 0
+    connections, total = {}, 0
     for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            connections[os.readlink(f"/proc/self/fd/{name}")] = int(name)  # once, however often it is open
+    for link, number in connections.items():
         with contextlib.suppress(OSError):  # closed meanwhile, or not TCP
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                with socket.socket(fileno=os.dup(int(name))) as connection:
+            if link.startswith("socket:"):
+                with socket.socket(fileno=os.dup(number)) as connection:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                     sent, repeated = struct.unpack_from("QQ", info, _SENT_AND_REPEATED)
                     total += sent - repeated
