@@ -111,13 +111,13 @@ def _finish_what_is_held():
     The server's own objects are frozen, so the collector lists those of a forked rank alone.
     """
     for held in gc.get_objects():
-        delete = getattr(type(held), "__del__", None)
-        if isinstance(delete, types.FunctionType):
-            try:
+        try:
+            delete = getattr(type(held), "__del__", None)
+            if isinstance(delete, types.FunctionType):  # one that is written in Python
                 delete(held)
-            except Exception:
-                print(f"Exception ignored in: {delete!r}", file=sys.stderr)
-                traceback.print_exc()
+        except Exception:
+            print(f"Exception ignored in: the end of {type(held).__name__}", file=sys.stderr)
+            traceback.print_exc()
     # Not `isinstance`: it would ask an object for its `__class__`, which some answer with a warning.
     streams = [held for held in gc.get_objects() if issubclass(type(held), _io._IOBase)]
     _flush([*streams, sys.stdout, sys.stderr])
