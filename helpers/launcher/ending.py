@@ -113,7 +113,8 @@ def _finish_what_is_held():
     for held in gc.get_objects():
         try:
             delete = getattr(type(held), "__del__", None)
-            if isinstance(delete, types.FunctionType):  # one that is written in Python
+            is_pythons = isinstance(delete, types.FunctionType)  # not one of C code's
+            if is_pythons and not gc.is_finalized(held):
                 delete(held)
         except Exception:
             print(f"Exception ignored in: the end of {type(held).__name__}", file=sys.stderr)
