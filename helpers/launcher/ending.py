@@ -111,14 +111,11 @@ def _finish_what_is_held():
     The server's own objects are frozen, so the collector lists those of a forked rank alone.
     """
     for held in gc.get_objects():
-        try:
+        with contextlib.suppress(Exception):  # a daemon thread may be just closing it
             delete = getattr(type(held), "__del__", None)
             is_pythons = isinstance(delete, types.FunctionType)  # not one of C code's
             if is_pythons and not gc.is_finalized(held):
                 delete(held)
-        except Exception:
-            print(f"Exception ignored in: the end of {type(held).__name__}", file=sys.stderr)
-            traceback.print_exc()
     # Not `isinstance`: it would ask an object for its `__class__`, which some answer with a warning.
     streams = [held for held in gc.get_objects() if issubclass(type(held), _io._IOBase)]
     _flush([*streams, sys.stdout, sys.stderr])
