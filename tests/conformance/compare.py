@@ -27,6 +27,10 @@ def main(words):
     """Compare all scripts, or those whose names contain one of `words`."""
     options, words = [word for word in words if word[0] == "-"], [word for word in words if word[0] != "-"]
     names = [name for name in script.NAMES if not words or any(word in name for word in words)]
+    for name in names:
+        if script.read(name).lacks:
+            print(f"{name} is left out: there is no {script.read(name).lacks} here")
+    names = [name for name in names if not script.read(name).lacks]
     differ, began, spawned = [], time.monotonic(), outcome.by_spawn(names) if "--spawn" in options else {}
     for name in names:
         one, key = script.read(name), script.read(name).differs

@@ -1,15 +1,16 @@
 """What one run of a script leaves, as plain JSON: in the same form for torchrun, launch, and launch by spawn.
 
-    failed       the exit codes of the ranks that failed by themselves, by rank. A rank that the launcher has
-                 ended, because another one failed, is not among them.
+    failed       the exit codes of the ranks that failed by themselves, by rank; "crashed" where C code ended it.
+                 A rank that the launcher has ended, because another one failed, is not among them.
     exceptions   the last line of the uncaught exception, by rank; of a chain, the last line of each
     lines        what each rank printed to stdout and stderr, sorted, because torchrun writes these to two
-                 files. Tracebacks are reduced to the exception's line, and the run's folder is taken out.
+                 files. Tracebacks are reduced to the exception's line.
     files        what was left in the run's folder, with its contents
     processes    what still ran when the launcher had returned, by program
     memory       names left in /dev/shm, of those that hold the run's mark: tests that run beside leave others
 
-What is empty is left out.
+What is empty is left out. Words that the run's folder or the version of Python decides are taken out of lines and
+files (`IN_ALL_VERSIONS`), so a record that was made with one version holds with each other.
 """
 
 import contextlib
@@ -36,7 +37,21 @@ MARK = "COURSE_TEST_MARK"
 GLOO_ABORT = "terminate called without an active exception"
 #: What the two engines may say differently: timed lines of C++ and of torch's loggers, and the resource
 #: tracker, which speaks after its rank has ended: whether a launcher still hears it depends on timing.
-NOISE = re.compile(r"(\[rank\d+\]:)?\[?[WIE]\d{4} \d\d:|.*resource_tracker|\s+warnings\.warn\(")
+#: And what Python says of a crash: which one it is, and in which words, is another thing in each version.
+NOISE = re.compile(r"(\[rank\d+\]:)?\[?[WIE]\d{4} \d\d:|.*resource_tracker|(Fatal Python error|Python runtime state): ")
+CRASHES = (-signal.SIGSEGV, -signal.SIGABRT)
+#: What a line is in one version of Python or on one machine, and what stands for it.
+IN_ALL_VERSIONS = [(re.compile(pattern), words) for pattern, words in (
+    (r"/\S*/(site-packages|python3\.\d+)/", ""),
+    (r"^(\[rank\d+\]: )+", ""),  # torch's own hook puts it there
+    (r"^Exception ignored .*", "Exception ignored"),  # "in: <function …>", "while flushing sys.stdout:"
+    (r"^Exception in thread .*", "Exception in a thread"),
+    (r"(?<=\.py):\d+(?=: \w+Warning: )", ""),
+    (r"0x[0-9a-f]+", "0x…"),
+)]
+#: Under a line of code, the part that is meant. What is marked, and how, is another thing in each version.
+MARKS = re.compile(r"\s*[~^]+[~^ ]*$")
+WARNING = re.compile(r"\S+\.py: \w+Warning: ")
 #: The traceback that follows such a line is that of an exception that did not end its rank.
 NOT_UNCAUGHT = ("Exception ignored", "Exception in", "--- Logging error", "Process ", "Error in")
 BETWEEN_TWO_TRACEBACKS = ("The above exception was the direct", "During handling of the above")
@@ -76,7 +91,7 @@ def _of_a_run(script, target, folder, engine):
     if not isinstance(logs, list):
         logs = logs()
     told = [_told(log, folder) for log in logs]
-    outcome["failed"] = {str(rank): code for rank, code in sorted(failed.items())}
+    outcome["failed"] = {str(rank): "crashed" if code in CRASHES else code for rank, code in sorted(failed.items())}
     outcome["exceptions"] = {str(rank): exceptions for rank, (_, exceptions) in enumerate(told) if exceptions}
     outcome["lines"] = {str(rank): lines for rank, (lines, _) in enumerate(told) if lines}
     return outcome
@@ -199,28 +214,38 @@ def _files(folder):
         if path.is_file() and "__pycache__" not in path.parts:
             content = path.read_bytes()
             try:
-                found[path.relative_to(folder).as_posix()] = content.decode()
+                text = _common(content.decode(), folder)
             except UnicodeDecodeError:
-                found[path.relative_to(folder).as_posix()] = f"{len(content)} bytes"
+                text = f"{len(content)} bytes"
+            found[path.relative_to(folder).as_posix()] = text
     return found
+
+
+def _common(text, folder):
+    """The text in words that neither the folder of the run nor the version of Python decides."""
+    lines = []
+    for line in text.replace(f"{folder}/", "").splitlines(keepends=True):
+        for pattern, words in IN_ALL_VERSIONS:
+            line = pattern.sub(words, line)
+        if not MARKS.match(line):
+            lines.append(line)
+    return "".join(lines)
 
 
 def _told(log, folder):
     """The lines of a log, sorted, and the last lines of its uncaught exceptions."""
     lines, exceptions, before, inside, uncaught = [], [], "", False, False
-    for line in log.replace(f"{folder}/", "").splitlines():
-        line = re.sub(r"/\S*/(site-packages|python3\.\d+)/", "", line)
-        line = re.sub(r"^(\[rank\d+\]: )+", "", line)  # torch's own hook puts it there
+    for line in _common(log, folder).splitlines():
         if re.match(r"(Original )?Traceback \(most recent call last\)", line):
             inside, uncaught = True, not before.startswith(NOT_UNCAUGHT)
-        elif inside and line.startswith((" ", "\t")):
-            pass
+        elif line.startswith((" ", "\t")) and (inside or WARNING.match(before)):
+            pass  # lines of code
         elif inside and uncaught:
             inside = False
             exceptions.append(line)
         elif line.strip() and not line.startswith(BETWEEN_TWO_TRACEBACKS) and not NOISE.match(line):
             inside = False
-            lines.append(re.sub(r"0x[0-9a-f]+", "0x…", line))
+            lines.append(line)
         before = line
     return sorted(lines), exceptions
 

@@ -31,8 +31,12 @@ def record(path, names, engine):
         kept = {**recorded(path), name: got}
         print(name, json.dumps(got, ensure_ascii=False), flush=True)
         whole = {"torch": torch.__version__.partition("+")[0], "python": platform.python_version(),
-                 "scripts": {name: kept[name] for name in sorted(kept) if name in script.NAMES}}
+                 "scripts": {name: kept[name] for name in sorted(kept) if _belongs(name, path)}}
         path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+
+
+def _belongs(name, path):
+    return name in script.NAMES and (path == TORCHRUN or bool(script.read(name).differs))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,5 @@
 # differs: frames
 import inspect
 import sys
-import warnings
 
 print(sys._getframe().f_back is None, len(inspect.stack()) == 1)
-warnings.warn("from above the script", stacklevel=99)

@@ -15,7 +15,8 @@ class Draws(Dataset):
 
 
 dist.init_process_group("gloo")
-mine = [[value.item() for value in batch] for batch in DataLoader(Draws(), num_workers=2)]
+loader = DataLoader(Draws(), num_workers=2, multiprocessing_context="fork")
+mine = [[value.item() for value in batch] for batch in loader]
 both = [None, None]
 dist.all_gather_object(both, mine)
 values = {value for rank in both for batch in rank for value in batch}

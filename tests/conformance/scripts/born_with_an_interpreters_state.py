@@ -9,7 +9,7 @@ import threading
 import tracemalloc
 
 print(sys.getrecursionlimit(), sys.getswitchinterval(), sys.gettrace(), sys.getprofile())
-print(gc.isenabled(), gc.get_threshold(), gc.callbacks, gc.get_debug(), gc.get_freeze_count() == 0)
+print(gc.isenabled(), gc.callbacks, gc.get_debug(), "frozen:", gc.get_freeze_count() > 0)
 print(sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__,
       sys.unraisablehook is sys.__unraisablehook__, threading.excepthook is threading.__excepthook__,
       sys.breakpointhook is sys.__breakpointhook__)

@@ -6,5 +6,5 @@ print(torch.get_num_threads(), torch.get_default_dtype(), torch.get_default_devi
 print(torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled())
 print(torch.get_float32_matmul_precision(), torch.is_autocast_enabled())
 print(dist.is_initialized(), dist.is_torchelastic_launched(), dist.get_debug_level(), dist.GroupMember.WORLD)
-print(torch.multiprocessing.get_sharing_strategy(), torch.multiprocessing.get_start_method())
+print(torch.multiprocessing.get_sharing_strategy(), torch.multiprocessing.get_start_method(allow_none=True))
 print(torch.cuda.is_initialized(), torch.backends.cudnn.benchmark, torch.utils.data.get_worker_info())

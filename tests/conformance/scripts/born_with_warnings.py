@@ -1,10 +1,8 @@
 """Warnings are shown as Python shows them: once a line, a DeprecationWarning only in the script itself."""
-# differs: already-imported
 import sys
 import warnings
 
-print(len(warnings.filters) == 5, warnings.filters[-5])
-print(sys.warnoptions, warnings.showwarning.__module__)
+print(sys.warnoptions, ("default", None, DeprecationWarning, "__main__", 0) in warnings.filters)
 for _ in range(3):
     warnings.warn("in a loop")  # noqa: B028
     warnings.warn("old", DeprecationWarning)  # noqa: B028

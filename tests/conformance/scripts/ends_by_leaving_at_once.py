@@ -1,9 +1,14 @@
-"""os._exit(0) is success: nothing runs any more, and what is buffered is lost."""
+"""os._exit(0) is success. Nothing runs any more, a file's buffer is lost; but all that was printed is there."""
 import atexit
 import os
+import sys
 
 atexit.register(print, "exit function")
 log = open(f"log-{os.environ['RANK']}", "w")
 log.write("all")
-print("done")
+print("printed, ", end="")
+os.write(1, b"written, ")
+sys.stdout.buffer.write(b"buffered, ")
+print("to the end", end="")
+sys.stderr.write("\nan error without a newline")
 os._exit(0)

@@ -1,5 +1,7 @@
-"""An exception in a thread is printed, and the rank goes on; one in __del__, too."""
+"""An exception in a thread is printed, and the rank goes on, at its end as well; one in __del__, too."""
+import os
 import threading
+import time
 
 
 class Thing:
@@ -7,12 +9,16 @@ class Thing:
         raise ValueError("in __del__")
 
 
-def fail():
+def fail(seconds):
+    time.sleep(seconds)
     raise ValueError("in a thread")
 
 
-thread = threading.Thread(target=fail)
+thread = threading.Thread(target=fail, args=(0,))
 thread.start()
 thread.join()
 Thing()
 print("goes on")
+threading.Thread(target=fail, args=(0.1,)).start()
+log = open(f"log-{os.environ['RANK']}", "w")
+log.write("all")

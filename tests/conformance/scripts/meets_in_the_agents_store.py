@@ -1,4 +1,4 @@
-"""torchrun's own store answers at MASTER_PORT; launch has no such store."""
+"""torchrun's own store answers at MASTER_PORT, and TORCHELASTIC_USE_AGENT_STORE says so; launch has no such store."""
 # differs: agent-store
 # nprocs: 1
 import datetime
@@ -6,6 +6,7 @@ import os
 
 import torch.distributed as dist
 
+print(os.environ["TORCHELASTIC_USE_AGENT_STORE"])
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where C++ says it at length
 try:
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
