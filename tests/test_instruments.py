@@ -325,3 +325,12 @@ def test_gradients_that_cannot_be_compared_are_listed():
                         "zero": "not zero, as it is in one process"}.items():
         assert words in meaning[name]
     assert "nan" not in " ".join(str(row) for row in first if row.name != "nan")
+
+
+def test_frozen_weights_are_parameters_that_nobody_has_gathered():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 4, bias=False))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with memory_by_kind(model, optimizer) as moments:
+        model(torch.ones(2, 64))
+    assert (moments[-1].parameters, moments[-1].gathered) == (4 * (64 * 64 + 64 * 4), 0)

@@ -1,5 +1,6 @@
 """launch under faults: each ends in time, with an error to act on, and leaves nothing behind."""
 
+import contextlib
 import io
 import os
 import pickle
@@ -81,6 +82,34 @@ def test_a_failing_script_shows_its_own_line(tmp_path):
     assert says(error, "ModuleNotFoundError: No module named 'no_such_module'")
     assert 'fails.py", line 4, in deep' in error.failures[0].traceback
     assert error.logs[error.rank] == "so far\n"
+
+
+def test_a_hook_may_end_the_rank_with_a_code_of_its_own():
+    def work():
+        sys.excepthook = lambda *_: sys.exit(44)
+        raise ValueError("boom")
+
+    error = failing(work, nprocs=1)
+    assert error.exitcode == 44 and says(error, "ValueError: boom")
+
+
+def test_an_exception_is_known_at_exit_and_printed_where_the_script_sends_its_stderr(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import atexit, os, sys\natexit.register(lambda: print(sys.last_type, file=open('seen', 'w')))\n"
+                      "os.dup2(os.open('stderr', os.O_CREAT | os.O_WRONLY), 2)\nraise ValueError('boom')\n")
+    with contextlib.chdir(tmp_path):
+        error = failing(script, nprocs=1)
+    assert error.logs == [""]
+    assert (tmp_path / "stderr").read_text().endswith("ValueError: boom\n")
+    assert (tmp_path / "seen").read_text() == "<class 'ValueError'>\n"
+
+
+def test_a_rank_that_can_open_no_more_files_says_so():
+    def work():
+        while True:
+            os.open(os.devnull, os.O_RDONLY)
+
+    assert says(failing(work, nprocs=1), r"OSError: \[Errno 24\] Too many open files")
 
 
 # ------------------------------------------------------------------------------------------- a rank goes away

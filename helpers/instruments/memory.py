@@ -55,9 +55,9 @@ class Memory(NamedTuple):
     """What a rank held at one moment of a step, in bytes, each byte counted once."""
 
     parameters: int
-    """What the optimizer changes: all parameters, or this rank's shard of them."""
+    """What the optimizer changes, and what is frozen: all parameters, or this rank's shard of them."""
     gathered: int
-    """Parameters that stand in the model and are not this rank's to change."""
+    """Other parameters that stand in the model: whole ones, for a moment, where this rank's are shards."""
     gradients: int
     optimizer: int
     """The optimizer's state, without its step counters."""
@@ -75,6 +75,7 @@ def memory_by_kind(model, optimizer):
     """
     moments, living = [], weakref.WeakValueDictionary()
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own += [parameter for parameter in model.parameters() if not parameter.requires_grad]
 
     def after(_before, made):
         living.update((storage._cdata, storage) for storage in made)

@@ -35,15 +35,23 @@ def exit_code(leaving):
     return 1
 
 
-def call_hook(error):
-    """Call `sys.excepthook`, as Python does for an exception that nobody has caught."""
+def call_hook(error, code):
+    """Call `sys.excepthook`, as Python does for an exception that nobody has caught.
+
+    Returns the exit code: `code`, unless the hook calls `sys.exit`.
+    """
+    sys.last_exc = sys.last_value = error  # where exit functions look
+    sys.last_type, sys.last_traceback = type(error), error.__traceback__
     try:
         sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return exit_code(leaving)
     except BaseException:
         print("Error in sys.excepthook:", file=sys.stderr)
         traceback.print_exc()
         print("\nOriginal exception was:", file=sys.stderr)
         traceback.print_exception(error)
+    return code
 
 
 def run_only_own_exit_handlers_of_c():
@@ -110,20 +118,26 @@ def _finish_what_is_held():
 
     The server's own objects are frozen, so the collector lists those of a forked rank alone.
     """
+    _flush(_streams())  # a text first, then what lies beneath it: a `__del__` may close that
     for held in gc.get_objects():
         with contextlib.suppress(Exception):  # a daemon thread may be just closing it
             delete = getattr(type(held), "__del__", None)
             is_pythons = isinstance(delete, types.FunctionType)  # not one of C code's
             if is_pythons and not gc.is_finalized(held):
                 delete(held)
-    # Not `isinstance`: it would ask an object for its `__class__`, which some answer with a warning.
-    streams = [held for held in gc.get_objects() if issubclass(type(held), _io._IOBase)]
+    streams = _streams()
     _flush([*streams, sys.stdout, sys.stderr])
     for stream in streams:
         if type(stream).__module__ != "_io":  # a file written in Python, such as gzip's, has an end to write
             with contextlib.suppress(Exception):
                 stream.close()
     _flush(streams)  # what lies beneath has got that end
+
+
+def _streams():
+    """All files and streams of this rank that are still there."""
+    # Not `isinstance`: it would ask an object for its `__class__`, which some answer with a warning.
+    return [held for held in gc.get_objects() if issubclass(type(held), _io._IOBase)]
 
 
 def _flush(streams):

@@ -32,7 +32,8 @@ from helpers.reporting import REPORT_FILE
 _RESERVED_BYTES = 32 * 2**10
 
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
-_stderr_is_the_scripts_own = False  # when an exception ends it: a tee, say, or a file
+_reserve = None  # the file set aside, open: a rank may fail because it can open no more files
+_shows_tracebacks = False  # whether the default `sys.excepthook` prints
 
 
 def main(folder, rank):
@@ -77,14 +78,14 @@ def spawned(folder, rank):
 
 def _leave_traces(files):
     """Have all that this process prints, C++ too, and where it is when it dies, written into the run's files."""
-    global _stack_file
+    global _stack_file, _reserve
     with open(files.log, "ab") as log:  # at once: a killed rank's last words stay
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    with contextlib.suppress(OSError):
-        files.reserve.write_bytes(b" " * _RESERVED_BYTES)
+    _reserve = open(files.reserve, "wb", buffering=0)
+    _reserve.write(b" " * _RESERVED_BYTES)
     _stack_file = open(files.stack, "wb")
     faulthandler.enable(_stack_file, all_threads=False)
     if SAY_WHAT_YOU_DO:
@@ -146,7 +147,7 @@ def _do(work, files, own_pid):
 
     What the learner's code forks comes back from here, too, with another process id, and leaves neither.
     """
-    global _stderr_is_the_scripts_own
+    global _shows_tracebacks
     try:
         result = _run(work)
         if os.getpid() == own_pid:
@@ -165,15 +166,22 @@ def _do(work, files, own_pid):
         error = error.with_traceback(_learners_part(error.__traceback__))
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         _leave_failure(files, text, error, code)
-        _stderr_is_the_scripts_own = sys.stderr is not sys.__stderr__
-        ending.call_hook(error)
-        return code
+        _shows_tracebacks = not _stderr_goes_to(files.log)
+        return ending.call_hook(error, code)
 
 
 def _print_where_the_kernel_does_not_look(kind, error, trace):
     """The rank's `sys.excepthook`. The kernel shows the traceback, and should do so once."""
-    if _stderr_is_the_scripts_own:
+    if _shows_tracebacks:
         traceback.print_exception(kind, error, trace)
+
+
+def _stderr_goes_to(log):
+    """Whether stderr is still what the kernel reads: a script may have put a tee or a file in its place."""
+    try:
+        return sys.stderr is sys.__stderr__ and os.path.samestat(os.fstat(2), os.stat(log))
+    except OSError:
+        return False
 
 
 def _run(work):
@@ -262,11 +270,11 @@ def _leave_failure(files, text, error, code):
     }
     try:
         write(files.failure, json.dumps(failure).encode())
-    except OSError:  # the disk is full: there is room that was set aside
+    except OSError:  # the disk is full, or no file can be opened: there is one that was set aside
         failure |= {"traceback": _short(failure["traceback"], 2000), "packed": ""}
         with contextlib.suppress(OSError):
-            with open(files.reserve, "r+b") as file:  # over its spaces; JSON does not mind those behind it
-                file.write(json.dumps(failure).encode())
+            _reserve.seek(0)  # over its spaces; JSON does not mind those that stay behind it
+            _reserve.write(json.dumps(failure).encode())
             files.reserve.replace(files.failure)
 
 

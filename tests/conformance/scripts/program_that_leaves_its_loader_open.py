@@ -8,16 +8,20 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class Squares(Dataset):
-    """Numbers with their squares, of which each worker notes what it reads."""
+    """Numbers with their squares."""
 
     def __len__(self):
         return 64
 
     def __getitem__(self, index):
-        worker = torch.utils.data.get_worker_info().id
-        with open(f"read-{os.environ['RANK']}-{worker}.txt", "a") as file:
-            file.write(f"{index} ")
         return torch.tensor([float(index)]), torch.tensor([float(index) ** 2])
+
+
+def note(worker):
+    """A worker leaves without closing its files. So this text is lost, by launch as by torchrun."""
+    global log
+    log = open(f"worker-{os.environ['RANK']}-{worker}.txt", "w")
+    log.write(f"worker {worker} has started")
 
 
 def main():
@@ -25,7 +29,7 @@ def main():
     torch.manual_seed(0)
     data = Squares()
     loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, shuffle=False), num_workers=2,
-                        prefetch_factor=1, persistent_workers=True, multiprocessing_context="fork")
+                        worker_init_fn=note, persistent_workers=True, multiprocessing_context="fork")
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     optimizer = torch.optim.Adam(model.parameters())
     for epoch in range(2):
