@@ -104,6 +104,15 @@ def test_an_exception_is_known_at_exit_and_printed_where_the_script_sends_its_st
     assert (tmp_path / "seen").read_text() == "<class 'ValueError'>\n"
 
 
+def test_a_script_that_freezes_its_objects_loses_no_file(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import gc, signal\nsignal.signal(signal.SIGTERM, lambda *_: log)\n"
+                      "log = open('log.txt', 'w')\nlog.write('x')\ngc.collect()\ngc.freeze()\ngc.disable()\n")
+    with contextlib.chdir(tmp_path):
+        launch(script, nprocs=1, show=False)
+    assert (tmp_path / "log.txt").read_text() == "x"
+
+
 def test_a_rank_that_can_open_no_more_files_says_so():
     def work():
         while True:

@@ -8,6 +8,7 @@ import linecache
 import math
 import operator
 import os
+import types
 import zipfile
 from pathlib import Path
 
@@ -167,10 +168,12 @@ def unsendable(function, args, kwargs=None):
     given = {**dict(enumerate(args)), **(kwargs or {})}
     candidates = [(f"argument {name}, a {type(value).__name__},", value) for name, value in given.items()]
     if inspect.isfunction(function):
-        used = inspect.getclosurevars(function)
-        user = f"{function.__name__}()"
-        for name, value in {**used.nonlocals, **used.globals}.items():
-            candidates.append((f"the variable `{name}`, which {user} uses,", value))
+        code, user = function.__code__, f"{function.__name__}()"
+        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if cell != types.CellType():  # it has a value
+                used[name] = cell.cell_contents
+        candidates += [(f"the variable `{name}`, which {user} uses,", value) for name, value in used.items()]
     for description, value in candidates:
         try:
             sending.packed(value)

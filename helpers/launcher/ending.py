@@ -9,6 +9,7 @@ import _io
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import itertools
 import os
@@ -121,9 +122,8 @@ def _finish_what_is_held():
     _flush(_streams())  # a text first, then what lies beneath it: a `__del__` may close that
     for held in gc.get_objects():
         with contextlib.suppress(Exception):  # a daemon thread may be just closing it
-            delete = getattr(type(held), "__del__", None)
-            is_pythons = isinstance(delete, types.FunctionType)  # not one of C code's
-            if is_pythons and not gc.is_finalized(held):
+            delete = _finalizer(type(held))
+            if delete and not gc.is_finalized(held):
                 delete(held)
     streams = _streams()
     _flush([*streams, sys.stdout, sys.stderr])
@@ -132,6 +132,13 @@ def _finish_what_is_held():
             with contextlib.suppress(Exception):
                 stream.close()
     _flush(streams)  # what lies beneath has got that end
+
+
+@functools.cache
+def _finalizer(kind):
+    """The `__del__` of a class if it is written in Python."""
+    delete = getattr(kind, "__del__", None)
+    return delete if isinstance(delete, types.FunctionType) else None
 
 
 def _streams():

@@ -4,6 +4,7 @@ import _thread
 import atexit
 import contextlib
 import faulthandler
+import gc
 import importlib
 import importlib.machinery
 import json
@@ -120,6 +121,7 @@ def _differ_from_the_server():
     numpy.random.seed()
     # Too late for OMP_NUM_THREADS itself: the server has loaded libgomp with its own.
     torch.set_num_threads(_threads(os.environ.get("OMP_NUM_THREADS", "")))
+    gc.freeze = gc.unfreeze = lambda: None  # the server's objects are; at the end, what is not frozen is the rank's
     if sys.platform == "linux":
         ending.run_only_own_exit_handlers_of_c()
 
