@@ -12,6 +12,8 @@ from pathlib import Path
 
 #: The signal at which a rank writes down what it is doing: one that nobody else uses. macOS has only two.
 SAY_WHAT_YOU_DO = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGUSR2", None)
+#: Bytes that are set aside on the disk for each rank, for its failure when that is full.
+RESERVED_BYTES = 32 * 2**10
 
 
 class Files:

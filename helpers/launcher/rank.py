@@ -29,9 +29,6 @@ from helpers.launcher import asking, ending, meeting, sending
 from helpers.launcher.files import SAY_WHAT_YOU_DO, Files, write
 from helpers.reporting import REPORT_FILE
 
-#: Bytes that a rank sets aside on the disk, for a failure when that is full.
-_RESERVED_BYTES = 32 * 2**10
-
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
 _reserve = None  # the file set aside, open: a rank may fail because it can open no more files
 _shows_tracebacks = False  # whether the default `sys.excepthook` prints
@@ -85,8 +82,7 @@ def _leave_traces(files):
         os.dup2(log.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):  # `python -u` has made them: they hold nothing back
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    _reserve = open(files.reserve, "wb", buffering=0)
-    _reserve.write(b" " * _RESERVED_BYTES)
+    _reserve = open(files.reserve, "r+b", buffering=0)
     _stack_file = open(files.stack, "wb")
     faulthandler.enable(_stack_file, all_threads=False)
     if SAY_WHAT_YOU_DO:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from helpers.hardware import free_port
 from helpers.launcher import arguments, asking, client, errors, output, sending
-from helpers.launcher.files import Files, run_folder
+from helpers.launcher.files import RESERVED_BYTES, Files, run_folder
 from helpers.launcher.processes import Processes, interrupts_held
 from helpers.reporting import RUN_FOLDER
 
@@ -84,7 +84,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
         what_to_do["environment"] = rank_environment(environment, nprocs, folder)
         with _advice_on_disk():
             (folder / "work").write_bytes(pickle.dumps(what_to_do))
-        watch = _Watch(nprocs, folder, output.display_for(show), on_report, is_script="script" in what_to_do)
+            watch = _Watch(nprocs, folder, output.display_for(show), on_report, is_script="script" in what_to_do)
         with watch, Processes(nprocs, folder, environment) as ranks:  # the ranks end first
             ranks.start()
             failures = watch.until_done(ranks, timeout, stop, grace)
@@ -129,6 +129,7 @@ class _Watch:
         for files in self.files:
             files.log.touch()
             files.reports.touch()
+            files.reserve.write_bytes(b" " * RESERVED_BYTES)  # before the first rank can fill the disk
         self.tails = [output.Tail(files.log) for files in self.files]
         self.report_tails = [output.Tail(files.reports, longest_line=None) for files in self.files]
         self.reports = [[] for _ in self.files]
