@@ -132,8 +132,8 @@ def _incomparable(got, wanted):
         if has != should:
             return f"not compared: of shape {has} in rank {rank}, not {should}. Do `shards` say how it is cut?"
         for one, where in ((wanted[rank], "one process"), (gradient, f"rank {rank}")):
-            if _no_numbers(one):
-                return f"not compared: {_no_numbers(one)} in {where}"
+            if reason := _no_numbers(one):
+                return f"not compared: {reason} in {where}"
     return ""
 
 

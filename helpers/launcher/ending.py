@@ -119,13 +119,14 @@ def _finish_what_is_held():
 
     The server's own objects are frozen, so the collector lists those of a forked rank alone.
     """
-    _flush(_streams())  # a text first, then what lies beneath it: a `__del__` may close that
-    for held in gc.get_objects():
+    objects = gc.get_objects()
+    _flush(_streams_among(objects))  # a text first, then what lies beneath it: a `__del__` may close that
+    for held in objects:
         with contextlib.suppress(Exception):  # a daemon thread may be just closing it
             delete = _finalizer(type(held))
             if delete and not gc.is_finalized(held):
                 delete(held)
-    streams = _streams()
+    streams = _streams_among(gc.get_objects())  # a `__del__` may have opened some
     _flush([*streams, sys.stdout, sys.stderr])
     for stream in streams:
         if type(stream).__module__ != "_io":  # a file written in Python, such as gzip's, has an end to write
@@ -141,10 +142,9 @@ def _finalizer(kind):
     return delete if isinstance(delete, types.FunctionType) else None
 
 
-def _streams():
-    """All files and streams of this rank that are still there."""
+def _streams_among(objects):
     # Not `isinstance`: it would ask an object for its `__class__`, which some answer with a warning.
-    return [held for held in gc.get_objects() if issubclass(type(held), _io._IOBase)]
+    return [held for held in objects if issubclass(type(held), _io._IOBase)]
 
 
 def _flush(streams):

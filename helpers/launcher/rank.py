@@ -164,7 +164,7 @@ def _do(work, files, own_pid):
         error = error.with_traceback(_learners_part(error.__traceback__))
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         _leave_failure(files, text, error, code)
-        _shows_tracebacks = not _stderr_goes_to(files.log)
+        _shows_tracebacks = not _stderr_goes_to(files.log)  # asked here: torch's hook puts a stderr of its own in place
         return ending.call_hook(error, code)
 
 
