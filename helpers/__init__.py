@@ -12,10 +12,12 @@ missing_names.install()
 _HOME = {
     "launch": "helpers.launcher",
     "RankError": "helpers.launcher",
+    "copy_script": "helpers.scripts",
+    "made_for": "helpers.first_cell",
     "report": "helpers.reporting",
 }
 
-__all__ = ["RankError", "launch", "report"]
+__all__ = ["RankError", "copy_script", "launch", "made_for", "report"]
 
 
 def __getattr__(name):

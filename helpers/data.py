@@ -5,7 +5,7 @@
     mnist = load("MNIST", train=True, download=True)   # torchvision's own class, downloaded once
 
 The larger sets live in a folder: the argument `folder`, else the environment variable COURSE_DATA, else the
-project's `data/`. Whatever goes wrong with files or network is a DataError, whose text says what to do.
+user's cache. Whatever goes wrong with files or network is a DataError, whose text says what to do.
 """
 
 import os
@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
+from helpers.places import CACHE, SHIPPED
 from helpers.records import DataError, shipped
 
-PROJECT_DATA = Path(__file__).resolve().parents[1] / "data"
 FOLDER_VARIABLE = "COURSE_DATA"
 NAMES = ("Digits", "MNIST", "FashionMNIST", "CIFAR10")
 NETWORK_SECONDS = 30  # a server that is silent for so long counts as no network; torchvision has no limit
@@ -42,7 +42,7 @@ class Digits(Dataset):
     classes += ("5 - five", "6 - six", "7 - seven", "8 - eight", "9 - nine")
 
     def __init__(self, root=None, train=True, transform=None, target_transform=None):
-        folder = (PROJECT_DATA if root is None else Path(root).expanduser()) / "digits"
+        folder = (SHIPPED if root is None else Path(root).expanduser()) / "digits"
         self.train, self.transform, self.target_transform = train, transform, target_transform
         part = "train" if train else "t10k"
         self.data = parse_idx(shipped(folder / f"{part}-images-idx3-ubyte"))
@@ -103,8 +103,8 @@ def load(name, train=True, folder=None, download=False, transform=None):
 
 
 def download_folder(folder=None):
-    """Where downloads lie: `folder`, else the one that COURSE_DATA names, else the project's own."""
-    return Path(folder or os.environ.get(FOLDER_VARIABLE) or PROJECT_DATA).expanduser()
+    """Where downloads lie: `folder`, else the one that COURSE_DATA names, else the user's cache."""
+    return Path(folder or os.environ.get(FOLDER_VARIABLE) or CACHE).expanduser()
 
 
 def parse_idx(content):

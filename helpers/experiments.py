@@ -40,7 +40,8 @@ from collections import Counter
 from pathlib import Path
 
 from helpers.hardware import hardware
-from helpers.records import RECORDS, DataError
+from helpers.places import COURSE, IS_CHECKOUT, RECORDS
+from helpers.records import DataError
 
 #: Where it is set, experiments run in sizes that a CPU manages. For tests, under tests/stand_in_gpus.
 SMALL = "COURSE_SMALL_EXPERIMENTS"
@@ -182,8 +183,8 @@ class Experiment:
                 for key in record.pop("files"):
                     record["result"][key] = self._binary(record, key).read_bytes()
         except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"Cannot read {self._file.name}: {error!r}. To restore it, run in the course's folder: "
-                            "git checkout -- data/records") from None
+            raise DataError(f"Cannot read {self._file.name}: {error!r}. To restore it: git checkout -- data/records, "
+                            "or, without git, install the course again.") from None
         return records
 
     def store(self, record):
@@ -209,7 +210,8 @@ class Experiment:
         is_stored = record in self.records()
         for key, content in record["result"].items():
             if isinstance(content, bytes) and is_stored:
-                yield Path("data", "records", self._binary(record, key).relative_to(RECORDS)).as_posix()
+                path = self._binary(record, key)
+                yield path.relative_to(COURSE).as_posix() if IS_CHECKOUT else path
             elif isinstance(content, bytes):
                 path = run_folder() / f"{self.name}.{key}"
                 path.write_bytes(content)

@@ -2,10 +2,8 @@
 
 import ast
 import json
-from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-LESSONS = NOTEBOOKS / "lessons"
+from helpers.places import LESSONS, NOTEBOOKS
 
 
 def paths():

@@ -6,9 +6,6 @@ What experiments on GPUs have found lies beside it: helpers/experiments.py.
 import hashlib
 import json
 import os
-from pathlib import Path
-
-RECORDS = Path(__file__).parents[1] / "data" / "records"
 
 
 class DataError(RuntimeError):
@@ -21,8 +18,8 @@ def stored(path):
 
 
 def shipped(path):
-    """The bytes of a file in data/, once they agree with the SHA256SUMS beside it. Raises DataError."""
-    cure = f"To restore it, run in the course's folder: git checkout -- data/{path.parent.name}"
+    """The bytes of a file that ships, once they agree with the SHA256SUMS beside it. Raises DataError."""
+    cure = f"To restore it: git checkout -- data/{path.parent.name}, or, without git, install the course again."
     try:
         content, sums = path.read_bytes(), _sums(path.parent)
     except (OSError, ValueError) as error:

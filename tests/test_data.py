@@ -148,11 +148,11 @@ def test_missing_says_what_to_do(site, tmp_path):
     assert not folder.exists()
 
 
-def test_the_argument_goes_before_the_variable_before_the_project(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "PROJECT_DATA", tmp_path / "project")
+def test_the_argument_goes_before_the_variable_before_the_cache(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "CACHE", tmp_path / "cache")
     for folder, change in [
-        ("project", lambda: None),
-        ("project", lambda: monkeypatch.setenv("COURSE_DATA", "")),
+        ("cache", lambda: None),
+        ("cache", lambda: monkeypatch.setenv("COURSE_DATA", "")),
         ("variable", lambda: monkeypatch.setenv("COURSE_DATA", str(tmp_path / "variable"))),
     ]:
         change()
@@ -161,7 +161,7 @@ def test_the_argument_goes_before_the_variable_before_the_project(site, tmp_path
     load("MNIST", folder=tmp_path / "argument", download=True)
     assert files(tmp_path / "argument") and not files(tmp_path / "variable")
     load("MNIST", download=True)
-    assert files(tmp_path / "variable") and not files(tmp_path / "project")
+    assert files(tmp_path / "variable") and not files(tmp_path / "cache")
 
 
 def test_a_damaged_file_is_noticed_and_deleting_it_helps(site, tmp_path):

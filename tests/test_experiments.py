@@ -254,7 +254,8 @@ def test_records_of_several_machines_stand_side_by_side(course):
 @pytest.fixture
 def speed(monkeypatch, tmp_path):
     """An experiment without a record."""
-    monkeypatch.setattr("helpers.experiments.RECORDS", tmp_path)
+    monkeypatch.setattr("helpers.experiments.COURSE", tmp_path)
+    monkeypatch.setattr("helpers.experiments.RECORDS", tmp_path / "data" / "records")
 
     def speed():
         """How fast is <it>?

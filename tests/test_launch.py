@@ -1,5 +1,6 @@
 """launch: what it promises when nothing goes wrong, and what it refuses. (Scripts: tests/conformance.)"""
 
+import linecache
 import math
 import os
 import re
@@ -160,6 +161,18 @@ def test_what_is_wrong_is_refused_with_advice(error, says, work, options, tmp_pa
     with pytest.raises(error) as caught:
         launch(work, **options)
     assert re.search(says, str(caught.value))
+
+
+@pytest.mark.parametrize("noted", [None, time.time()], ids=["as IPython 8 does", "as IPython 7 does, with a time"])
+def test_a_rank_shows_the_lines_of_a_function_that_no_file_holds(noted):
+    name, source = "/tmp/ipykernel_1/2.py", "def divides():\n    return 1 // 0  # by nothing"
+    linecache.cache[name] = len(source), noted, source.splitlines(keepends=True), name
+    scope = {}
+    exec(compile(source, name, "exec"), scope)
+    with pytest.raises(RankError) as caught:
+        launch(scope["divides"], 1, show=False)
+    del linecache.cache[name]
+    assert "    return 1 // 0  # by nothing\n" in caught.value.failures[0].traceback
 
 
 def test_launch_inside_a_rank_is_refused():

@@ -6,6 +6,9 @@
     python tools/execute.py --experiments        only the cells that show what was recorded on GPUs
     python tools/execute.py --normalise …        execute nothing; take out what differs for no reason
 
+Each time, a lesson's first cell and the links beside its title are written as pyproject.toml has the version and the
+address of the course.
+
 Measured times differ at every execution. Outputs that differ in nothing else (after the patterns of
 tests/sanitize.cfg, which nbval uses too) are left as they were. A lesson in which one has changed is stored
 whole, as it ran, because its pictures show what its cells print.
@@ -22,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -31,9 +35,8 @@ from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-sys.path.insert(0, str(ROOT))  # also where `python tools/execute.py` has put tools/ alone
-
-from tools import everywhere  # noqa: E402
+FIRST_CELL = "set-up"  #: the id of each lesson's first code cell
+LINKS = re.compile(r"\n\n<a href[^\n]*>Open in [^\n]*")  #: beside a lesson's title
 
 #: A cell that shows an experiment (helpers/experiments.py): `from lessons.….recorded import name`, and `name.show()`.
 EXPERIMENT = re.compile(r"^from lessons\.\w+\.recorded import (\w+)\n+\1\.show\(\)$")
@@ -54,6 +57,48 @@ def sanitised(text):
     return text
 
 
+def first_cell():
+    """The source of the first code cell, the same in all lessons. Where the course is there, it does nothing."""
+    version, source = project()
+    install = f'%pip install -q "parallel-pytorch-course @ {source}"' if source else (
+        'raise RuntimeError("The course is not installed in this kernel: its README says how, under Start.") from None')
+    return ("try: import helpers\n"
+            "except ModuleNotFoundError:\n"
+            f"    {install}\n"
+            f'from helpers import made_for; made_for("{version}")')
+
+
+def links(lesson):
+    """Links that open a lesson (its file's name) in Colab and Kaggle, as HTML; none without an address on GitHub.
+
+    They show no picture from elsewhere: opening a lesson at home needs no network, and tells nobody.
+    """
+    there = re.fullmatch(r"git\+https://github\.com/([\w-]+/[\w.-]+)@(.+)", project()[1])
+    if not there:
+        return ""
+    file = f"{there[1]}/blob/{there[2]}/notebooks/{lesson}"
+    services = {"Colab": f"https://colab.research.google.com/github/{file}",
+                "Kaggle": f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}"}
+    return " ".join(f'<a href="{address}"><kbd>Open in {name}</kbd></a>' for name, address in services.items())
+
+
+def project():
+    """(version, what pip installs where the course is missing, or nothing) of pyproject.toml."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    version = settings["project"]["version"]
+    return version, settings["tool"]["course"]["install_from"].format(version=version)
+
+
+def place_first_cell(book, lesson):
+    """Write the first cell and the links into a lesson, in place of those that it has."""
+    place = next(number for number, cell in enumerate(book.cells) if cell.cell_type == "code")
+    if book.cells[place].id != FIRST_CELL:
+        book.cells.insert(place, nbformat.v4.new_code_cell(id=FIRST_CELL))
+    book.cells[place].source = first_cell()
+    title, _, text = LINKS.sub("", book.cells[0].source, count=1).partition("\n\n")
+    book.cells[0].source = "\n\n".join(filter(None, [title, links(lesson), text]))
+
+
 def execute(path, fresh):
     """Execute one lesson and write it back; return the seconds it took.
 
@@ -61,7 +106,7 @@ def execute(path, fresh):
         CellExecutionError: a cell raised that is not tagged `raises-exception`. The file is left as it was.
     """
     book = nbformat.read(path, as_version=4)
-    everywhere.place(book, path.name)
+    place_first_cell(book, path.name)
     before = [list(cell.get("outputs", ())) for cell in book.cells]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +149,7 @@ def store(book, path):
     for cell in book.cells:
         cell.metadata = {name: value for name, value in cell.metadata.items() if name == "tags"}
         if cell.cell_type == "code":
-            if (cell.source.startswith("predict(") or cell.id == everywhere.ID
+            if (cell.source.startswith("predict(") or cell.id == FIRST_CELL
                     or "hide-input" in cell.metadata.get("tags", ())):
                 cell.metadata["jupyter"] = {"source_hidden": True}  # not what to read first
             if cell.source.startswith("bet("):  # front ends show the answer once the cell runs, or at a click
@@ -127,14 +172,14 @@ def minutes(path):
     slow, total, exercises = 0, 1.0, set()
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "markdown":
-            total += len(everywhere.without_badges(cell.source).split()) / 200
+            total += len(LINKS.sub("", cell.source).split()) / 200
             continue
         if checked := re.search(r"\b(\w+)\.check\(", cell.source):
             exercises.add(checked[1])
             continue
         total += 0.5 * cell.source.startswith("predict(")
         total += 3 * bool(re.search(r"^\w+_explorer\(|^trace_viewer\(", cell.source, re.MULTILINE))
-        if cell.id != everywhere.ID and not cell.metadata.get("jupyter", {}).get("source_hidden"):
+        if cell.id != FIRST_CELL and not cell.metadata.get("jupyter", {}).get("source_hidden"):
             slow += len(cell.source.split())
             slow += sum(len(shown(output).split()) for output in cell.outputs)
     return round(total + slow / 100), 10 * len(exercises)
@@ -211,7 +256,9 @@ def main():
     options = parser.parse_args()
     for path in options.notebooks:
         if options.normalise:
-            store(nbformat.read(path, as_version=4), path)
+            book = nbformat.read(path, as_version=4)
+            place_first_cell(book, path.name)
+            store(book, path)
             continue
         if options.experiments:
             show_records(path)

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: {path: checksum} of the course as it was downloaded; tools/publish.py writes it, and so does each update.
+#: {path: checksum} of the course as it was at the last update.
 LIST = "tools/files.json"
 NOT_THE_COURSE = {".git", ".venv", "__pycache__", ".ipynb_checkpoints", "mine"}
 #: What to do about it, by words of git's errors.

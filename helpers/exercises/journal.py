@@ -1,6 +1,6 @@
 """What the learner has solved and predicted: a file, $COURSE_PROGRESS, or ~/.parallel-pytorch-course.json.
 
-Where the system knows of no home folder, as in some containers, the file lies beside the notebooks.
+Where the system knows of no home folder, as in some containers, the file lies in the current folder: the notebook's.
 For each "predict:question" it holds the first answer, its status ("correct" or "not yet") and its date. For
 each "lesson.exercise" it holds the best status so far, the day of the last check, and the way there: when the
 task was first shown ("began"), how many checks it took ("tries") until one was correct ("solved"), how often
@@ -14,8 +14,6 @@ import datetime
 import json
 import os
 import tempfile
-
-from helpers.notebooks import NOTEBOOKS
 
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
@@ -108,7 +106,7 @@ def files():
 def path():
     file = _named()
     if _is_homeless(file):
-        file = NOTEBOOKS / os.path.basename(file)
+        file = os.path.basename(file)
     return os.path.realpath(file)  # a link stays a link: what it points to is replaced
 
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy
 
-from helpers.records import RECORDS, stored
+from helpers.places import RECORDS
+from helpers.records import stored
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 

@@ -1,7 +1,6 @@
 """What `launch` is given: refused with advice before anything starts, or made into work that can be sent."""
 
 import contextlib
-import difflib
 import inspect
 import itertools
 import linecache
@@ -12,8 +11,8 @@ import types
 import zipfile
 from pathlib import Path
 
+from helpers import scripts
 from helpers.launcher import sending
-from helpers.notebooks import LESSONS
 from helpers.reporting import RUN_FOLDER
 
 _NOTEBOOKS_PID = os.getpid()
@@ -104,16 +103,14 @@ def packed_work(what, args, kwargs, module):
 def _script(name):
     """A script's name, and how Python runs it: first as a path from here, else among the lessons' scripts."""
     path = Path(name).expanduser()
-    for found in itertools.chain((path, LESSONS / path), (lesson / path for lesson in LESSONS.iterdir())):
+    for found in itertools.chain([path], scripts.places_of(path)):
         if found.is_dir() and not (found / "__main__.py").is_file():
             raise IsADirectoryError(f"{os.fspath(name)!r} is a folder without a `__main__.py`; "
                                     "name the script in it")
         if found.exists():
             return os.fspath(found), _how_to_run(found)
-    close = difflib.get_close_matches(path.name, [script.name for script in LESSONS.glob("*/*.py")], n=1)
-    advice = f". Did you mean {close[0]!r}?" if close else ""
-    raise FileNotFoundError(f"there is no script {os.fspath(name)!r}, neither in {Path.cwd().name}/ nor in "
-                            f"notebooks/lessons/{advice}")
+    raise FileNotFoundError(f"there is no script {os.fspath(name)!r}, neither in {Path.cwd().name}/ nor "
+                            f"among those of the lessons{scripts.advice_on(path)}")
 
 
 def _how_to_run(found):
@@ -183,6 +180,6 @@ def unsendable(function, args, kwargs=None):
 
 
 def sources_of_cells():
-    """The source of notebook cells: what linecache holds that is not read from a file."""
-    return {name: (entry[0], None, entry[2], name) for name, entry in linecache.cache.items()
-            if len(entry) == 4 and entry[1] is None}
+    """The source of notebook cells: what linecache holds of files that are not there."""
+    return {name: (len(entry[2]), None, entry[2], name) for name, entry in linecache.cache.items()
+            if len(entry) == 4 and not os.path.exists(name)}

@@ -27,8 +27,9 @@ _SERVERS_OWN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_TH
 
 _ROOT = str(Path(__file__).parents[2])
 #: What a new Python runs before it can import this package: in place of the current folder, which PYTHONSAFEPATH
-#: leaves out. The other entries of `sys.path` stay as they are.
-FIND_THIS_PACKAGE = f"import sys; sys.path[:not sys.flags.safe_path] = [{_ROOT!r}]; "
+#: leaves out. Not where it finds the package anyway: its neighbours in site-packages must not come before Python's own.
+FIND_THIS_PACKAGE = ("import sys; "
+                     f"sys.path[:not sys.flags.safe_path] = [] if {_ROOT!r} in sys.path else [{_ROOT!r}]; ")
 
 _current = None  # the Server
 _lock = threading.RLock()  # held while a server is replaced, and while one is asked
@@ -70,8 +71,7 @@ class Server:
                                "then restart the kernel")
         failed = json.loads(message)
         if failed:
-            reasons = "; ".join(f"import {name}: {reason}" for name, reason in failed.items())
-            raise RuntimeError(f"ranks cannot start, because this fails in a fresh Python process: {reasons}")
+            raise RuntimeError(f"ranks cannot start, because this fails in a fresh Python process: {failed}")
         self.ready = True
 
     def fork(self, folder, rank):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from helpers.hardware import hardware
 from helpers.launcher import sending
+from helpers.places import LESSONS
 
 #: What a rank says when another one has left it alone in a collective: never the root of a failure.
 _CONSEQUENCE = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Connection refused|"
@@ -190,6 +191,8 @@ def _unescaped(path):
 
 
 def _is_library(file):
+    if file.startswith(f"{LESSONS}{os.sep}"):  # which pip may have put into site-packages
+        return False
     return (file.startswith(("<frozen", "<string>")) or "site-packages" in file or "dist-packages" in file
             or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(__file__)))
 

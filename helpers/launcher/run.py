@@ -49,7 +49,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
     `torch.distributed.init_process_group()` without arguments forms the group. (What differs: docs/launch.md)
 
     Args:
-        work: A script that torchrun can run: a path, or the name of one of notebooks/lessons/. Or a
+        work: A script that torchrun can run: a path, or the name of one of the lessons'. Or a
             function, also one of the notebook; every rank calls `work(*args, **kwargs)`.
         nprocs: The number of ranks.
         args: A script's command line, as a list; a function's arguments, the same for every rank.

@@ -66,7 +66,7 @@ class LaunchPanel(widgets.VBox):
 
     def __init__(self, *scripts, args=(), nprocs=2, shown=None):
         """
-        scripts: names of scripts in notebooks/lessons/, or paths; args: their command line, at first.
+        scripts: names of the lessons' scripts, or paths; args: their command line, at first.
         shown: a `Run` that the panel shows until it has one of its own.
         """
         self.stop_event, self.thread = threading.Event(), None

@@ -22,7 +22,8 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 import work  # noqa: E402
 
 from helpers.hardware import free_port, hardware  # noqa: E402
-from helpers.records import RECORDS, store  # noqa: E402
+from helpers.places import RECORDS  # noqa: E402
+from helpers.records import store  # noqa: E402
 
 LIMIT = 90  # seconds that any one launch may take
 TORCHRUN = ('[sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", '

@@ -21,7 +21,8 @@ import torch
 
 from helpers import launch
 from helpers.hardware import hardware
-from helpers.records import RECORDS, store
+from helpers.places import RECORDS
+from helpers.records import store
 
 WORKERS, EPOCHS = 4, 3
 COMMON = ["--task", "MNIST", "--epochs", str(EPOCHS)]

@@ -365,19 +365,17 @@ def test_unwritable(tmp_path, monkeypatch, capsys, place):
     assert said.count("\n") == 1 and "COURSE_PROGRESS" in said
 
 
-def test_without_a_home_it_lies_beside_the_notebooks(tmp_path, monkeypatch, capsys):
+def test_without_a_home_it_lies_in_the_current_folder(tmp_path, monkeypatch, capsys):
     """As in a container whose user the system does not know: no folder named ~ appears."""
-    (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COURSE_PROGRESS")
     monkeypatch.setattr(os.path, "expanduser", str)  # which leaves the ~ in its place
-    monkeypatch.setattr(journal, "NOTEBOOKS", tmp_path / "notebooks")
     journal.record("a.b", "correct")
     journal.record("a.c", "correct")
-    file = tmp_path / "notebooks" / ".parallel-pytorch-course.json"
+    file = tmp_path / ".parallel-pytorch-course.json"
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and f"no home folder, so your progress is kept in {file}" in said
-    assert journal.best_status() == {"b": "correct", "c": "correct"} and os.listdir(tmp_path) == ["notebooks"]
+    assert journal.best_status() == {"b": "correct", "c": "correct"} and os.listdir(tmp_path) == [file.name]
 
 
 def test_write_is_atomic(own_progress, monkeypatch):

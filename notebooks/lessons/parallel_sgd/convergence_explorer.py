@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from helpers import launch
-from helpers.records import RECORDS, store, stored
+from helpers.places import RECORDS
+from helpers.records import store, stored
 from helpers.widgets.explorer import Explorer, choice
 from lessons.parallel_sgd.shards import labels_of, skewed_split
 from lessons.parallel_sgd.task import TASKS

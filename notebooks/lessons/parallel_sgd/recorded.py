@@ -17,7 +17,8 @@ from torch import nn
 
 from helpers.data import download_folder
 from helpers.experiments import attempt, experiment, in_ranks
-from helpers.records import RECORDS, stored
+from helpers.places import RECORDS
+from helpers.records import stored
 from lessons.parallel_sgd.ranks import average, one_pass, train_step
 from lessons.parallel_sgd.shards import batches, labels_of, seed, split, tensors, tested
 from lessons.parallel_sgd.task import TASKS, digits_network

@@ -1,0 +1,15 @@
+"""Where the course lies, in a checkout or where pip has installed it, and where a learner's downloads go."""
+
+import os
+from pathlib import Path
+
+COURSE = Path(__file__).resolve().parents[1]  #: the folder that holds `helpers`
+IS_CHECKOUT = (COURSE / "notebooks" / "lessons").is_dir()
+
+NOTEBOOKS = COURSE / "notebooks" if IS_CHECKOUT else COURSE / "lessons" / "notebooks"
+LESSONS = NOTEBOOKS / "lessons" if IS_CHECKOUT else COURSE / "lessons"  #: a folder for each lesson
+SHIPPED = COURSE / "data" if IS_CHECKOUT else COURSE / "helpers" / "shipped"
+RECORDS = SHIPPED / "records"
+
+#: On every system where torch.hub has its own.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "parallel-pytorch-course")
