@@ -7,13 +7,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
+from helpers import preflight
 from tests.browser import EXPLORERS
 from tests.conftest import ROOT
 from tools import execute
@@ -258,21 +261,17 @@ def test_the_devcontainer_installs_what_the_readme_says_and_opens_no_door():
     assert "--shm-size=2g" in config["runArgs"] and config["forwardPorts"] == [8888]
 
 
-def test_binder_installs_what_learners_need(tmp_path):
-    """Its script with stand-ins for pip and uv, which write down what they are given."""
-    for name in ("pip", "uv", "python"):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*"\ncase "$*" in *"-r -") cat ;; esac\n')
-        (tmp_path / name).chmod(0o755)
-    said = subprocess.check_output([ROOT / ".binder" / "postBuild"], cwd=ROOT, text=True, timeout=60,
-                                   env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    commands = [line for line in said.splitlines() if re.match("pip |uv ", line)]
-    assert commands == [
-        "pip install uv", f"uv pip install --python {tmp_path}/python --torch-backend=cpu -r -"]
-    names = re.findall(r"^([\w-]+)==", said, re.MULTILINE)
-    to_learn = (ROOT / "requirements.txt").read_text(encoding="utf-8").partition("# for the tests")[0]
-    pinned = re.findall(r"^([\w-]+)==", to_learn, re.MULTILINE)
-    assert names == [name for name in pinned if name not in ("jupyterlab", "jsonschema")]
-    assert said.endswith("\n-e .\n")
+def test_all_that_names_a_python_names_the_same():
+    """README, pyproject.toml, the workflow and the container; preflight refuses what is older."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    tested = workflow["jobs"]["linux"]["strategy"]["matrix"]["python"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"You need Python {tested[0]} to {tested[-1]}," in readme
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["requires-python"] == f">={tested[0]}"
+    assert [f"{major}.{minor}" for major, minor in preflight.PYTHONS] == [tested[0], tested[-1]]
+    container = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
+    assert re.search(r"/python:([\d.]+)-", container)[1] in tested
 
 
 PANEL = {"panel": "from helpers.widgets.launch_panel import launch_panel\nlaunch_panel('hello.py')"}
