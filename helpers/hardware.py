@@ -31,6 +31,7 @@ CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "am
 # The oldest compute capability whose tensor cores work in this format.
 FAST_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 NVIDIA_SMI_SECONDS = 15  # a driver that sleeps between uses needs some seconds; a broken one, more
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -99,19 +100,25 @@ class Hardware:
 
     @property
     def memory_available_gib(self):
-        """Memory that programs could still get now, in GiB, whatever a container's limit."""
-        return _memory().available / GIB
+        """Memory that programs could still get now, in GiB, within the container's limit."""
+        left = [limit - used for limit, used in _memory_limits()]
+        return max(0, min([_memory().available, *left])) / GIB
 
     @cached_property
     def memory_limit_gib(self):
         """What the container or batch job may use, in GiB; None if nothing limits it."""
-        return min((int(text) / GIB for text in _cgroup("memory.max") if text.isdigit()), default=None)
+        return min((limit / GIB for limit, _ in _memory_limits()), default=None)
 
     @cached_property
     def cpu_limit(self):
         """How many cores' worth of time the container or batch job may use; None if nothing limits it."""
-        pairs = [text.split() for text in _cgroup("cpu.max")]
-        return min((int(quota) / int(period) for quota, period in pairs if quota.isdigit()), default=None)
+        limits = []
+        for group in _control_groups("cpu"):
+            version1 = f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
+            match = re.match(r"(\d+) (\d+)$", _read(group / "cpu.max") or version1)  # no limit: "max", -1
+            if match:
+                limits.append(int(match[1]) / int(match[2]))
+        return min(limits, default=None)
 
     @cached_property
     def shm_gib(self):
@@ -270,12 +277,30 @@ def _read(path):
         return ""
 
 
-def _cgroup(name, root=Path("/sys/fs/cgroup"), own=Path("/proc/self/cgroup")):
-    """What `name` holds in this process's control group (version 2) and in those above it: each limits it."""
-    match = re.search("^0::/(.*)$", _read(own), re.MULTILINE)
-    inside = root / match[1] if match else root
-    texts = [_read(place / name) for place in (inside, *inside.parents) if place.is_relative_to(root)]
-    return list(filter(None, texts))
+def _control_groups(controller):
+    """The folders of this process's control group and of those above it: each limits it.
+
+    With version 2 of control groups, one tree holds all controllers; with version 1, each has its own.
+    """
+    for line in _read(OWN_CGROUPS).splitlines():  # version 2: "0::/a/b"; version 1: "4:cpu,cpuacct:/a/b"
+        _, controllers, group = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            root = CGROUPS / controller if controllers else CGROUPS
+            inside = root / group.lstrip("/")  # a container may see no such folder: its own group is the root
+            yield from (place for place in (inside, *inside.parents) if place.is_relative_to(root))
+
+
+def _memory_limits():
+    """For each control group that limits this process's memory: the limit and what is used of it, in bytes."""
+    total = _memory().total
+    for group in _control_groups("memory"):
+        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+        if limit.isdigit() and int(limit) < total:  # version 1 writes a huge number where there is none
+            used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
+            # Copies of files, which the system gives up when programs need room. Version 1 has first those of
+            # this group alone, then those with the groups below it.
+            files = re.findall(r"^(?:total_)?(?:in)?active_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+            yield int(limit), int(used) - sum(map(int, files[-2:]))
 
 
 def _system():

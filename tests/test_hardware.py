@@ -3,6 +3,7 @@
 import getpass
 import itertools
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -98,18 +99,36 @@ def test_memory_that_the_driver_does_not_know(smi):
     assert gpu.memory_gib is None and "memory not known" in str(gpu) and gpu.capability == (12, 1)
 
 
-def test_container_limits(tmp_path, monkeypatch):
-    (tmp_path / "root/a/b").mkdir(parents=True)
-    (tmp_path / "own").write_text("4:memory:/elsewhere\n0::/a/b\n")
-    (tmp_path / "root/a/b/cpu.max").write_text("max 100000\n")
-    (tmp_path / "root/a/cpu.max").write_text("150000 100000\n")
-    (tmp_path / "root/a/memory.max").write_text(f"{2**28}\n")
-    (tmp_path / "root/memory.max").write_text("max\n")
-    find = module._cgroup
-    monkeypatch.setattr(module, "_cgroup", lambda name: find(name, tmp_path / "root", tmp_path / "own"))
-    assert Hardware().memory_limit_gib == 0.25 and Hardware().cpu_limit == 1.5
-    assert "limited to 1.5" in str(Hardware()) and "limited to 0.2 GiB" in str(Hardware())
-    monkeypatch.setattr(module, "_cgroup", lambda name: find(name, tmp_path / "none", tmp_path / "none"))
+#: The layouts of control groups, of version 2 and of version 1, in a group whose parent limits it.
+#: tests/test_preflight.py makes a real one, of the version that this machine has.
+GROUPS = {
+    "v2": {"own": "0::/a/b", "root/a/b/cpu.max": "max 100000", "root/a/cpu.max": "150000 100000",
+           "root/memory.max": "max", "root/a/memory.max": str(2**28), "root/a/memory.current": str(2**27),
+           "root/a/memory.stat": f"anon 9\ninactive_file {2**25}\nactive_file {2**25}\nslab 9"},
+    "v1": {"own": "4:memory:/a/b\n1:cpu,cpuacct:/a/b\n0::/", "root/cpu/cpu.cfs_quota_us": "-1",
+           "root/cpu/a/b/cpu.cfs_quota_us": "75000", "root/cpu/a/b/cpu.cfs_period_us": "50000",
+           "root/memory/a/b/memory.limit_in_bytes": "9223372036854771712",
+           "root/memory/a/memory.limit_in_bytes": str(2**28), "root/memory/a/memory.usage_in_bytes": str(2**27),
+           "root/memory/a/memory.stat": "cache 9\ninactive_file 0\nactive_file 0\ntotal_cache 9\n"
+                                        f"total_inactive_file {2**25}\ntotal_active_file {2**25}\ntotal_unevictable 0"},
+    # A container sees its own group at the root, by whatever name it goes outside.
+    "v1 from inside": {"own": "9:memory:/docker/0c\n3:cpuacct,cpu:/docker/0c", "root/cpu/cpu.cfs_quota_us": "150000",
+                       "root/cpu/cpu.cfs_period_us": "100000", "root/memory/memory.limit_in_bytes": str(2**28),
+                       "root/memory/memory.usage_in_bytes": str(2**26), "root/memory/memory.stat": "cache 0"},
+}
+
+
+@pytest.mark.parametrize("layout", GROUPS)
+def test_container_limits(layout, tmp_path, monkeypatch):
+    for name, text in GROUPS[layout].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(module, "CGROUPS", tmp_path / "root")
+    monkeypatch.setattr(module, "OWN_CGROUPS", tmp_path / "own")
+    machine = Hardware()
+    assert (machine.cpu_limit, machine.memory_limit_gib, machine.memory_available_gib) == (1.5, 0.25, 0.1875)
+    assert "limited to 1.5" in str(machine) and "limited to 0.2 GiB" in str(machine)
+    shutil.rmtree(tmp_path / "root")
     assert Hardware().memory_limit_gib is None and Hardware().cpu_limit is None
 
 
