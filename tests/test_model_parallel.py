@@ -61,9 +61,10 @@ def test_dry_run_counts_a_llama_of_70_billion():
     assert one["parameters"] + 79 * block == pytest.approx(70.6e9, rel=0.01)
     # Shards of 4, and halves of all that is split: norms are not, and are next to nothing.
     assert one["states"] * 2**30 == pytest.approx(16 * one["parameters"] / 8, rel=0.01)
-    # Forward and backward take 6 FLOPs for each parameter of a matrix, token and tensor half.
+    # Forward and backward take 6 FLOPs for each parameter of a matrix, token and tensor half. (Attention, left out,
+    # would add 0.3 %.)
     matrices = block - 2 * 8192
-    assert two["tflop"] - one["tflop"] == pytest.approx(6 * matrices * 256 / 2 / 1e12, rel=0.01)
+    assert two["tflop"] - one["tflop"] == pytest.approx(6 * matrices * 256 / 2 / 1e12, rel=0.001)
     assert two["calls"] > one["calls"] and two["peak"] > two["states"]
 
 
