@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from helpers.exercises import journal
-from helpers.hardware import GIB, hardware
+from helpers.hardware import hardware
 from helpers.places import COURSE, LESSONS
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
@@ -36,7 +36,7 @@ LESSONS_GIB = {
     "sharding": 1.4, "model_parallel": 1.6, "context_and_experts": 1.1, "many_machines": 2.9, "scaling": 3.2,
     "speed_ladder": 1.2,
 }
-ROOM_GIB = 0.5  # what a lesson may write, with its checkpoints and traces
+LESSONS_WRITE_MIB = 512  # what a lesson may write, with its checkpoints and traces
 #: /dev/shm of containers is 64 MiB if nobody asks for more. Lessons 01 to 03 pass with 16.
 SHM_MIB, LEAST_SHM_MIB = 200, 15
 REPORT = "report it, with all of these lines, as CONTRIBUTING.md says"
@@ -130,16 +130,16 @@ def folders():
     progress = Path(journal.path()).parent  # it is made when there is something to keep
     progress = next(place for place in (progress, *progress.parents) if place.exists())
     temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()  # Python goes elsewhere where it cannot write
-    wrong, room = [], []
-    for name, folder in (("your progress", progress), ("temporary files", temporary)):
+    wrong = []
+    for name, folder, needed in (("your progress", progress, 1), ("temporary files", temporary, LESSONS_WRITE_MIB)):
         try:
             with tempfile.TemporaryFile(dir=folder):
-                room.append(shutil.disk_usage(folder).free / GIB)
-            if room[-1] < ROOM_GIB:
-                wrong.append(f"only {room[-1]:.1f} GiB left for {name} in {folder}")
+                room = shutil.disk_usage(folder).free / 2**20
+            if room < needed:
+                wrong.append(f"only {room:.0f} MiB left for {name} in {folder}")
         except OSError as error:
             wrong.append(f"no place to write {name} in {folder}: {error.strerror}")
-    said = "; ".join(wrong) or f"folders: writable, {min(room):.0f} GiB left"
+    said = "; ".join(wrong) or f"folders: writable, {room / 1024:.0f} GiB left for temporary files"
     return WRONG if wrong else OK, said, MEND[folders]
 
 

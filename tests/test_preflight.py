@@ -70,7 +70,7 @@ def test_every_fault_of_a_container_has_its_line(tmp_path):
                        COURSE_PROGRESS="", TMPDIR=str(small), PYTHONIOENCODING="cp1252", PYTHONPATH=path_of(tmp_path))
     for words in ("WRONG  torch 2.10.1+cu130 (needed: 2.11 or newer), ", "\n       -> choose torch and torchvision",
                   "WRONG  /dev/shm: 1 MiB free\n       -> loaders whose workers send large batches",
-                  "WRONG  no place to write your progress in /dev/null: Not a directory; only 0.0 GiB left for "
+                  "WRONG  no place to write your progress in /dev/null: Not a directory; only 9 MiB left for "
                   f"temporary files in {tmp_path}/\\u5b66\\u4e60\n       -> name a file that",
                   "WRONG  loopback: OSError: [Errno 101] Network is unreachable\n       -> switch loopback"):
         assert words in said, said
