@@ -28,8 +28,9 @@ _SERVERS_OWN = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_TH
 _ROOT = str(Path(__file__).parents[2])
 #: What a new Python runs before it can import this package: in place of the current folder, which PYTHONSAFEPATH
 #: leaves out. Not where it finds the package anyway: its neighbours in site-packages must not come before Python's own.
-FIND_THIS_PACKAGE = ("import sys; "
-                     f"sys.path[:not sys.flags.safe_path] = [] if {_ROOT!r} in sys.path else [{_ROOT!r}]; ")
+#: The first entry, which `rank` replaces by the script's folder, is then the next one again.
+FIND_THIS_PACKAGE = ("import sys; n = not sys.flags.safe_path; "
+                     f"sys.path[:n] = sys.path[n:n + 1] if {_ROOT!r} in sys.path else [{_ROOT!r}]; ")
 
 _current = None  # the Server
 _lock = threading.RLock()  # held while a server is replaced, and while one is asked
