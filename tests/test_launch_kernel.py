@@ -17,7 +17,10 @@ ENDLESS = """
 def work():
     import subprocess, time
     import torch.distributed as dist
+    from torch.utils.data import DataLoader
     dist.init_process_group()
+    batches = iter(DataLoader(range(8), num_workers=1))
+    batch = next(batches)  # it is shared memory, and the worker has a socket at which it gives that away
     subprocess.Popen(["sleep", "765432"])
     print("up")
     if dist.get_rank() == 0:

@@ -354,6 +354,7 @@ def test_killed_at_20_random_points_it_ends_as_an_undisturbed_run(script, args, 
 #: What may read pickles of any kind, and why: they are its own.
 OWN_PICKLES = {
     "helpers/experiments.py": "what its forks have put into a temporary folder, mode 0700",
+    "helpers/launcher/cells.py": "the same as rank.py",
     "helpers/launcher/rank.py": "the work that the kernel has put into a folder of its own, mode 0700",
     "helpers/launcher/sending.py": "what its ranks have put there",
     "notebooks/lessons/data_loading/exercises.py": "an object that the check itself has pickled",

@@ -10,6 +10,7 @@ import importlib.machinery
 import json
 import linecache
 import logging
+import multiprocessing
 import os
 import pickle
 import re
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from helpers.launcher import asking, ending, meeting, sending
 from helpers.launcher.files import SAY_WHAT_YOU_DO, Files, write
-from helpers.reporting import REPORT_FILE
+from helpers.reporting import REPORT_FILE, RUN_FOLDER
 
 _stack_file = None  # faulthandler writes to its descriptor, so it has to stay open
 _reserve = None  # the file set aside, open: a rank may fail because it can open no more files
@@ -97,8 +98,15 @@ def _move_into_the_notebooks_surroundings(work, files, rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), ROLE_RANK=str(rank))
     os.environ.update({"TORCHELASTIC_ERROR_FILE": str(files.torchs_failure), REPORT_FILE: str(files.reports)})
     tempfile.tempdir = None  # TMPDIR and TZ may have changed since the server read them
+    _keep_sockets_in(work["environment"][RUN_FOLDER])
     if hasattr(time, "tzset"):
         time.tzset()
+
+
+def _keep_sockets_in(folder):
+    """Have multiprocessing put its sockets into the run's folder: they go with it, even if this rank is killed."""
+    if len(f"{folder}/listener-01234567") < 104:  # a longer path is none for a socket, on macOS (Linux: 108)
+        multiprocessing.current_process()._config["tempdir"] = folder
 
 
 def _differ_from_the_server():
@@ -186,8 +194,11 @@ def _run(work):
     linecache.cache.update(work["cells"])  # where tracebacks and torch.compile look for a cell's source
     del sys.modules["__main__"]  # the new one then comes last: what is after it is the learner's (`ending`)
     sys.modules["__main__"] = main = types.ModuleType("__main__")
-    main.__annotations__, main.__builtins__ = {}, sys.modules["builtins"]
+    main.__builtins__ = sys.modules["builtins"]
+    if sys.version_info < (3, 14):  # which makes them when it is asked for them
+        main.__annotations__ = {}
     if "call" in work:
+        main.__file__ = str(Path(__file__).with_name("cells.py"))  # what processes that it spawns run as theirs
         return sending.unpacked_call(work["call"])()
     return _run_script(main, **work["script"])
 

@@ -6,7 +6,6 @@ What a cell has defined goes by value, for a rank has another `__main__`; a modu
 import builtins
 import functools
 import importlib.util
-import inspect
 import io
 import os
 import pkgutil
@@ -23,18 +22,24 @@ _EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:
                "numpy.random.mtrand:_rand", "torch:default_generator")
 
 
-def packed(thing):
-    """`thing` as bytes; an exception of any kind where it, or something in it, cannot be sent."""
+def packed(thing, of_cells=None):
+    """`thing` as bytes; an exception of any kind where it, or something in it, cannot be sent.
+
+    Classes and functions of cells that go with it are noted in the dict `of_cells`, by name.
+    """
     imported = [name for name in _EVERYWHERE if name.partition(":")[0] in sys.modules]
     # By `id`, because it must be this very object, not an equal one; and `os.environ` cannot be a dict's key.
     name_by_id = {id(pkgutil.resolve_name(name)): name for name in imported}
 
     class Pickler(cloudpickle.Pickler):
-        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({_CACHED: _reduced_cache})
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
+            {_CACHED: _reduced_cache, types.CodeType: _reduced_code})
 
         def reducer_override(self, thing):
             if id(thing) in name_by_id:
                 return pkgutil.resolve_name, (name_by_id[id(thing)],)
+            if of_cells is not None and _is_of_a_cell(thing):
+                of_cells[thing.__qualname__] = thing
             return _reduced(thing) or super().reducer_override(thing)
 
     with io.BytesIO() as file:
@@ -45,6 +50,12 @@ def packed(thing):
 def unpacked(content):
     """What `packed` has made bytes of."""
     return cloudpickle.loads(content)
+
+
+def _is_of_a_cell(thing):
+    """Whether pickle, which knows classes and functions by name only, would look for it in `__main__`."""
+    return (issubclass(type(thing), type | types.FunctionType | _CACHED) and thing.__module__ == "__main__"
+            and vars(sys.modules["__main__"]).get(thing.__qualname__) is thing)
 
 
 def _reduced(thing):
@@ -87,9 +98,20 @@ def _cached(function, how):
     return functools.lru_cache(**how)(function)
 
 
+def _reduced_code(code):
+    """With the name of its file, by which tracebacks find its lines: cloudpickle 3.1.3 sends code without."""
+    make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return _code, (code.co_filename, make, arguments)
+
+
+def _code(file, make, arguments):
+    return make(*arguments).replace(co_filename=file)
+
+
 def packed_call(function, args, kwargs):
     """A call as bytes: first `sys.path`, which the rest needs."""
-    return packed((sys.path, packed((function, args, kwargs))))
+    of_cells = {}  # is complete when it is packed itself: after all else
+    return packed((sys.path, packed((function, args, kwargs, of_cells), of_cells)))
 
 
 def unpacked_call(content):
@@ -97,11 +119,16 @@ def unpacked_call(content):
     path, content = unpacked(content)
     # The notebook's; then what this process has beyond it, of a new PYTHONPATH, but for the course's own folder.
     sys.path[:] = path + [entry for entry in sys.path[1:] if entry not in path]
-    function, args, kwargs = unpacked(content)
-    # What the cell knew: an object of a class from a cell can then be pickled here, too (all_gather_object).
-    if getattr(function, "__module__", None) == "__main__":
-        vars(sys.modules["__main__"]).update(getattr(inspect.unwrap(function), "__globals__", {}))
+    function, args, kwargs, of_cells = unpacked(content)
+    # An object of a class from a cell can then be pickled here, too (all_gather_object, a loader's workers).
+    vars(sys.modules["__main__"]).update(of_cells)
     return functools.partial(function, *args, **kwargs)
+
+
+def names_of_cells(content):
+    """In a process that a rank has started: the classes and functions of cells that came with the call, by name."""
+    _, content = unpacked(content)
+    return unpacked(content)[-1]
 
 
 def trust_no_older_bytecode():

@@ -37,8 +37,9 @@ MARK = "COURSE_TEST_MARK"
 GLOO_ABORT = "terminate called without an active exception"
 #: What the two engines may say differently: timed lines of C++ and of torch's loggers, and the resource
 #: tracker, which speaks after its rank has ended: whether a launcher still hears it depends on timing.
-#: And what Python says of a crash: which one it is, and in which words, is another thing in each version.
-NOISE = re.compile(r"(\[rank\d+\]:)?\[?[WIE]\d{4} \d\d:|.*resource_tracker|(Fatal Python error|Python runtime state): ")
+#: And what is another thing in each version: which crash it is and in which words, by Python; what torch warns of.
+NOISE = re.compile(r"(\[rank\d+\]:)?\[?[WIE]\d{4} \d\d:|.*resource_tracker|(Fatal Python error|Python runtime state): "
+                   r"|torch/\S+\.py: \w+Warning: ")
 CRASHES = (-signal.SIGSEGV, -signal.SIGABRT)
 #: What a line is in one version of Python or on one machine, and what stands for it.
 IN_ALL_VERSIONS = [(re.compile(pattern), words) for pattern, words in (

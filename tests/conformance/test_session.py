@@ -173,7 +173,8 @@ SENT = [
             net(torch.ones(2))
             return net.seen[-1], weight is net[0].weight, weight is net[1].weight
         launch(work, args=(net, net[0].weight)).results"""),
-    row("a Dataset of a cell with workers in the rank, a pool of processes and one of threads", SAME, """
+    row("a Dataset of a cell with workers in the rank, a pool of processes and one of threads",
+        [([[0, 10], [20, 30]], [0, 1, 4, 9], [0, 1, 4, 9])] * 2, """
         import multiprocessing
         from concurrent.futures import ThreadPoolExecutor
         from torch.utils.data import DataLoader, Dataset
@@ -185,7 +186,30 @@ SENT = [
         def work():
             batches = [batch.tolist() for batch in DataLoader(Numbers(), batch_size=2, num_workers=2)]
             with multiprocessing.get_context("fork").Pool(2) as pool, ThreadPoolExecutor(2) as threads:
-                return batches, pool.map(square, range(4)), list(threads.map(square, range(4)))"""),
+                return batches, pool.map(square, range(4)), list(threads.map(square, range(4)))
+        launch(work).results"""),
+    row("processes that the rank starts anew, an argument of a cell's class, and what they raise",
+        [["SPAWN", "FORKSERVER", "in check", "len(word.text) > 20"]], """
+        import multiprocessing, traceback
+        class Word:
+            def __init__(self, text): self.text = text
+        def shout(word): return type(word)(word.text.upper())
+        def check(word): assert len(word.text) > 20
+        def work(word):
+            seen = []
+            for method in "spawn", "forkserver":
+                with multiprocessing.get_context(method).Pool(1) as pool:
+                    word.text = method
+                    loud = pool.apply(shout, [word])
+                    seen += [loud.text] if type(loud) is type(word) else []
+                    failed = pool.apply_async(check, [word])
+                    failed.wait()
+            try:
+                failed.get()
+            except AssertionError:
+                expected = "in check", "len(word.text) > 20"
+                return seen + [words for words in expected if words in traceback.format_exc()]
+        launch(work, 1, (Word(""),)).results"""),
     row("objects of a cell's class are gathered", [["a", "b"]] * 2, """
         class Named:
             def __init__(self, name): self.name = name

@@ -1,0 +1,18 @@
+"""The `__main__` of processes that a rank starts, where the rank runs a function of a notebook.
+
+A process that is not forked from the rank itself (by spawn; from Python 3.14 on, each worker of a DataLoader) is
+sent classes and functions as names in `__main__`. So it runs the main script again, under another name, to have
+them. A notebook has no script; `rank` says that this file is it.
+"""
+
+import linecache
+import os
+import pickle
+from pathlib import Path
+
+from helpers.launcher import sending
+from helpers.reporting import RUN_FOLDER
+
+work = pickle.loads(Path(os.environ[RUN_FOLDER], "work").read_bytes())
+linecache.cache.update(work["cells"])
+globals().update(sending.names_of_cells(work["call"]))
