@@ -91,7 +91,7 @@ def bits_shown(ax, row):
 @pytest.mark.parametrize("text, shown", [
     ("0.1", ["0.100000001", "0.0999755859", "0.100097656"]), ("65520", ["65520", "65536", "overflow: inf"]),
     ("1e-8", ["underflow: 0"]), ("1e-7", ["1.9e-01, subnormal"]), ("nan", ["nan", "exact"]),
-    ("1000", ["overflow: its largest"])])
+    ("1000", ["overflow"])])
 def test_float_explorer_shows(ax, text, shown):
     float_explorer.draw(ax, text)
     assert set(shown) <= set(texts(ax)) and all(name in texts(ax) for name in FORMATS)
