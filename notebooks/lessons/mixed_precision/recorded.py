@@ -219,7 +219,7 @@ def convolutions_step(net, images, side, channels_last, **how):
         model = get_model(net).to(memory_format=layout)
     pictures = torch.randn(images, 3, side, side, device="cuda").to(memory_format=layout)
     labels = torch.randint(1000, (images,), device="cuda")
-    # Not fused: after a skipped first step, fused SGD goes on with a momentum that nobody has set (torch 2.11, 2.14).
+    # Not fused: after a skipped first step, fused SGD goes on with a momentum that nobody has set (torch 2.11 to 2.15).
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     # With torch's first scale, a ResNet's gradients are infinite in float16, and its first steps are skipped.
     return stepping(model, optimizer, lambda: (pictures, labels), scale=2.0**8, **how)
