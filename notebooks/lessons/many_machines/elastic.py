@@ -26,6 +26,13 @@ def save(state, path):
     os.replace(f"{path}.unfinished", path)
 
 
+def wait_to_be_watched(step, options):
+    """In each step a moment; in the last one until it may be made."""
+    time.sleep(options.pause)
+    while options.last_after and step == STEPS - 1 and not os.path.exists(options.last_after):
+        time.sleep(0.05)
+
+
 def main(options):
     began = time.time()
     dist.init_process_group("gloo", timeout=timedelta(seconds=20))  # a dead machine closes no connection
@@ -57,7 +64,7 @@ def main(options):
         for parameter in net.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()
-        time.sleep(options.pause)
+        wait_to_be_watched(step, options)
         print(json.dumps({"began": began, "time": time.time(), "world": world_size, "step": step + 1}))
         if (step + 1) % EVERY == 0:
             parts = [None] * world_size
@@ -75,4 +82,5 @@ if __name__ == "__main__":
     parser.add_argument("snapshot")
     parser.add_argument("run", help="whose snapshot it is; the same when the job is submitted anew")
     parser.add_argument("--pause", type=float, default=0, help="seconds to wait in each step, to be watched")
+    parser.add_argument("--last-after", metavar="FILE", help="make the last step only when this file exists")
     main(parser.parse_args())

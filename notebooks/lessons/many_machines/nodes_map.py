@@ -15,7 +15,7 @@ class NodesMap:
     """Steps over seconds, a line for each node. The job's rows have "node", "time", "step" and "world".
 
         live = NodesMap(job)
-        live.until(lambda job: …, 60)        # as `job.until`, and the picture moves
+        live.until(lambda job: …)            # as `job.until`, and the picture moves
         live.mark("node 1 killed")           # now, as a line in the picture
         live.until(…)
     """
@@ -29,7 +29,7 @@ class NodesMap:
         self.marks.append((time.time(), text))
         return self.marks[-1][0]
 
-    def until(self, holds, timeout=60):
+    def until(self, holds, timeout=120):
         """Wait as `Job.until` does, and show the picture while it waits."""
         def look(job):
             if time.monotonic() - self.drawn > INTERVAL:
