@@ -4,8 +4,8 @@ import contextlib
 import json
 import math
 import os
+import re
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 from unittest import mock
 
@@ -56,12 +56,9 @@ class Traffic:
 
 _ITEM = {"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
          "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16}
-#: The methods of a group that return something to wait for; not all versions of torch have all.
-_METHODS = ("send", "recv", "recv_anysource", "broadcast", "reduce", "allreduce", "allreduce_coalesced",
-            "gather", "gather_single", "allgather", "_allgather_base", "all_gather_single",
-            "allgather_coalesced", "allgather_into_tensor_coalesced", "scatter", "reduce_scatter",
-            "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
-            "alltoall", "alltoall_base", "all_to_all_single", "barrier")
+#: The methods of a group that return something to wait for, as their signatures say: each torch has others.
+_METHODS = [name for name, method in vars(dist.ProcessGroup).items()
+            if re.search(r"-> .*\bWork$", method.__doc__ or "", re.MULTILINE)]
 #: Names that the recorder gives to one and the same thing in different versions of torch.
 _SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
          "_reduce_scatter_base": "reduce_scatter_tensor", "all_to_all_base": "all_to_all_single"}
@@ -142,7 +139,7 @@ def counted_traffic():
 
     nccl = _last_of_nccl()
     with contextlib.ExitStack() as patches:
-        for name in filter(partial(hasattr, dist.ProcessGroup), _METHODS):
+        for name in _METHODS:
             patches.enter_context(mock.patch.object(dist.ProcessGroup, name, asking(name)))
         # Whoever has asked for the future, or has heard that the work is done, need not call `wait` as well.
         for name in ("wait", "get_future", "is_completed"):
