@@ -6,7 +6,6 @@ from functools import partial
 import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
-from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.functional import scaled_dot_product_attention
 
 from helpers.experiments import attempt, experiment, in_ranks, milliseconds, peak_mib
@@ -166,11 +165,24 @@ def cut(q, k, v, is_causal):
     return all_to_all(out[0], split=1, join=0)
 
 
+class Exchange(torch.autograd.Function):
+    """Part r of `parts` goes to rank r; gradients come back the way that the parts went."""
+
+    @staticmethod
+    def forward(ctx, parts):
+        received = torch.empty_like(parts)
+        dist.all_to_all_single(received, parts)
+        return received
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Exchange.apply(gradient.contiguous())
+
+
 def all_to_all(x, split, join):
     """Send a part of dimension `split` to each rank; join what comes along dimension `join`."""
     parts = torch.cat(x.unsqueeze(0).chunk(dist.get_world_size(), dim=split + 1)).contiguous()
-    received = all_to_all_single(torch.empty_like(parts), parts)
-    return torch.cat(received.unbind(0), dim=join)
+    return torch.cat(Exchange.apply(parts).unbind(0), dim=join)
 
 
 @experiment(gpus=2, seconds=8, small={"tokens": 64, "heads": 2, "width": 16})
