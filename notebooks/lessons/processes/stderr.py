@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import re
 import tempfile
 
 
 @contextlib.contextmanager
 def reading_stderr():
-    """A list that holds the lines when the block has ended."""
+    """A list that holds the lines when the block has ended, without colours."""
     lines, kept = [], os.dup(2)
     with tempfile.TemporaryFile("w+") as file:
         os.dup2(file.fileno(), 2)
@@ -17,4 +18,4 @@ def reading_stderr():
             os.dup2(kept, 2)
             os.close(kept)
             file.seek(0)
-            lines += file.read().splitlines()
+            lines += re.sub(r"\x1b\[[\d;]*m", "", file.read()).splitlines()
