@@ -9,11 +9,12 @@ from helpers.places import LESSONS
 
 
 def copy_script(name):
-    """Copy a lesson's script, such as "hello.py", beside this notebook: there, `launch` finds it first.
+    """Copy a lesson's script, such as "hello.py", or another of its files, into the notebook's folder, to be changed.
 
-    The modules beside it that it imports come along. A file that is there already stays as it is.
+    There, `launch` finds it first. The modules beside it that it imports come along. A file that is there already
+    stays as it is.
 
-    Returns: the path of the copy. Raises FileNotFoundError: no lesson has a script of that name.
+    Returns: the path of the copy. Raises FileNotFoundError: no lesson has a file of that name.
     """
     script = next((place for place in places_of(name) if place.is_file()), None)
     if script is None:
@@ -39,7 +40,7 @@ def advice_on(name):
 
 def _modules_beside(script):
     """The modules in the script's own folder that it imports, and those that they import."""
-    found, to_read = [], [script]
+    found, to_read = [], [script] if script.suffix == ".py" else []
     while to_read:
         for node in ast.walk(ast.parse(to_read.pop().read_bytes())):
             if isinstance(node, ast.Import):
