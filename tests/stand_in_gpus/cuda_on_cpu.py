@@ -382,6 +382,7 @@ class Stream:
 
     def __init__(self, device=None, priority=0, **_):
         self.device = meant("cuda" if device is None else device)
+        self.stream_id, self.device_index, self.device_type = 0, self.device.index, 1  # 1: CUDA, to torch's C++
 
     def __enter__(self):
         self.before = _current()
