@@ -1,8 +1,8 @@
 """The `__main__` of processes that a rank starts, where the rank runs a function of a notebook.
 
-A process that is not forked from the rank itself (by spawn; from Python 3.14 on, each worker of a DataLoader) is
-sent classes and functions as names in `__main__`. So it runs the main script again, under another name, to have
-them. A notebook has no script; `rank` says that this file is it.
+A process that is not forked from the rank itself (spawn; multiprocessing's fork server, which is the default on
+Linux from Python 3.14 on, for the workers of a DataLoader, too) is sent classes and functions as names in `__main__`.
+So it runs the main script again to have them. A notebook has no script; `rank` says that this file is it.
 """
 
 import linecache
