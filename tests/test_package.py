@@ -213,7 +213,9 @@ def test_a_torch_that_is_too_old_or_missing_is_named_once(torch, says, bare, whe
 def colab(tmp_path_factory):
     """The Python of an environment like Colab's kernel: the one that COURSE_COLAB names, or a new one (6 GB)."""
     if "COURSE_COLAB" in os.environ:
-        return os.environ["COURSE_COLAB"]
+        python = os.environ["COURSE_COLAB"]
+        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "parallel-pytorch-course"], check=True)
+        return python
     folder = tmp_path_factory.mktemp("colab")
     python = shutil.which("python3.13") or sys.executable
     subprocess.run([python, "-m", "venv", folder], check=True)
