@@ -256,6 +256,7 @@ def speed(monkeypatch, tmp_path):
     """An experiment without a record."""
     monkeypatch.setattr("helpers.experiments.COURSE", tmp_path)
     monkeypatch.setattr("helpers.experiments.RECORDS", tmp_path / "data" / "records")
+    monkeypatch.setattr("helpers.launcher.files.run_folder", lambda: tmp_path)  # one of its own goes with this process
 
     def speed():
         """How fast is <it>?
