@@ -57,8 +57,9 @@ def test_a_machine_on_which_the_tests_run_is_ready():
 
 
 @in_namespaces
-def test_every_fault_of_a_container_has_its_line(tmp_path):
+def test_every_fault_of_a_container_has_its_line(tmp_path_factory):
     """The course is read-only, as where many people share it: that is none. The terminal knows few letters."""
+    tmp_path = tmp_path_factory.mktemp("short")  # so that there is room for the names of sockets
     metadata = tmp_path / "torch-0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.10.1+cu130")
