@@ -4,7 +4,9 @@ The first of it is short: tests/conformance/test_session.py, and test_launch.py 
 """
 
 import os
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from jupyter_client.manager import KernelManager
@@ -94,23 +96,26 @@ def text(outputs):
     return "".join(message["content"].get("text", "") for message in outputs)
 
 
-def used(folder):
+def used():
+    """A kernel. When it is not needed any more, it is killed, and has left nothing."""
     shared = set(os.listdir("/dev/shm"))
-    kernel = Kernel(folder)
-    yield kernel
-    kernel.manager.shutdown_kernel(now=True)  # kill -9
-    kernel.manager.cleanup_resources()
-    assert kernel.nothing_is_left(), (running(kernel.mark), list(folder.rglob("*")))
+    # Not pytest's folder: where its name is long, multiprocessing's sockets do not go with the run.
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+        kernel = Kernel(Path(folder))
+        yield kernel
+        kernel.manager.shutdown_kernel(now=True)  # kill -9
+        kernel.manager.cleanup_resources()
+        assert kernel.nothing_is_left(), (running(kernel.mark), list(Path(folder).rglob("*")))
     assert eventually(lambda: not orphaned_memory(shared)), orphaned_memory(shared)
 
 
 @pytest.fixture(scope="module", params=["fork server", "spawn"], autouse=True)
-def kernel(request, tmp_path_factory):
+def kernel(request):
     """One for all tests: starting one takes longer than they do. Ranks are spawned on macOS and Windows."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "spawn":
             patch.setenv("COURSE_START_METHOD", "spawn")
-        yield from used(tmp_path_factory.mktemp("kernel"))
+        yield from used()
 
 
 def test_functions_of_cells_and_scripts_run_print_report_and_return(kernel):

@@ -75,7 +75,10 @@ def end(code):
     if not _flush_standard_streams() and code != INTERRUPTED:
         code = NOT_FLUSHED
     _drop_modules()
-    _finish_what_is_held()
+    # Until the process ends: what a daemon thread lets go of meanwhile is not deleted a second time. The server's own
+    # objects are frozen, so the collector lists those of a forked rank alone.
+    objects = gc.get_objects()
+    _finish_what_is_held(objects)
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -114,12 +117,8 @@ def _drop_modules():
     gc.collect()
 
 
-def _finish_what_is_held():
-    """Delete and write out what somebody still holds: a hook, a handler, a library.
-
-    The server's own objects are frozen, so the collector lists those of a forked rank alone.
-    """
-    objects = gc.get_objects()
+def _finish_what_is_held(objects):
+    """Delete and write out what somebody still holds: a hook, a handler, a library."""
     _flush(_streams_among(objects))  # a text first, then what lies beneath it: a `__del__` may close that
     for held in objects:
         with contextlib.suppress(Exception):  # a daemon thread may be just closing it

@@ -408,7 +408,7 @@ class Session:
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
     """One for all rows: to start a kernel and its fork server takes as long as fifty of them."""
-    for kernel in used(tmp_path_factory.mktemp("kernel")):
+    for kernel in used():
         yield Session(kernel, tmp_path_factory.getbasetemp())
 
 
