@@ -466,3 +466,28 @@ def test_a_kernel_that_is_gone_leaves_nothing(number, whole_group, child, alone)
 def test_a_kernel_that_ends_in_good_order_leaves_nothing(code, alone):
     """Also one whose server still imports."""
     subprocess.run([sys.executable, "-c", code], env=alone, timeout=60, check=True)
+
+
+LETS_GO = """
+import threading
+
+let_go, gone = threading.Event(), threading.Event()
+
+class Held:
+    def __del__(self):
+        print("deleted", flush=True)
+        let_go.set()
+        gone.wait(2)
+
+def hold(box):
+    let_go.wait()
+    box.clear()
+    gone.set()
+
+threading.Thread(target=hold, args=([Held()],), daemon=True).start()
+"""
+
+
+def test_what_a_thread_lets_go_of_at_the_end_is_deleted_once(tmp_path):
+    (tmp_path / "lets_go.py").write_text(LETS_GO)
+    assert launch(tmp_path / "lets_go.py", nprocs=1, show=False).logs == ["deleted\n"]
