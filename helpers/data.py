@@ -85,10 +85,10 @@ def load(name, train=True, folder=None, download=False, transform=None):
         return Digits(folder, train=train, transform=transform)
     from torchvision import datasets
 
-    folder = download_folder(folder)
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(NETWORK_SECONDS)
     try:
+        folder = download_folder(folder)
         return getattr(datasets, name)(folder, train=train, download=download, transform=transform)
     except Exception as error:  # files, archives, the network: torchvision lets all their errors through
         raise DataError(

@@ -150,7 +150,7 @@ class Experiment:
             return {"text/plain": self.question, "text/html": (
                 f"<details><summary>On {number}: <b>{question}</b></summary><p>{how}</p>"
                 f"<p>On a machine with {number}, this cell measures it. We expect {self.seconds:g} s on an H100. The "
-                f"code is in <code>notebooks/lessons/{self.lesson}/recorded.py</code>, and begins here:</p>"
+                f"code is in the module <code>lessons.{self.lesson}.recorded</code>, and begins here:</p>"
                 f"<pre>{code}</pre></details>")}
         files = "".join(f"\n\nThe file: `{path}`" for path in self._files(record))
         others = {other["gpus"] for other in self.records()} - {record["gpus"]}

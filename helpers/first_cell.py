@@ -1,37 +1,33 @@
 """What a lesson's first cell asks for: that the course, its torch and this notebook go together."""
 
 import importlib.metadata
-import importlib.util
 import tomllib
-from pathlib import Path
 
 from packaging.version import Version
 
-from helpers.places import COURSE, IS_CHECKOUT, LESSONS
+from helpers.places import COURSE, IS_CHECKOUT, LESSONS, lessons_that_are_found
 
-OLDEST_TORCH = "2.11"
+OLDEST_TORCH = (2, 11)
 
 
 def made_for(version):
     """Say what keeps a notebook that was made for this version of the course from working here.
 
     Raises:
-        ImportError: Another package of the name `lessons` is found before the course's.
+        ImportError: `import lessons` finds another project's.
         RuntimeError: This kernel has no torch, or one that is too old.
     """
-    found = importlib.util.find_spec("lessons")
-    if found is None or Path(found.origin or "").resolve() != LESSONS / "__init__.py":
-        where = found and (found.origin or list(found.submodule_search_locations))
-        raise ImportError(f"`import lessons` finds {where}, and not the course's {LESSONS}: rename it, or take its "
+    lessons = lessons_that_are_found()
+    if not (lessons / "start_here").is_dir():
+        raise ImportError(f"`import lessons` finds {lessons}, and not the course's {LESSONS}: rename it, or take its "
                           "folder from PYTHONPATH; then restart the kernel.")
-    _refuse_torch(OLDEST_TORCH)
-    beside = Path("..").resolve()
-    if (beside / "helpers" / "first_cell.py").exists() and beside != COURSE:
-        print(f"This notebook lies in {beside}, and its kernel has the course of {COURSE}: choose the kernel of the "
-              "environment that you made here.")
-    elif Version(version) > Version(course_version()):
+    _refuse_torch()
+    if lessons != LESSONS:
+        print(f"The lessons here are those of {lessons}, and this kernel has the helpers of {COURSE}: changes in one "
+              "copy of the course are not seen in the other. Choose the kernel of the copy that you read.")
+    if Version(version) > Version(course_version()):
         print(f"This notebook is for version {version} of the course, and {COURSE} holds {course_version()}: install "
-              "the newer one, or take the notebook that came with yours.")
+              "the newer one and restart the kernel, or take the notebook that came with yours.")
 
 
 def course_version():
@@ -41,12 +37,13 @@ def course_version():
     return importlib.metadata.version("parallel-pytorch-course")
 
 
-def _refuse_torch(oldest):
+def _refuse_torch():
     try:
         torch = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         raise RuntimeError("This kernel has no torch. Install it as pytorch.org says, or choose another kernel."
                            ) from None
-    if Version(torch) < Version(oldest):
+    if Version(torch).release < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
         raise RuntimeError(f"This kernel has torch {torch}, and the course needs {oldest} or newer: update it, or "
                            "choose another kernel.")

@@ -1,5 +1,6 @@
 """Where the course lies, in a checkout or where pip has installed it, and where a learner's downloads go."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -13,3 +14,11 @@ RECORDS = SHIPPED / "records"
 
 #: On every system where torch.hub has its own.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "parallel-pytorch-course")
+
+
+def lessons_that_are_found():
+    """The folder, or the file, that `import lessons` finds: the course's, or what comes before it on `sys.path`."""
+    found = importlib.util.find_spec("lessons")
+    if found is None:
+        return Path()
+    return Path(next(iter(found.submodule_search_locations or [found.origin]))).resolve()

@@ -7,7 +7,6 @@ It takes some seconds and changes nothing. It needs no torch to say that there i
 """
 
 import importlib.metadata
-import importlib.util
 import multiprocessing.connection
 import os
 import platform
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from helpers.exercises import journal
 from helpers.hardware import hardware
-from helpers.places import COURSE, LESSONS
+from helpers.places import COURSE, LESSONS, lessons_that_are_found
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
 PYTHONS = (3, 11), (3, 14)
@@ -71,12 +70,10 @@ def front_end():
 
 def course():
     """A kernel may import another copy of the course than the one whose notebook is open, or another project."""
-    here = Path.cwd()
-    found = importlib.util.find_spec("lessons")
-    if found is None:
+    here, lessons = Path.cwd(), lessons_that_are_found()
+    if lessons == Path():
         todo = f"choose the kernel of the course's .venv, or {_quoted(sys.executable)} -m pip install {_quoted(COURSE)}"
         return WRONG, "lessons cannot be imported", todo
-    lessons = Path(next(iter(found.submodule_search_locations or [found.origin]))).resolve()
     if not (lessons / "start_here").is_dir():
         todo = "take the folder above it off PYTHONPATH, or rename it, or work in another folder; restart the kernel"
         return WRONG, f"this Python finds another project's lessons first: {lessons}", todo

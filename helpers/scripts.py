@@ -9,10 +9,10 @@ from helpers.places import LESSONS
 
 
 def copy_script(name):
-    """Copy a lesson's script, such as "hello.py", or another of its files, into the notebook's folder, to be changed.
+    """Copy a lesson's script, such as "hello.py", or another of its files, into the current folder, to be changed.
 
-    There, `launch` finds it first. The modules beside it that it imports come along. A file that is there already
-    stays as it is.
+    There, `launch` finds it first: that is the notebook's folder, unless you have gone elsewhere. The modules beside
+    it that it imports come along. A file that is there already stays as it is.
 
     Returns: the path of the copy. Raises FileNotFoundError: no lesson has a file of that name.
     """
@@ -22,7 +22,7 @@ def copy_script(name):
     for path in (script, *_modules_beside(script)):
         if not Path(path.name).exists():
             shutil.copyfile(path, path.name)
-    return Path(script.name)
+    return Path(script.name).resolve()
 
 
 def places_of(name):

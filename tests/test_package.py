@@ -16,7 +16,7 @@ import nbformat
 import pytest
 import yaml
 
-from helpers import preflight
+from helpers import first_cell, preflight
 from tests.browser import EXPLORERS
 from tests.conftest import ROOT
 from tools import execute
@@ -162,7 +162,8 @@ def test_a_notebook_alone_in_an_empty_folder_installs_the_course_and_works(wheel
 def test_where_there_is_no_address_the_first_cell_says_what_to_do(bare, empty):
     (empty / "cell.py").write_text(execute.first_cell())
     code, printed = run(bare, "cell.py", cwd=empty)
-    assert code == 1 and printed.count("RuntimeError: The course is not installed in this kernel: its README says") == 1
+    assert code == 1, printed
+    assert printed.count("RuntimeError: The course is not installed in this kernel: its docs/installing.md says") == 1
 
 
 MADE_FOR = "from helpers import made_for; made_for({!r})"
@@ -171,7 +172,7 @@ MADE_FOR = "from helpers import made_for; made_for({!r})"
 @pytest.mark.parametrize(("foreign", "says"), [
     ("helpers.py", "cannot import name 'made_for' from 'helpers' ({}/helpers.py)"),
     ("lessons.py", "`import lessons` finds {}/lessons.py, and not the course's {}/notebooks/lessons: rename it"),
-    ("lessons/__init__.py", "`import lessons` finds {}/lessons/__init__.py, and not"),
+    ("lessons/__init__.py", "`import lessons` finds {}/lessons, and not"),
 ])
 def test_another_package_of_that_name_is_named_with_its_file(foreign, says, empty):
     (empty / foreign).parent.mkdir(exist_ok=True)
@@ -187,11 +188,10 @@ def test_a_notebook_that_is_newer_than_the_course_says_so(empty):
 
 
 def test_a_kernel_of_another_copy_of_the_course_is_noticed(tmp_path):
-    (tmp_path / "helpers").mkdir()
-    shutil.copy(ROOT / "helpers" / "first_cell.py", tmp_path / "helpers")
-    (tmp_path / "notebooks").mkdir()
+    shutil.copytree(ROOT / "notebooks" / "lessons", tmp_path / "notebooks" / "lessons")
     code, printed = run(sys.executable, "-c", MADE_FOR.format(VERSION), cwd=tmp_path / "notebooks")
-    assert code == 0 and f"lies in {tmp_path}, and its kernel has the course of {ROOT}: choose" in printed
+    assert code == 0, printed
+    assert f"are those of {tmp_path}/notebooks/lessons, and this kernel has the helpers of {ROOT}: changes" in printed
 
 
 @pytest.mark.parametrize(("torch", "says"), [("2.10.1+cu130", "has torch 2.10.1+cu130, and"), (None, "has no torch.")])
@@ -244,7 +244,7 @@ def test_copy_script_takes_what_the_script_imports_along_and_overwrites_nothing(
     from helpers import copy_script
 
     monkeypatch.chdir(empty)
-    assert str(copy_script("preemptible.py")) == "preemptible.py"
+    assert copy_script("preemptible.py") == empty / "preemptible.py"
     assert sorted(os.listdir()) == ["preemptible.py", "train.py"]
     Path("train.py").write_text("mine")
     copy_script("ddp_in_practice/train.py")
@@ -263,7 +263,7 @@ def test_the_devcontainer_installs_what_the_readme_says_and_opens_no_door():
     assert "--shm-size=2g" in config["runArgs"] and config["forwardPorts"] == [8888]
 
 
-def test_all_that_names_a_python_names_the_same():
+def test_all_that_names_a_version_names_the_same():
     """README, pyproject.toml, the workflow and the container; preflight refuses what is older."""
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     tested = workflow["jobs"]["linux"]["strategy"]["matrix"]["python"]
@@ -271,6 +271,7 @@ def test_all_that_names_a_python_names_the_same():
     assert f"You need Python {tested[0]} to {tested[-1]}," in readme
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert settings["project"]["requires-python"] == f">={tested[0]}"
+    assert preflight.TORCH["torch"] == first_cell.OLDEST_TORCH
     assert [f"{major}.{minor}" for major, minor in preflight.PYTHONS] == [tested[0], tested[-1]]
     container = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
     assert re.search(r"/python:([\d.]+)-", container)[1] in tested

@@ -61,7 +61,7 @@ def first_cell():
     """The source of the first code cell, the same in all lessons. Where the course is there, it does nothing."""
     version, source = project()
     install = f'%pip install -q "parallel-pytorch-course @ {source}"' if source else (
-        'raise RuntimeError("The course is not installed in this kernel: its README says how, under Start.") from None')
+        'raise RuntimeError("The course is not installed in this kernel: its docs/installing.md says how.") from None')
     return ("try: import helpers\n"
             "except ModuleNotFoundError:\n"
             f"    {install}\n"
