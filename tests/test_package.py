@@ -134,7 +134,7 @@ A_LESSON = ["from helpers import copy_script, launch",
             "from lessons.start_here import exercises as ex\nprint(ex.mean_of_ranks.check(lambda value: value))",
             ex_right := "print(ex.mean_of_ranks.check(ex.mean_of_ranks.answer))",
             "import time\ndef waits():\n    time.sleep(60)\nlaunch(waits, 1, timeout=2)",
-            "launch('train_digits.py', timeout=0.5)",
+            "launch('train_digits.py', args=['--epochs', 10**6], timeout=3)",
             "from helpers.exercises.catalogue import progress\nfrom helpers.data import Digits\n"
             "len(progress().lessons), len(Digits())",
             "from lessons.mixed_precision.recorded import products\nproducts.show()"]
