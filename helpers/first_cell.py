@@ -18,9 +18,9 @@ def made_for(version):
         RuntimeError: This kernel has no torch, or one that is too old.
     """
     lessons = lessons_that_are_found()
-    if not (lessons / "start_here").is_dir():
-        raise ImportError(f"`import lessons` finds {lessons}, and not the course's {LESSONS}: rename it, or take its "
-                          "folder from PYTHONPATH; then restart the kernel.")
+    if lessons is None or not (lessons / "start_here").is_dir():
+        raise ImportError(f"`import lessons` finds {lessons or 'nothing'}, and not the course's {LESSONS}: rename it, "
+                          "or take its folder from PYTHONPATH; then restart the kernel.")
     _refuse_torch()
     if lessons != LESSONS:
         print(f"The lessons here are those of {lessons}, and this kernel has the helpers of {COURSE}: changes in one "

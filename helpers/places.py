@@ -17,8 +17,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
 
 
 def lessons_that_are_found():
-    """The folder, or the file, that `import lessons` finds: the course's, or what comes before it on `sys.path`."""
+    """The folder, or the file, that `import lessons` finds: the course's, or what comes before it; or None."""
     found = importlib.util.find_spec("lessons")
     if found is None:
-        return Path()
+        return None
     return Path(next(iter(found.submodule_search_locations or [found.origin]))).resolve()

@@ -71,7 +71,7 @@ def front_end():
 def course():
     """A kernel may import another copy of the course than the one whose notebook is open, or another project."""
     here, lessons = Path.cwd(), lessons_that_are_found()
-    if lessons == Path():
+    if lessons is None:
         todo = f"choose the kernel of the course's .venv, or {_quoted(sys.executable)} -m pip install {_quoted(COURSE)}"
         return WRONG, "lessons cannot be imported", todo
     if not (lessons / "start_here").is_dir():

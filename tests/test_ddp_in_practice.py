@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import RankError, launch
-from helpers.notebooks import LESSONS
+from helpers.places import LESSONS
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 HERE = LESSONS / "ddp_in_practice"

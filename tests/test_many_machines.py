@@ -13,7 +13,7 @@ import pytest
 
 from helpers.figures import title
 from helpers.nodes import Job, Nodes
-from helpers.notebooks import LESSONS
+from helpers.places import LESSONS
 from lessons.many_machines.nodes_map import NodesMap
 from tests.conftest import ROOT, eventually, running
 

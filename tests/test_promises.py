@@ -32,7 +32,7 @@ from helpers.data import DataError, Digits
 from helpers.exercises import engine, journal
 from helpers.exercises.catalogue import progress
 from helpers.instruments import traces
-from helpers.notebooks import LESSONS as SCRIPTS
+from helpers.places import LESSONS as SCRIPTS
 from tests.benchmarks import soak
 from tests.conftest import ROOT, eventually, running
 from tests.exercises.test_all import EXERCISES, every_exercise

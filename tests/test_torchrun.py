@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import report
-from helpers.notebooks import LESSONS
+from helpers.places import LESSONS
 from tests.conftest import eventually, running
 
 

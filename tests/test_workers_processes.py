@@ -7,7 +7,7 @@ import pytest
 from helpers import launch
 from helpers.hardware import hardware
 from helpers.launcher import RankError
-from helpers.notebooks import LESSONS
+from helpers.places import LESSONS
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -17,9 +17,9 @@ import string
 from dataclasses import dataclass
 from functools import partial
 
-from helpers import notebooks
 from helpers.exercises import journal
 from helpers.exercises.engine import RIGHT, WRONG, as_html
+from helpers.places import LESSONS
 from helpers.widgets import view
 
 # As high as the option needs, and the focus is seen on a light page and on a dark one.
@@ -61,7 +61,7 @@ def bet(key):
 @functools.cache
 def asked():
     """All questions of the course: {key: Quiz}."""
-    files = sorted(notebooks.LESSONS.glob("*/questions.py"))
+    files = sorted(LESSONS.glob("*/questions.py"))
     lessons = [importlib.import_module(f"lessons.{file.parent.name}.questions") for file in files]
     return {key: Quiz(key, question, options)
             for lesson in lessons for key, (question, options) in lesson.QUESTIONS.items()}
