@@ -1,4 +1,4 @@
-"""Scaling: the cost model against what is published and known, the explorer."""
+"""Scaling: the planner against what is published and known, the explorer."""
 
 import math
 
@@ -6,12 +6,13 @@ import pytest
 
 from helpers.instruments import costs
 from lessons.model_parallel.schedules import one_f_one_b, simulate
+from lessons.scaling import planner
 from lessons.scaling import scaling_explorer as scaling
 
-TABLES = costs.published()
+TABLES = planner.published()
 A = TABLES["A"]
 GB = {kind: {int(gpus): 1e9 * gb for gpus, gb in A[kind].items()} for kind in ("all_reduce", "all_gather")}
-CLUSTER = costs.Cluster(989e12, 50e9, **GB, reached=0.53, narrow=500)
+CLUSTER = planner.Cluster(989e12, 50e9, **GB, reached=0.53, narrow=500)
 LLAMA_8B, LLAMA_405B = (costs.Shape(**TABLES[name]["shape"]) for name in "DF")
 
 
@@ -50,22 +51,22 @@ def test_flops_are_what_torch_counts():
 
 @pytest.mark.parametrize("stages, m", [(1, 4), (8, 3)])
 def test_bubble_is_that_of_the_logical_clock(stages, m):
-    layout = costs.Layout(1, 1, stages, m, 1)
-    parts = costs.seconds(LLAMA_8B, layout, CLUSTER, 4096, costs.Habits())
+    layout = planner.Layout(1, 1, stages, m, 1)
+    parts = planner.seconds(LLAMA_8B, layout, CLUSTER, 4096, planner.Habits())
     clock = simulate([one_f_one_b(rank, stages, m) for rank in range(stages)])
     assert parts["bubble"] / sum(parts.values()) == pytest.approx(clock.bubble)
-    halved = costs.seconds(LLAMA_8B, layout, CLUSTER._replace(cable=math.inf), 4096, costs.Habits(pieces=2))
+    halved = planner.seconds(LLAMA_8B, layout, CLUSTER._replace(cable=math.inf), 4096, planner.Habits(pieces=2))
     assert halved["bubble"] / (halved["compute"] or 1) == pytest.approx((stages - 1) / 2 / m)
 
 
 def test_busiest_stage_is_that_of_the_best_cut():
-    assert costs.longest_stage(32, 1, 2.0) == 34 and costs.longest_stage(126, 16, 0.6) == 8
-    assert costs.longest_stage(16, 2, 3.6) == 10 and costs.longest_stage(112, 16, 0.5) == 7.5
+    assert planner.longest_stage(32, 1, 2.0) == 34 and planner.longest_stage(126, 16, 0.6) == 8
+    assert planner.longest_stage(16, 2, 3.6) == 10 and planner.longest_stage(112, 16, 0.5) == 7.5
 
 
 def test_parts_of_a_step_are_there_for_a_reason():
     def parts(*layout, **habits):
-        return costs.seconds(LLAMA_8B, costs.Layout(*layout), CLUSTER, 4096, costs.Habits(**habits))
+        return planner.seconds(LLAMA_8B, planner.Layout(*layout), CLUSTER, 4096, planner.Habits(**habits))
 
     alone = parts(1, 1, 1, 8, 1)
     assert alone["tensor"] == alone["sends"] == alone["bubble"] == alone["data"] == 0
@@ -78,7 +79,7 @@ def test_parts_of_a_step_are_there_for_a_reason():
 
 
 def test_layouts_are_all_there_are():
-    found = list(costs.layouts(24, 48, 6))
+    found = list(planner.layouts(24, 48, 6))
     assert len(set(found)) == len(found)
     wanted = {(d, t, p, 48 // (d * b), b) for d in range(1, 25) for t in (1, 2, 4, 8, 16) for p in range(1, 7)
               for b in range(1, 49) if d * t * p == 24 and 48 % (d * b) == 0}

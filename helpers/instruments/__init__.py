@@ -7,7 +7,7 @@
     wire          the bytes that really left over TCP
     traces        what torch.profiler wrote, read: who computed, communicated or waited, and when
     gradients     how a parallel program's gradients differ from one process's
-    costs         what a step would cost on a cluster
+    costs         the bytes and the FLOPs of a model, before anyone trains it
 
 Each module is imported by name: `from helpers.instruments.calls import counted_calls`.
 """

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from helpers.figures import ACTIVITIES, HATCHES
 from helpers.instruments import costs
 from helpers.widgets.explorer import Explorer, buttons, choice, slider, wipe
+from lessons.scaling import planner
 
-_A = costs.published()["A"]
+_A = planner.published()["A"]
 BATCH, LENGTH = _A["batch"], _A["length"]
 ALL_REDUCE = {int(gpus): 1e9 * gb for gpus, gb in _A["all_reduce"].items()}
 GPUS = tuple(gpus for gpus in ALL_REDUCE if gpus <= BATCH)  # at least one text for each GPU
@@ -32,7 +33,7 @@ def published(model):
 
 def communication(model, gpus, faster=1.0):
     """Seconds of the all-reduce of a step, over a network `faster` times as fast as the published one."""
-    return 2 * (gpus - 1) / gpus * 4 * shape(model).parameters / (faster * costs.bandwidth(ALL_REDUCE, gpus))
+    return 2 * (gpus - 1) / gpus * 4 * shape(model).parameters / (faster * planner.bandwidth(ALL_REDUCE, gpus))
 
 
 def computing(model, batch=BATCH):
