@@ -36,7 +36,7 @@ def test_flops_are_what_torch_counts():
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from helpers.models import LlamaBlock
+    from lessons.model_parallel.llama import LlamaBlock
 
     shape = costs.Shape(1, 256, 704, 0, tied=True)
     with torch.device("meta"):

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import report
-from helpers.models import Llama
+from lessons.model_parallel.llama import Llama
 
 COLUMNS, ROWS, PART = ColwiseParallel, RowwiseParallel, Shard(1)
 

@@ -8,8 +8,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from helpers.experiments import attempt, experiment, in_ranks, peak_mib
-from helpers.models import Llama
 from lessons.model_parallel import dry_run
+from lessons.model_parallel.llama import Llama
 
 AXES = "copies", "shards", "tensor"
 
