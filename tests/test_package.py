@@ -277,7 +277,7 @@ def test_all_that_names_a_version_names_the_same():
     assert re.search(r"/python:([\d.]+)-", container)[1] in tested
 
 
-PANEL = {"panel": "from helpers.widgets.launch_panel import launch_panel\nlaunch_panel('hello.py')"}
+PANEL = {"panel": "from lessons.start_here.launch_panel import launch_panel\nlaunch_panel('hello.py')"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Pictures that move: the explorers' base, those of several lessons, and what shows a run while it lasts."""
+"""Pictures that move: the explorers' base, and what the explorers of several lessons draw."""
 
 
 def view(widget):

@@ -7,6 +7,7 @@ import time
 from itertools import groupby
 from math import isfinite, nan
 
+import ipywidgets as widgets
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -14,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from helpers.figures import as_html
 from helpers.launcher import RankError, launch
 from helpers.launcher.output import clip
-from helpers.widgets.explorer import widgets, with_static
+from helpers.widgets.explorer import with_static
 
 #: Lines of each rank that the panel shows, the last ones; the most ranks and seconds that it lets a run have.
 SHOWN_LINES, MOST_RANKS, TIMEOUT = 6, 4, 120
