@@ -38,7 +38,8 @@ class Run:
     seconds: float
 
     def __repr__(self):
-        return f"<Run of {len(self.results)} rank{'s' * (len(self.results) != 1)}>"
+        ranks = "1 rank" if len(self.results) == 1 else f"{len(self.results)} ranks"
+        return f"<Run of {ranks}>"
 
 
 def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, timeout=TIMEOUT, gpus=0,
@@ -85,7 +86,8 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
         with _advice_on_disk():
             (folder / "work").write_bytes(pickle.dumps(what_to_do))
             watch = _Watch(nprocs, folder, output.display_for(show), on_report, is_script="script" in what_to_do)
-        with watch, Processes(nprocs, folder, environment) as ranks:  # the ranks end first
+        # Left from right to left: the ranks end first, and then their last words are read.
+        with watch, Processes(nprocs, folder, environment) as ranks:
             ranks.start()
             failures = watch.until_done(ranks, timeout, stop, grace)
         results = watch.results(failures)
@@ -102,8 +104,8 @@ def rank_environment(environment, nprocs, folder):
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 1}
     if nprocs > 1:
         defaults["OMP_NUM_THREADS"] = 1  # as torchrun sets it, unless the learner has set another number
-    # Without these, gloo and NCCL would listen on the address of the host's name.
-    if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
+    loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+    if loopback:  # without these, gloo and NCCL would listen on the address of the host's name
         defaults |= dict.fromkeys(["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"], loopback)
     from_torchrun = {
         "GROUP_RANK": 0, "ROLE_NAME": "default", "WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs,
@@ -124,7 +126,9 @@ class _Watch:
     """
 
     def __init__(self, nprocs, folder, display, on_report, is_script):
-        self.display, self.on_report, self.is_script = display, on_report, is_script
+        self.display = display
+        self.on_report = on_report
+        self.is_script = is_script
         self.files = [Files(folder, rank) for rank in range(nprocs)]
         for files in self.files:
             files.log.touch()
@@ -145,30 +149,38 @@ class _Watch:
 
     def until_done(self, ranks, timeout, stop, grace):
         """Wait for all ranks; return the failures, the first one first, as soon as there is one."""
-        began, failed_since = time.monotonic(), None
+        began = time.monotonic()
+        failed_since = None
+        pause = OFTEN
         while True:
-            ranks.wait(OFTEN if time.monotonic() < began + 1 else RARELY)
+            ranks.wait(pause)
             self._look()
             self._answer()
             codes = ranks.exitcodes()
             failures = self._failures(codes)
+            all_have_ended = None not in codes
             now = time.monotonic()
             if failures:
                 failed_since = failed_since or now
-                if None not in codes or now >= failed_since + _patience(failures, codes, grace):
+                if all_have_ended or now >= failed_since + _patience(failures, codes, grace):
                     return failures
-            elif None not in codes:
+            elif all_have_ended:
                 return []
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt("stopped")
             if now > began + self.asked + timeout:
                 return failures or self._hangs(ranks, codes, timeout)
+            if now > began + 1:
+                pause = RARELY
 
     def _failures(self, codes):
         """The failures so far, the first one first."""
-        failures = [errors.failure_of(rank, self.files[rank], code, self.is_script)
-                    for rank, code in enumerate(codes)]
-        return errors.root_first(filter(None, failures))
+        failures = []
+        for rank, code in enumerate(codes):
+            failure = errors.failure_of(rank, self.files[rank], code, self.is_script)
+            if failure is not None:
+                failures.append(failure)
+        return errors.root_first(failures)
 
     def _hangs(self, ranks, codes, timeout):
         ranks.ask()  # which ends a rank that has become another program: a hang all the same
@@ -177,17 +189,21 @@ class _Watch:
     def _look(self):
         """Pass on what the ranks have printed and reported since the last look; return whether they have."""
         tails = [*self.tails, *self.report_tails]
-        before = [tail.position for tail in tails]
-        lines = [(rank, line) for rank, tail in enumerate(self.tails) for line in tail.new_lines()]
-        for tail in self.tails:
+        positions_before = [tail.position for tail in tails]
+        lines = []
+        unfinished = {}
+        for rank, tail in enumerate(self.tails):
+            lines += [(rank, line) for line in tail.new_lines()]
             tail.free_middle()
-        self.display.update(lines, {rank: tail.unfinished for rank, tail in enumerate(self.tails)})
+            unfinished[rank] = tail.unfinished
+        self.display.update(lines, unfinished)
         for rank, tail in enumerate(self.report_tails):
-            for row in tail.new_lines():
-                self.reports[rank].append(json.loads(row))
+            for line in tail.new_lines():
+                row = json.loads(line)
+                self.reports[rank].append(row)
                 if self.on_report:
-                    self.on_report(rank, self.reports[rank][-1])
-        return [tail.position for tail in tails] != before
+                    self.on_report(rank, row)
+        return [tail.position for tail in tails] != positions_before
 
     def _answer(self):
         """Answer what the ranks ask; a person who thinks about it uses up no time."""
@@ -221,7 +237,8 @@ class _Watch:
         for rank, files in enumerate(self.files):
             if rank in failed:
                 continue
-            if self.is_script and (files.result.exists() or not failures):  # os._exit(0) leaves no result
+            ended_well = files.result.exists() or not failures  # os._exit(0) leaves no result
+            if self.is_script and ended_well:
                 results[rank] = self.reports[rank]
             elif files.result.exists():  # also of a rank that hangs in a thread of its own
                 try:
