@@ -16,18 +16,22 @@ from helpers.launcher.files import write
 
 def have_input_ask_the_notebook(files):
     """In a rank; EOFError where nobody can answer."""
-    own_pid, read, one_at_a_time = os.getpid(), builtins.input, threading.Lock()
+    own_pid = os.getpid()
+    pythons_input = builtins.input
+    one_at_a_time = threading.Lock()
 
     def asking_input(prompt=""):
         if os.getpid() != own_pid:
-            return read(prompt)
+            return pythons_input(prompt)
         with one_at_a_time:
             write(files.question, str(prompt).encode())
             while not files.answer.exists():
                 time.sleep(0.01)
             line = json.loads(files.answer.read_bytes())
             files.answer.unlink()
-        return read(prompt) if line is None else line
+        if line is None:
+            return pythons_input(prompt)  # a rank has no standard input, so this raises EOFError
+        return line
 
     builtins.input = asking_input
 

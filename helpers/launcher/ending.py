@@ -31,7 +31,8 @@ def exit_code(leaving):
     if code is None:
         return 0
     if isinstance(code, int):
-        return code & 0xFF if -2**63 <= code < 2**63 else 255
+        fits_in_a_c_long = -2**63 <= code < 2**63
+        return code & 0xFF if fits_in_a_c_long else 255
     print(code, file=sys.stderr)
     return 1
 
@@ -42,7 +43,8 @@ def call_hook(error, code):
     Returns the exit code: `code`, unless the hook calls `sys.exit`.
     """
     sys.last_exc = sys.last_value = error  # where exit functions look
-    sys.last_type, sys.last_traceback = type(error), error.__traceback__
+    sys.last_type = type(error)
+    sys.last_traceback = error.__traceback__
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
@@ -109,6 +111,7 @@ def _drop_modules():
     # Python collects twice. The first time puts what is still reachable in order, a file's text before its
     # buffer; the second closes in that order, and nothing that was written is lost.
     gc.collect()
+    # From the last one backwards, until `__main__`, which `rank` has put behind the server's modules.
     later = itertools.takewhile(lambda name: name != "__main__", reversed(sys.modules))
     names = ["__main__", *reversed(list(later))]
     threading.excepthook = lambda error: None  # Python stops daemon threads here; ours stumble in silence

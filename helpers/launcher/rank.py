@@ -50,8 +50,12 @@ def main(folder, rank):
     own_pid = os.getpid()
     code = _do(work, files, own_pid)
     if code == 0 and os.getpid() == own_pid:
-        ranks = [Files(folder, other) for other in range(int(work["environment"]["WORLD_SIZE"]))]
-        meeting.stay_for_late_ranks(lambda: all(one.result.exists() or one.failure.exists() for one in ranks))
+        all_files = [Files(folder, other) for other in range(int(work["environment"]["WORLD_SIZE"]))]
+
+        def all_are_done():
+            return all(other.result.exists() or other.failure.exists() for other in all_files)
+
+        meeting.stay_for_late_ranks(all_are_done)
     ending.end(code)
 
 
@@ -119,7 +123,10 @@ def _differ_from_the_server():
     # Take out torch's exit function: a script's first finalizer registers it again, in its own place.
     atexit.unregister(weakref.finalize._exitfunc)
     weakref.finalize._registered_with_atexit = False
-    logging._startTime = time.time() if sys.version_info < (3, 13) else time.time_ns()
+    if sys.version_info < (3, 13):
+        logging._startTime = time.time()
+    else:
+        logging._startTime = time.time_ns()
     # The generators were seeded when the server imported them: without new seeds, all ranks draw the same.
     torch.default_generator.seed()
     numpy.random.seed()
@@ -132,9 +139,12 @@ def _differ_from_the_server():
 
 def _threads(omp_num_threads):
     """The threads that OMP_NUM_THREADS asks for (a list's first number); else one per usable core."""
-    if first := re.match(r"\s*([1-9]\d*)\s*(,|$)", omp_num_threads):
-        return int(first[1])
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    first_number = re.match(r"\s*([1-9]\d*)\s*(,|$)", omp_num_threads)
+    if first_number:
+        return int(first_number[1])
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def _meet_the_others(folder):
@@ -191,6 +201,7 @@ def _stderr_goes_to(log):
 
 
 def _run(work):
+    """Run the learner's code, in a `__main__` of its own; return what a function returns."""
     linecache.cache.update(work["cells"])  # where tracebacks and torch.compile look for a cell's source
     del sys.modules["__main__"]  # the new one then comes last: what is after it is the learner's (`ending`)
     sys.modules["__main__"] = main = types.ModuleType("__main__")
@@ -212,8 +223,12 @@ def _run_script(main, name, how, args):
     else:
         sys.argv = [name, *args]
         sys.orig_argv = [sys.executable, "-u", name, *args]
-        folder = name if how == "program" else os.path.dirname(os.path.realpath(name))
-    sys.path[:1] = [] if sys.flags.safe_path else [folder]  # python -P, PYTHONSAFEPATH
+        is_source = how == "source"
+        folder = os.path.dirname(os.path.realpath(name)) if is_source else name
+    if sys.flags.safe_path:  # python -P, PYTHONSAFEPATH
+        del sys.path[:1]
+    else:
+        sys.path[:1] = [folder]
     _prefer_modules_in(folder)
     if how == "module":
         runpy._run_module_as_main(name)
@@ -224,7 +239,8 @@ def _run_script(main, name, how, args):
 
 
 def _run_file(main, name):
-    main.__file__, main.__cached__ = os.path.abspath(name), None
+    main.__file__ = os.path.abspath(name)
+    main.__cached__ = None
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
     try:
         exec(compile(Path(name).read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__)
@@ -238,8 +254,9 @@ def _prefer_modules_in(folder):
         return
     beside = {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}
     for name in beside.intersection(sys.modules):
-        own = importlib.machinery.PathFinder.find_spec(name, [folder])
-        if own and own.origin and own.origin != getattr(sys.modules[name], "__file__", None):
+        spec = importlib.machinery.PathFinder.find_spec(name, [folder])
+        origin = spec.origin if spec else None
+        if origin and origin != getattr(sys.modules[name], "__file__", None):
             for other in list(sys.modules):
                 if other == name or other.startswith(f"{name}."):
                     del sys.modules[other]
@@ -280,7 +297,8 @@ def _leave_failure(files, text, error, code):
     try:
         write(files.failure, json.dumps(failure).encode())
     except OSError:  # the disk is full, or no file can be opened: there is one that was set aside
-        failure |= {"traceback": _short(failure["traceback"], 2000), "packed": ""}
+        failure["traceback"] = _short(failure["traceback"], 2000)
+        failure["packed"] = ""
         with contextlib.suppress(OSError):
             _reserve.seek(0)  # over its spaces; JSON does not mind those that stay behind it
             _reserve.write(json.dumps(failure).encode())
@@ -297,4 +315,6 @@ def _learners_part(trace):
 
 def _short(text, limit):
     more = len(text) - limit
-    return text if more <= 0 else f"{text[:limit // 2]}… ({more:,} more characters) …{text[-limit // 2:]}"
+    if more <= 0:
+        return text
+    return f"{text[:limit // 2]}… ({more:,} more characters) …{text[-limit // 2:]}"
