@@ -37,7 +37,8 @@ def checked_nprocs(nprocs, gpus):
     """`nprocs` as an int: at least 1, and no more than this machine can sensibly run."""
     if isinstance(nprocs, bool) or not hasattr(nprocs, "__index__"):
         raise TypeError(f"nprocs, the number of ranks, must be a whole number such as 2, not {nprocs!r}")
-    nprocs, cores = operator.index(nprocs), os.cpu_count() or 1
+    nprocs = operator.index(nprocs)
+    cores = os.cpu_count() or 1
     most = max(64, 4 * cores)
     if nprocs < 1:
         raise ValueError(f"nprocs={nprocs}: at least one rank is needed, for example nprocs=2")
@@ -47,9 +48,9 @@ def checked_nprocs(nprocs, gpus):
     if gpus:
         from helpers.hardware import hardware
 
-        here = hardware.usable_gpus
-        if gpus > here:
-            raise ValueError(f"gpus={gpus}: this machine has {here} GPU{'s' * (here != 1)}. Launch fewer "
+        here = "1 GPU" if hardware.usable_gpus == 1 else f"{hardware.usable_gpus} GPUs"
+        if gpus > hardware.usable_gpus:
+            raise ValueError(f"gpus={gpus}: this machine has {here}. Launch fewer "
                              "ranks, run on the CPU, or let ranks share what there is over gloo.")
     return nprocs
 
@@ -65,12 +66,16 @@ def checked_timeout(timeout):
 def checked_environment(env):
     """The environment of a run: the notebook's own, changed by `env`, where None takes a variable away."""
     changes = env or {}
-    texts = isinstance(changes, dict) and all(
-        isinstance(name, str) and isinstance(value, str | None) for name, value in changes.items())
-    if not texts:
+    if not _is_dict_of_texts(changes):
         example = 'env={"OMP_NUM_THREADS": "2"}'
         raise TypeError(f"env must be a dict of texts, for example {example}, not {env!r:.100}")
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+
+
+def _is_dict_of_texts(changes):
+    if not isinstance(changes, dict):
+        return False
+    return all(isinstance(name, str) and isinstance(value, str | None) for name, value in changes.items())
 
 
 def current_folder():
@@ -92,7 +97,10 @@ def packed_work(what, args, kwargs, module):
         if kwargs:
             raise TypeError('a script takes words, for example args=["--lr", "0.1"]; '
                             "kwargs are for functions")
-        name, how = (os.fspath(what), "module") if module else _script(what)
+        if module:
+            name, how = os.fspath(what), "module"
+        else:
+            name, how = _script(what)
         return {"script": {"name": name, "how": how, "args": [_word(arg) for arg in args]}}
     if module or not callable(what):
         raise TypeError("launch() runs a script (its file name), a module (its name, and module=True), "
@@ -103,28 +111,30 @@ def packed_work(what, args, kwargs, module):
 def _script(name):
     """A script's name, and how Python runs it: first as a path from here, else among the lessons' scripts."""
     path = Path(name).expanduser()
-    for found in itertools.chain([path], scripts.places_of(path)):
-        if found.is_dir() and not (found / "__main__.py").is_file():
+    for place in itertools.chain([path], scripts.places_of(path)):
+        if place.is_dir() and not (place / "__main__.py").is_file():
             raise IsADirectoryError(f"{os.fspath(name)!r} is a folder without a `__main__.py`; "
                                     "name the script in it")
-        if found.exists():
-            return os.fspath(found), _how_to_run(found)
+        if place.exists():
+            return os.fspath(place), _how_to_run(place)
     raise FileNotFoundError(f"there is no script {os.fspath(name)!r}, neither in {Path.cwd().name}/ nor "
                             f"among those of the lessons{scripts.advice_on(path)}")
 
 
-def _how_to_run(found):
-    if found.is_dir() or zipfile.is_zipfile(found):
+def _how_to_run(path):
+    if path.is_dir() or zipfile.is_zipfile(path):
         return "program"
-    if found.suffix == ".ipynb":
-        raise ValueError(f"{os.fspath(found)!r} is a notebook; ranks run scripts (.py) and functions")
-    compile(found.read_bytes(), os.fspath(found), "exec", dont_inherit=True)
+    if path.suffix == ".ipynb":
+        raise ValueError(f"{os.fspath(path)!r} is a notebook; ranks run scripts (.py) and functions")
+    compile(path.read_bytes(), os.fspath(path), "exec", dont_inherit=True)  # a SyntaxError is shown here, and once
     return "source"
 
 
 def _word(arg):
-    if isinstance(arg, str | int | float | os.PathLike) and not isinstance(arg, bool):
-        return os.fspath(arg) if isinstance(arg, os.PathLike) else str(arg)
+    if isinstance(arg, os.PathLike):
+        return os.fspath(arg)
+    if isinstance(arg, str | int | float) and not isinstance(arg, bool):
+        return str(arg)
     raise TypeError(f"a script's args are words and numbers, as on a command line; {arg!r:.60} is neither. "
                     "To send objects, launch a function.")
 
@@ -148,10 +158,11 @@ def _call(function, args, kwargs):
     try:
         return sending.packed_call(function, args, kwargs)
     except Exception as error:
-        culprit = unsendable(function, args, kwargs)
-        advice = "" if "shared memory" in str(error) else (
-            ". Make it inside the function instead, or send what it is made from.")
-        raise TypeError(f"{culprit or name} cannot be sent to another process: {error}{advice}") from None
+        culprit = unsendable(function, args, kwargs) or name
+        advice = ". Make it inside the function instead, or send what it is made from."
+        if "shared memory" in str(error):  # this error has advice of its own
+            advice = ""
+        raise TypeError(f"{culprit} cannot be sent to another process: {error}{advice}") from None
 
 
 def wants_a_rank(function):
@@ -161,25 +172,40 @@ def wants_a_rank(function):
 
 
 def unsendable(function, args, kwargs=None):
-    """Names the argument or the global variable that pickling fails on."""
-    given = {**dict(enumerate(args)), **(kwargs or {})}
-    candidates = [(f"argument {name}, a {type(value).__name__},", value) for name, value in given.items()]
+    """The argument or the variable that pickling fails on, in words; None if each can be sent."""
+    for name, value in {**dict(enumerate(args)), **(kwargs or {})}.items():
+        if not _can_be_sent(value):
+            return f"argument {name}, a {type(value).__name__},"
     if inspect.isfunction(function):
-        code, user = function.__code__, f"{function.__name__}()"
-        used = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            if cell != types.CellType():  # it has a value
-                used[name] = cell.cell_contents
-        candidates += [(f"the variable `{name}`, which {user} uses,", value) for name, value in used.items()]
-    for description, value in candidates:
-        try:
-            sending.packed(value)
-        except Exception:
-            return description
+        for name, value in _variables_of(function).items():
+            if not _can_be_sent(value):
+                return f"the variable `{name}`, which {function.__name__}() uses,"
     return None
 
 
+def _can_be_sent(value):
+    try:
+        sending.packed(value)
+    except Exception:
+        return False
+    return True
+
+
+def _variables_of(function):
+    """The variables from outside that a function uses, {name: value}."""
+    code = function.__code__
+    variables = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != types.CellType():  # it has a value
+            variables[name] = cell.cell_contents
+    return variables
+
+
 def sources_of_cells():
-    """The source of notebook cells: what linecache holds of files that are not there."""
-    return {name: (len(entry[2]), None, entry[2], name) for name, entry in linecache.cache.items()
-            if len(entry) == 4 and not os.path.exists(name)}
+    """The source of notebook cells, as entries of linecache: what it holds of files that are not there."""
+    entries = {}
+    for name, entry in linecache.cache.items():
+        if len(entry) == 4 and not os.path.exists(name):  # an entry of another length is not loaded yet
+            _, _, lines, _ = entry
+            entries[name] = (len(lines), None, lines, name)  # None: `checkcache` is to keep it
+    return entries
