@@ -1,7 +1,6 @@
 """What went wrong in a run: `Failure`s, which are objects with fields, and all words about them; `RankError`."""
 
 import contextlib
-import itertools
 import json
 import linecache
 import os
@@ -45,7 +44,8 @@ class RankError(RuntimeError):
         super().__init__(message)
         self.failures, self.logs, self.results = list(failures), list(logs), results or {}
         first = self.failures[0]
-        self.rank, self.exitcode = first.rank, first.exitcode
+        self.rank = first.rank
+        self.exitcode = first.exitcode
         self.__cause__ = _cause(first)
 
     def __reduce__(self):
@@ -54,9 +54,12 @@ class RankError(RuntimeError):
     def _render_traceback_(self):
         """What IPython shows instead of the frames of `launch`: the rank's own traceback."""
         trace = _with_cells_named(self.failures[0].traceback.rstrip())
-        others = [f"  then rank {failure.rank}: {failure.message.splitlines()[0][:200]}"
-                  for failure in self.failures[1:] if not failure.is_hang]
-        return [*trace.splitlines(), f"RankError: {self}", *others]
+        lines = [*trace.splitlines(), f"RankError: {self}"]
+        for failure in self.failures[1:]:
+            if not failure.is_hang:  # the message names those that hang
+                first_line = failure.message.splitlines()[0]
+                lines.append(f"  then rank {failure.rank}: {first_line[:200]}")
+        return lines
 
 
 class RankTraceback(Exception):
@@ -144,7 +147,9 @@ def failure_of(rank, files, exitcode, is_script):
         left = json.loads(files.failure.read_text())
         return Failure(rank, exitcode or left["code"], left["exception"], left["traceback"], left["at"] / 1e9,
                        bytes.fromhex(left["packed"]))
-    if exitcode is None or (exitcode == 0 and (is_script or files.result.exists())):
+    if exitcode is None:
+        return None
+    if exitcode == 0 and (is_script or files.result.exists()):  # a script may end by os._exit(0), without a result
         return None
     return Failure(rank, exitcode, line=line_in(files.stack))
 
@@ -172,12 +177,13 @@ def line_in(stack_file):
         text = stack_file.read_text(errors="replace")
     except OSError:
         return None
-    stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', stack)
-              for stack in text.split("(most recent call first):")[1:]]
-    stacks = [stack for stack in stacks if stack]  # since Python 3.14, a crash also shows a stack of C
-    for file, number, function in itertools.chain(*reversed(stacks)):  # the main thread's is the last one
-        if not _is_library(file):
-            return Line(function, _unescaped(file), int(number))
+    _, *parts = text.split("(most recent call first):")
+    stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', part) for part in parts]
+    stacks = list(filter(None, stacks))  # since Python 3.14, a crash also shows a stack of C, which is empty here
+    for stack in reversed(stacks):  # the main thread's is the last one
+        for file, number, function in stack:
+            if not _is_library(file):
+                return Line(function, _unescaped(file), int(number))
     if stacks:
         _, _, function = stacks[-1][0]
         return Line(function)
@@ -193,8 +199,10 @@ def _unescaped(path):
 def _is_library(file):
     if file.startswith(f"{LESSONS}{os.sep}"):  # which pip may have put into site-packages
         return False
-    return (file.startswith(("<frozen", "<string>")) or "site-packages" in file or "dist-packages" in file
-            or file.startswith(os.path.dirname(os.__file__)) or file.startswith(os.path.dirname(__file__)))
+    pythons_own = os.path.dirname(os.__file__)
+    launchers_own = os.path.dirname(__file__)
+    return (file.startswith(("<frozen", "<string>", pythons_own, launchers_own))
+            or "site-packages" in file or "dist-packages" in file)
 
 
 # ---------------------------------------------------------------------------------------------------- in words
@@ -204,17 +212,25 @@ def message_of(failures, nprocs, results):
     """What the RankError of these failures, the first one first, says; `results`: of ranks that ended well."""
     first = failures[0]
     if first.is_hang:
-        message = "\n".join([first.message, *(f"and {_where(failure)}" for failure in failures[1:])])
-        lines = {failure.line for failure in failures}
-        if len(failures) == nprocs > 1 and len(lines) == 1 and first.line and first.line.file:
-            message += ("\nAll ranks are at the same line: if it is a collective, "
-                        "have their tensors the same shape and dtype?")
-        return message
+        return _message_of_hangs(failures, nprocs)
     message = f"rank {first.rank} of {nprocs} failed first (exit code {first.exitcode}): {first.message}"
     if first.is_consequence and results:
         message += (f"\nRank {min(results)} had finished by then: does every rank call the same collectives, "
                     "equally often?")
     return message + _advice_on_gpus(first.message, nprocs)
+
+
+def _message_of_hangs(failures, nprocs):
+    first = failures[0]
+    message = first.message
+    for failure in failures[1:]:
+        message += f"\nand {_where(failure)}"
+    all_hang = len(failures) == nprocs > 1
+    at_one_line = len({failure.line for failure in failures}) == 1 and first.line and first.line.file
+    if all_hang and at_one_line:
+        message += ("\nAll ranks are at the same line: if it is a collective, "
+                    "have their tensors the same shape and dtype?")
+    return message
 
 
 def unreadable(rank, error, logs):
@@ -224,7 +240,7 @@ def unreadable(rank, error, logs):
 
 
 def _where(failure):
-    where = _place(failure.line) or "busy in compiled code"
+    where = _place(failure.line) if failure.line else "busy in compiled code"
     if failure.is_done:
         return f"rank {failure.rank} has done its work but does not end (does a thread still run?); it is {where}"
     return f"rank {failure.rank} was {where}"
@@ -235,14 +251,16 @@ def _death(failure):
         name = signal.Signals(-failure.exitcode).name
     except ValueError:
         name = f"signal {-failure.exitcode}"
-    hint = f"({_HINTS[name]})" if name in _HINTS else ""
-    return " ".join(filter(None, [f"died: {name}", _place(failure.line), hint]))
+    words = [f"died: {name}"]
+    if failure.line:
+        words.append(_place(failure.line))
+    if name in _HINTS:
+        words.append(f"({_HINTS[name]})")
+    return " ".join(words)
 
 
 def _place(line):
     """A Line as `at <its code> (<where that is>)`."""
-    if line is None:
-        return ""
     if not line.file:
         return f"in {line.function}"
     linecache.checkcache(line.file)
@@ -255,10 +273,13 @@ def _place(line):
 
 def _advice_on_gpus(message, nprocs):
     """What to do where NCCL or CUDA fails because there are fewer GPUs than ranks; else nothing."""
-    gpus = hardware.usable_gpus if re.search("NCCL|CUDA", message) else 0
+    if not re.search("NCCL|CUDA", message):
+        return ""
+    gpus = hardware.usable_gpus
     if not 0 < gpus < nprocs:
         return ""
-    return (f"\n(This machine has {gpus} GPU{'s' * (gpus > 1)} for {nprocs} ranks, and NCCL wants one for each. "
+    here = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    return (f"\n(This machine has {here} for {nprocs} ranks, and NCCL wants one for each. "
             f"Launch nprocs={gpus}, or let the ranks share: init_process_group(\"gloo\"), and tensors on the CPU or "
             f'on torch.device("cuda", 0).)')
 
@@ -267,10 +288,12 @@ def _with_cells_named(text):
     """A traceback that says `Cell In[3]` where it names the file that IPython makes up for that cell."""
     from IPython import get_ipython
 
-    name_of = getattr(getattr(get_ipython(), "compile", None), "format_code_name", lambda file: None)
+    compiler = getattr(get_ipython(), "compile", None)
+    if not hasattr(compiler, "format_code_name"):  # not in IPython, or in an old one
+        return text
 
     def named(match):
-        name = name_of(match[1])
-        return f"{name[0]} {name[1]}" if name else match[0]
+        label_and_name = compiler.format_code_name(match[1])
+        return " ".join(label_and_name) if label_and_name else match[0]
 
     return re.sub(r'File "([^"\n]+)"', named, text)
