@@ -18,8 +18,8 @@ import cloudpickle
 
 _CACHED = type(functools.cache(len))  # the class has no public name
 #: Of these, every process has its own: they travel by their names.
-_EVERYWHERE = ("os:environ", "os:environb", "sys:stdout", "sys:stderr", "random:_inst",
-               "numpy.random.mtrand:_rand", "torch:default_generator")
+_EVERYWHERE = ("os:environ", "sys:stdout", "sys:stderr", "random:_inst", "numpy.random.mtrand:_rand",
+               "torch:default_generator")
 
 
 def packed(thing, of_cells=None):
@@ -27,23 +27,8 @@ def packed(thing, of_cells=None):
 
     Classes and functions of cells that go with it are noted in the dict `of_cells`, by name.
     """
-    imported = [name for name in _EVERYWHERE if name.partition(":")[0] in sys.modules]
-    # By `id`, because it must be this very object, not an equal one; and `os.environ` cannot be a dict's key.
-    name_by_id = {id(pkgutil.resolve_name(name)): name for name in imported}
-
-    class Pickler(cloudpickle.Pickler):
-        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
-            {_CACHED: _reduced_cache, types.CodeType: _reduced_code})
-
-        def reducer_override(self, thing):
-            if id(thing) in name_by_id:
-                return pkgutil.resolve_name, (name_by_id[id(thing)],)
-            if of_cells is not None and _is_of_a_cell(thing):
-                of_cells[thing.__qualname__] = thing
-            return _reduced(thing) or super().reducer_override(thing)
-
     with io.BytesIO() as file:
-        Pickler(file).dump(thing)
+        _Pickler(file, of_cells).dump(thing)
         return file.getvalue()
 
 
@@ -54,8 +39,10 @@ def unpacked(content):
 
 def _is_of_a_cell(thing):
     """Whether pickle, which knows classes and functions by name only, would look for it in `__main__`."""
-    return (issubclass(type(thing), type | types.FunctionType | _CACHED) and thing.__module__ == "__main__"
-            and vars(sys.modules["__main__"]).get(thing.__qualname__) is thing)
+    goes_by_name = issubclass(type(thing), type | types.FunctionType | _CACHED)
+    if not goes_by_name or thing.__module__ != "__main__":
+        return False
+    return vars(sys.modules["__main__"]).get(thing.__qualname__) is thing
 
 
 def _reduced(thing):
@@ -67,7 +54,7 @@ def _reduced(thing):
     if "IPython" in sys.modules:
         from IPython.core.autocall import ExitAutocall
 
-        if isinstance(thing, ExitAutocall):
+        if isinstance(thing, ExitAutocall):  # a notebook's `exit` and `quit`
             return getattr, (builtins, "exit")
     return None
 
@@ -77,6 +64,7 @@ def _refuse_what_torch_holds(thing):
     kind = type(thing)
     if kind is types.FunctionType and hasattr(thing, "_torchdynamo_orig_callable"):
         raise TypeError("torch.compile has made it; send the function itself, and compile it in the rank")
+    # An operator is registered with torch in C++, by a name; a rank would have the object and not the operator.
     if kind is torch.library.CustomOpDef:
         raise TypeError("it is an operator that this process has registered; "
                         "define it in a module, and import that")
@@ -106,6 +94,32 @@ def _reduced_code(code):
 
 def _code(file, make, arguments):
     return make(*arguments).replace(co_filename=file)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle's, and what it cannot do."""
+
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
+        {_CACHED: _reduced_cache, types.CodeType: _reduced_code})
+
+    def __init__(self, file, of_cells):
+        super().__init__(file)
+        self.of_cells = of_cells
+        # By `id`, because it must be this very object, not an equal one; and `os.environ` cannot be a dict's key.
+        self.name_by_id = {}
+        for name in _EVERYWHERE:
+            module, _, _ = name.partition(":")
+            if module in sys.modules:
+                self.name_by_id[id(pkgutil.resolve_name(name))] = name
+
+    def reducer_override(self, thing):
+        """How to send this object. pickle asks it for every one, before its own tables."""
+        name = self.name_by_id.get(id(thing))
+        if name is not None:
+            return pkgutil.resolve_name, (name,)
+        if self.of_cells is not None and _is_of_a_cell(thing):
+            self.of_cells[thing.__qualname__] = thing
+        return _reduced(thing) or super().reducer_override(thing)
 
 
 def packed_call(function, args, kwargs):
