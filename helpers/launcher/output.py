@@ -63,34 +63,47 @@ class Tail:
     """Reads what was added to a file since the last look; of a longer line than `longest_line`, its end."""
 
     def __init__(self, path, longest_line=_READ_BYTES):
-        self.file = open(path, "r+b")
+        self.file = open(path, "r+b")  # for writing, too, because `free_middle` makes a hole in it
         self.longest_line = longest_line
-        self.rest, self.position, self.end = b"", 0, None
+        self.rest = b""  # what was read of the line that is not whole yet
+        self.position = 0
+        self.end = None  # where to stop reading, once that is known
 
     def new_lines(self):
         """Whole lines that have appeared; the unfinished last one waits in `unfinished`."""
-        left = _READ_BYTES if self.end is None else self.end - self.position
-        more = self.file.read(max(0, min(_READ_BYTES, left)))
+        size = _READ_BYTES
+        if self.end is not None:
+            size = max(0, min(size, self.end - self.position))
+        more = self.file.read(size)
         self.position += len(more)
-        whole, newline, rest = (self.rest + more).rpartition(b"\n")
-        self.rest = rest if self.longest_line is None else rest[-self.longest_line:]
+        whole, newline, self.rest = (self.rest + more).rpartition(b"\n")
+        if self.longest_line is not None:
+            self.rest = self.rest[-self.longest_line:]
         return clean_lines(whole.decode(errors="replace")) if newline else []
 
     def free_middle(self):
         """Give back to the disk what `read_log` leaves out, while the rank writes on (Linux; fallocate(2))."""
-        begin, end = KEPT_BYTES // 2, os.fstat(self.file.fileno()).st_size - KEPT_BYTES // 2
+        begin = KEPT_BYTES // 2
+        end = self._size() - KEPT_BYTES // 2
         if end > begin and sys.platform == "linux":
             PUNCH_HOLE, KEEP_SIZE = 2, 1
             ctypes.CDLL(None).fallocate64(self.file.fileno(), PUNCH_HOLE | KEEP_SIZE,
                                           ctypes.c_int64(begin), ctypes.c_int64(end - begin))
             if self.position < end:  # what was to be read is not there any more
-                self.rest, self.position = b"", self.file.seek(end)
+                self._skip_to(end)
 
     def stop_growing(self, keep=None):
         """Take the file's present size for its end, whoever still writes; keep the last `keep` bytes."""
-        self.end = os.fstat(self.file.fileno()).st_size
+        self.end = self._size()
         if keep is not None and self.end - self.position > keep:
-            self.rest, self.position = b"", self.file.seek(self.end - keep)
+            self._skip_to(self.end - keep)
+
+    def _size(self):
+        return os.fstat(self.file.fileno()).st_size
+
+    def _skip_to(self, position):
+        self.rest = b""
+        self.position = self.file.seek(position)
 
     @property
     def unfinished(self):
@@ -115,21 +128,24 @@ class Terminal(Display):
     """Prints lines as they come."""
 
     def __init__(self):
-        self.shown, self.unfinished = Counter(), {}
+        self.shown = Counter()  # lines, by rank
+        self.unfinished = {}
 
     def update(self, lines, unfinished):
         self.unfinished = unfinished
-        encoding = sys.stdout.encoding or "utf-8"  # a terminal that cannot show an emoji must not end the run
+        encoding = sys.stdout.encoding or "utf-8"
         for rank, line in lines:
             self.shown[rank] += 1
             if self.shown[rank] <= SHOWN_LINES * 10:
+                # A terminal that cannot show an emoji must not end the run.
                 print(f"[{rank}] {clip(line)}".encode(encoding, "backslashreplace").decode(encoding))
             elif self.shown[rank] == SHOWN_LINES * 10 + 1:
                 print(f"[{rank}] ... (more lines follow; run.logs[{rank}] has them)")
         sys.stdout.flush()
 
     def finish(self, logs):
-        self.update([line for line in self.unfinished.items() if line[1]], {})
+        last_lines = [(rank, line) for rank, line in self.unfinished.items() if line]
+        self.update(last_lines, {})
 
 
 class Notebook(Display):
@@ -139,9 +155,12 @@ class Notebook(Display):
     """
 
     def __init__(self, interval=0.1, lines=20):
-        self.interval, self.last, self.unfinished = interval, deque(maxlen=lines), []
+        self.interval = interval
+        self.last = deque(maxlen=lines)
+        self.unfinished = []
         self.due = time.monotonic() + interval
-        self.shown, self.handle = "", None
+        self.shown = ""
+        self.handle = None  # of IPython's display
 
     def update(self, lines, unfinished):
         self.last.extend(f"[{rank}] {clip(line)}" for rank, line in lines[-self.last.maxlen:])
@@ -153,13 +172,16 @@ class Notebook(Display):
         self._show("\n".join([*self.last, *self.unfinished]))
 
     def _show(self, text):
-        if text != self.shown:
-            if self.handle is None:  # only now: a short run needs no display, and a message takes 1 ms
-                from IPython.display import display
+        if text == self.shown:
+            return
+        if self.handle is None:  # only now: a short run needs no display, and a message takes 1 ms
+            from IPython.display import display
 
-                self.handle = display({}, raw=True, display_id=True)  # empty at first, as in the end
-            self.handle.update({"text/plain": text} if text else {}, raw=True)
-            self.shown, self.due = text, time.monotonic() + self.interval
+            self.handle = display({}, raw=True, display_id=True)  # empty at first, as in the end
+        content = {"text/plain": text} if text else {}
+        self.handle.update(content, raw=True)
+        self.shown = text
+        self.due = time.monotonic() + self.interval
 
     def finish(self, logs):
         self._show("")
