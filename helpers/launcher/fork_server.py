@@ -32,7 +32,8 @@ MODULES = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.ut
 
 def main(descriptor, beginning_of_folders):
     """Serve the kernel at the other end of socket `descriptor`; its folders start with `beginning_of_folders`."""
-    kernel, kernels_pid = socket.socket(fileno=descriptor), os.getppid()
+    kernel = socket.socket(fileno=descriptor)
+    kernels_pid = os.getppid()
     prefix = f"{os.path.basename(beginning_of_folders)}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # which torch._dynamo makes when it is imported
@@ -93,7 +94,8 @@ def _gather_in_huge_pages():
         for line in regions.readlines():
             addresses, mode, _, _, inode, *_ = line.split()
             start, end = (int(address, 16) for address in addresses.split("-"))
-            if (mode, inode) == ("rw-p", "0"):
+            is_of_no_file = inode == "0"
+            if mode == "rw-p" and is_of_no_file:
                 madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
 
 

@@ -35,9 +35,9 @@ def meet_by_file(path):
             yield from over_network(url, timeout=timeout, **options)
             return
         # init_process_group(rank=…, world_size=…) puts its arguments into the URL.
-        asked = {name: values[0] for name, values in parse_qs(urlparse(url).query).items()}
-        rank = int(asked.get("rank") or os.environ["RANK"])
-        world_size = int(asked.get("world_size") or os.environ["WORLD_SIZE"])
+        arguments = {name: values[0] for name, values in parse_qs(urlparse(url).query).items()}
+        rank = int(arguments.get("rank") or os.environ["RANK"])
+        world_size = int(arguments.get("world_size") or os.environ["WORLD_SIZE"])
         meetings[world_size] += 1
         where = f"{path}-{world_size}-{meetings[world_size]}"
         # With GPUs, a store in C++: NCCL's watchdog asks it from a thread, even while Python ends.
@@ -122,7 +122,8 @@ def destroy_groups_safely():
     from torch.nn.parallel import DistributedDataParallel
 
     c10d = dist.distributed_c10d
-    destroy, kept = c10d.destroy_process_group, []
+    torchs_destroy = c10d.destroy_process_group
+    destroyed_last = []
 
     def has_met_by_file(group):
         """Whether the store of this group is one of ours. (A learner's own file goes with its store.)"""
@@ -135,9 +136,10 @@ def destroy_groups_safely():
         for thing in gc.get_objects():
             if issubclass(type(thing), DistributedDataParallel) and "process_group" in vars(thing):
                 # Taken out of the dict and put back, the group is the last attribute, and goes last.
-                last = vars(thing).pop("process_group")
-                vars(thing)["process_group"] = last
-        kept[:] = filter(has_met_by_file, list(c10d._world.pg_map) if group is None else [group])
-        return destroy(group)
+                its_group = vars(thing).pop("process_group")
+                vars(thing)["process_group"] = its_group
+        groups = list(c10d._world.pg_map) if group is None else [group]
+        destroyed_last[:] = filter(has_met_by_file, groups)
+        return torchs_destroy(group)
 
     c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group

@@ -71,11 +71,11 @@ class Processes:
 
     def start(self):
         """Start every rank. Where that cannot be, RuntimeError."""
-        kind = Forked if client.START_METHOD == "forkserver" else Spawned
+        Rank = Forked if client.START_METHOD == "forkserver" else Spawned
         with interrupts_held():
             for rank in range(self.nprocs):
                 try:
-                    process = kind(self.folder, rank, self.environment)
+                    process = Rank(self.folder, rank, self.environment)
                 except OSError as error:
                     raise RuntimeError(f"rank {rank} of {self.nprocs} could not be started ({error}); "
                                        "close other programs, or launch fewer ranks") from None
@@ -84,7 +84,8 @@ class Processes:
     def wait(self, seconds):
         """Return when a rank ends, or after `seconds`."""
         if client.START_METHOD == "forkserver":
-            connection.wait([process.connection for process in self.processes if process.exitcode is None], seconds)
+            connections = [process.connection for process in self.processes if process.exitcode is None]
+            connection.wait(connections, seconds)
         else:  # nothing tells when a child has ended: look often
             time.sleep(min(seconds, 0.02))
 
@@ -164,11 +165,11 @@ def interrupts_held():
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are only ever handled in the main thread
         return
-    held = []
-    before = signal.signal(signal.SIGINT, lambda *_: held.append(True))
+    interrupts = []
+    handler_before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(True))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if held:
+        signal.signal(signal.SIGINT, handler_before)
+    if interrupts:
         raise KeyboardInterrupt
