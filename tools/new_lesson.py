@@ -3,7 +3,7 @@
     python tools/new_lesson.py checkpoints
 
 It becomes the last lesson: a notebook with the headings of every lesson and cells that work, a worker script,
-an exercise, a talk, the tests of the first three, a row in README.md. Nothing is overwritten; lesson 00,
+an exercise, the tests of these three, a row in README.md. Nothing is overwritten; lesson 00,
 which shows a table of all lessons, is executed anew. Its part of docs/instructors.md is yours to write.
 """
 
@@ -48,7 +48,6 @@ def main():
              "worker.py": f"notebooks/lessons/{name}/{name}.py",
              "exercises.py": f"notebooks/lessons/{name}/exercises.py",
              "questions.py": f"notebooks/lessons/{name}/questions.py",
-             "talk.md": f"notebooks/lessons/{name}/talk.md",
              "test_lesson.py": f"tests/test_{name}.py",
              "test_exercises.py": f"tests/exercises/test_{name}.py"}
     if not re.fullmatch("[a-z]+(_[a-z]+)*", name):
