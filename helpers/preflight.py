@@ -26,8 +26,7 @@ OK, NOTE, WRONG = "ok", "note", "WRONG"
 PYTHONS = (3, 11), (3, 14)
 #: The oldest versions that the lessons work with: pyproject.toml names those that are not torch's own.
 TORCH = {"torch": (2, 11), "torchvision": (0, 26)}
-NEEDED = {"cloudpickle": (3,), "matplotlib": (3, 8), "psutil": (5, 9)}
-FRONT_END = {"ipywidgets": (7, 7)}
+NEEDED = {"cloudpickle": (3,), "ipywidgets": (7, 7), "matplotlib": (3, 8), "psutil": (5, 9)}
 #: The most that all processes of a lesson hold together, in GiB: README's table.
 LESSONS_GIB = {
     "start_here": 1.3, "processes": 1.6, "parallel_sgd": 1.7, "data_loading": 2.0, "data_parallel": 1.3,
@@ -62,12 +61,6 @@ def packages():
     return WRONG if lacking else OK, said, "; ".join(todo)
 
 
-def front_end():
-    said, lacking = _versions(FRONT_END)
-    todo = f"questions and pictures stand still here; this mends it: {_pip_install(lacking)}"
-    return NOTE if lacking else OK, said, todo
-
-
 def course():
     """A kernel may import another copy of the course than the one whose notebook is open, or another project."""
     here, lessons = Path.cwd(), lessons_that_are_found()
@@ -86,7 +79,7 @@ def course():
 
 def names():
     """Python looks into the current folder first: there, a learner's `torch.py` is torch."""
-    modules = {*sys.stdlib_module_names, *TORCH, *NEEDED, *FRONT_END, "numpy", "helpers", "lessons"}
+    modules = {*sys.stdlib_module_names, *TORCH, *NEEDED, "numpy", "helpers", "lessons"}
     files = sorted(file.name for file in Path().glob("*.py") if file.stem in modules)
     todo = "Python imports such a file in place of the module of that name: rename it, and restart the kernel"
     return NOTE if files else OK, f"in the current folder lie {', '.join(files) or 'no files that hide modules'}", todo
@@ -180,7 +173,7 @@ def an_exercise():
     return OK if feedback else WRONG, said, REPORT
 
 
-MACHINE = (python, packages, front_end, course, names, cores, memory, shared_memory, folders, sockets, loopback, gpus)
+MACHINE = (python, packages, course, names, cores, memory, shared_memory, folders, sockets, loopback, gpus)
 #: What to do where a check itself fails.
 MEND = {course: "the current folder was deleted: open the notebook where it is now, or cd there, and start Python anew",
         folders: "name a file that you can write in COURSE_PROGRESS, another folder in TMPDIR, or make room",

@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 from helpers import first_cell, preflight
-from tests.browser import EXPLORERS
 from tests.conftest import ROOT
 from tools import execute
 
@@ -275,26 +274,3 @@ def test_all_that_names_a_version_names_the_same():
     assert [f"{major}.{minor}" for major, minor in preflight.PYTHONS] == [tested[0], tested[-1]]
     container = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
     assert re.search(r"/python:([\d.]+)-", container)[1] in tested
-
-
-PANEL = {"panel": "from lessons.start_here.launch_panel import launch_panel\nlaunch_panel('hello.py')"}
-
-
-@pytest.mark.parametrize(
-    "explorers", [PANEL, pytest.param(EXPLORERS, marks=pytest.mark.long)], ids=["one", "all"])
-def test_explorers_show_their_picture_where_there_are_no_ipywidgets(explorers, tmp_path):
-    lines = ["import json, sys", "sys.modules['ipywidgets'] = None", "shown = {}"]
-    for name, source in explorers.items():
-        *before, last = source.splitlines()
-        lines += [*before, f"data, more = ({last})._repr_mimebundle_()",
-                  "assert data['image/png'].startswith(b'\\x89PNG')",
-                  f"shown[{name!r}] = [sorted(data), more['image/png']['alt']]"]
-    lines += ["json.dump(shown, open('shown.json', 'w'))"]
-    (tmp_path / "all.py").write_text("\n".join(lines))
-    code, said = run(sys.executable, "all.py", cwd=tmp_path, OMP_NUM_THREADS="1",
-                     PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'notebooks'}")
-    assert code == 0 and "ipywidgets is not installed here" in said, said
-    shown = json.loads((tmp_path / "shown.json").read_text())
-    assert list(shown) == list(explorers)
-    for kinds, alt in shown.values():
-        assert kinds == ["image/png", "text/plain"] and len(alt) > 20

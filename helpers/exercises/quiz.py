@@ -107,11 +107,7 @@ class Quiz:
 
     def _repr_mimebundle_(self, **kwargs):
         """The buttons, beside the HTML and the text above, which are what is stored."""
-        try:
-            buttons = self.buttons()
-        except ImportError:  # no ipywidgets
-            return {}
-        return {**view(buttons), "text/plain": repr(self)}
+        return {**view(self.buttons()), "text/plain": repr(self)}
 
     def buttons(self):
         """A button for each option. The first click is kept and closes the question."""

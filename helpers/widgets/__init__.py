@@ -2,8 +2,6 @@
 
 
 def view(widget):
-    """What a notebook needs to show a widget of ipywidgets 7 or 8; nothing where ipywidgets is missing."""
-    if not hasattr(widget, "model_id"):
-        return {}
+    """What a notebook needs to show a widget of ipywidgets 7 or 8."""
     return {"application/vnd.jupyter.widget-view+json":
             {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}

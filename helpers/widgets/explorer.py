@@ -1,17 +1,9 @@
 """What all explorers share: presets, play and controls beside a picture that they draw anew."""
 
-import warnings
+import ipywidgets as widgets
 
 from helpers.figures import as_html, stored
 from helpers.widgets import view
-
-try:
-    import ipywidgets as widgets
-except ImportError:
-    from helpers.widgets import still as widgets
-
-    warnings.warn("ipywidgets is not installed here: explorers show a picture each, and nothing can be "
-                  "moved.", stacklevel=2)
 
 #: How a control looks: in the column beside the picture, its name at its left.
 LOOK = {"style": {"description_width": "110px"}, "layout": {"width": "auto"}}

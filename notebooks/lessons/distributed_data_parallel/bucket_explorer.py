@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
+import ipywidgets as widgets
 from matplotlib.figure import Figure
 
 from helpers.figures import ACTIVITIES, HATCHES
-from helpers.widgets.explorer import LOOK, Explorer, choice, clock, curtain, widgets, wipe
+from helpers.widgets.explorer import LOOK, Explorer, choice, clock, curtain, wipe
 
 #: The bucket sizes that the explorer offers, in MB; the last one holds everything.
 SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)

@@ -2,11 +2,12 @@
 
 import math
 
+import ipywidgets as widgets
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from helpers.widgets.explorer import LOOK, Explorer, slider, widgets
+from helpers.widgets.explorer import LOOK, Explorer, slider
 from lessons.mixed_precision.formats import FORMATS, encode, parse
 
 _SIGN, _EXPONENT, _FRACTION, _UNUSED = "#e3e3e3", "#f7cfa8", "#bcdcf2", "white"

@@ -6,13 +6,14 @@ Events too short to be seen share a bar, so that a picture is drawn quickly, how
 from bisect import bisect_left
 from collections import defaultdict
 
+import ipywidgets as widgets
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from helpers.figures import ACTIVITIES, HATCHES
 from helpers.instruments import traces as tracing
-from helpers.widgets.explorer import LOOK, Explorer, widgets
+from helpers.widgets.explorer import LOOK, Explorer
 
 COLOURS = {tracing.OTHER: "#b9c4cc"} | ACTIVITIES
 _MARK = "a step"

@@ -1,10 +1,11 @@
 """The memory calculator: what each rank holds while it trains a GPT, and what it sends, by stage of ZeRO."""
 
+import ipywidgets as widgets
 from matplotlib.figure import Figure
 
 from helpers.figures import HELD
 from helpers.instruments.costs import STAGES, activations, block_parameters, parameters, states
-from helpers.widgets.explorer import LOOK, Explorer, checkbox, choice, slider, widgets, wipe
+from helpers.widgets.explorer import LOOK, Explorer, checkbox, choice, slider, wipe
 
 GIB = 2**30
 GPU_GIB = 80
