@@ -16,7 +16,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +51,8 @@ class GPU:
 
     def __str__(self):
         memory = "memory not known" if self.memory_gib is None else f"{self.memory_gib:.1f} GiB"
-        capability, fast = ".".join(map(str, self.capability)), ", ".join(self.fast_dtypes) or "fp32 only"
+        capability = ".".join(map(str, self.capability))
+        fast = ", ".join(self.fast_dtypes) or "fp32 only"
         return f"{self.name}, {memory}, capability {capability}, fast: {fast}"
 
 
@@ -85,7 +85,9 @@ class Hardware:
     @cached_property
     def cores(self):
         """Logical cores that this process may run on, which can be fewer than the machine has."""
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count()
 
     @cached_property
     def cpu_flags(self):
@@ -115,15 +117,18 @@ class Hardware:
         limits = []
         for group in _control_groups("cpu"):
             version1 = f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
-            match = re.match(r"(\d+) (\d+)$", _read(group / "cpu.max") or version1)  # no limit: "max", -1
-            if match:
-                limits.append(int(match[1]) / int(match[2]))
+            # Microseconds of work, in how many of the clock's. Where there is no limit, the first is "max" or -1.
+            quota_and_period = re.match(r"(\d+) (\d+)$", _read(group / "cpu.max") or version1)
+            if quota_and_period:
+                limits.append(int(quota_and_period[1]) / int(quota_and_period[2]))
         return min(limits, default=None)
 
     @cached_property
     def shm_gib(self):
         """Size of /dev/shm in GiB: tensors travel between processes through it. None where there is none."""
-        return shutil.disk_usage("/dev/shm").total / GIB if os.path.isdir("/dev/shm") else None
+        if not os.path.isdir("/dev/shm"):
+            return None
+        return shutil.disk_usage("/dev/shm").total / GIB
 
     @cached_property
     def gpus(self):
@@ -154,6 +159,7 @@ class Hardware:
         """The ways to communicate that this torch was built with, of BACKENDS."""
         import torch.distributed as dist
 
+        # A torch that was built without torch.distributed lacks these functions; then `bool()` says False.
         return tuple(name for name in BACKENDS if getattr(dist, f"is_{name}_available", bool)())
 
     @cached_property
@@ -206,6 +212,7 @@ class Hardware:
         memory = f"{self.memory_gib:.1f} GiB, {self.memory_available_gib:.1f} GiB available"
         if self.memory_limit_gib is not None:
             memory += f", limited to {self.memory_limit_gib:.1f} GiB"
+        shared_memory = "none" if self.shm_gib is None else f"{self.shm_gib:.2f} GiB"
         gpus = [(f"GPU {gpu.index}", str(gpu)) for gpu in self.gpus] or [("GPU", "none")]
         if len(self.gpus) != self.usable_gpus:
             gpus.append(("GPU use", f"torch can use {self.usable_gpus} of them here"))
@@ -213,7 +220,7 @@ class Hardware:
             ("CPU", self.cpu),
             ("CPU cores", "; ".join(cores)),
             ("Memory", memory),
-            ("/dev/shm", "none" if self.shm_gib is None else f"{self.shm_gib:.2f} GiB"),
+            ("/dev/shm", shared_memory),
             *gpus,
             *self.versions.items(),
             ("CUDA in torch", self.cuda or "none"),
@@ -225,13 +232,6 @@ class Hardware:
         rows = self.rows()
         width = max(len(what) for what, _ in rows)
         return "\n".join(f"{what:<{width}}  {answer}" for what, answer in rows)
-
-
-def free_port():
-    """A port of the loopback interface that is free now; nothing listens on it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _output(*command, seconds=5):
@@ -286,8 +286,10 @@ def _control_groups(controller):
         _, controllers, group = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             root = CGROUPS / controller if controllers else CGROUPS
-            inside = root / group.lstrip("/")  # a container may see no such folder: its own group is the root
-            yield from (place for place in (inside, *inside.parents) if place.is_relative_to(root))
+            own = root / group.lstrip("/")  # a container may see no such folder: its own group is the root
+            for folder in (own, *own.parents):
+                if folder.is_relative_to(root):
+                    yield folder
 
 
 def _memory_limits():
@@ -297,10 +299,11 @@ def _memory_limits():
         limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
         if limit.isdigit() and int(limit) < total:  # version 1 writes a huge number where there is none
             used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
-            # Copies of files, which the system gives up when programs need room. Version 1 has first those of
-            # this group alone, then those with the groups below it.
+            # Copies of files count as used, and the system gives them up when programs need room. Version 1 has
+            # first those of this group alone, then those with the groups below it.
             files = re.findall(r"^(?:total_)?(?:in)?active_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-            yield int(limit), int(used) - sum(map(int, files[-2:]))
+            copies = sum(map(int, files[-2:]))
+            yield int(limit), int(used) - copies
 
 
 def _system():

@@ -37,7 +37,7 @@ from pathlib import Path
 
 import psutil
 
-from helpers.hardware import free_port
+from helpers.ports import free_port
 
 #: What runs beside the nodes, or around their commands.
 _INSIDE = str(Path(__file__).with_name("nodes_inside.py"))

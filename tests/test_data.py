@@ -15,7 +15,7 @@ import torch
 
 from helpers import data
 from helpers.data import DataError, Digits, load
-from helpers.hardware import free_port
+from helpers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "data" / "digits"

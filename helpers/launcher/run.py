@@ -8,10 +8,10 @@ import sys
 import time
 from dataclasses import dataclass
 
-from helpers.hardware import free_port
 from helpers.launcher import arguments, asking, client, errors, output, sending
 from helpers.launcher.files import RESERVED_BYTES, Files, run_folder
 from helpers.launcher.processes import Processes, interrupts_held
+from helpers.ports import free_port
 from helpers.reporting import RUN_FOLDER
 
 TIMEOUT = 600  #: Seconds after which a run that has not ended is taken for a hang.

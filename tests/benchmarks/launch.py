@@ -21,8 +21,9 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 import work  # noqa: E402
 
-from helpers.hardware import free_port, hardware  # noqa: E402
+from helpers.hardware import hardware  # noqa: E402
 from helpers.places import RECORDS  # noqa: E402
+from helpers.ports import free_port  # noqa: E402
 from helpers.records import store  # noqa: E402
 
 LIMIT = 90  # seconds that any one launch may take
