@@ -29,14 +29,12 @@ from nbclient.exceptions import DeadKernelError
 
 from helpers import RankError, launch, records, report
 from helpers.data import DataError, Digits
-from helpers.exercises import engine, journal
+from helpers.exercises import journal
 from helpers.exercises.catalogue import progress
 from helpers.instruments import traces
 from helpers.places import LESSONS as SCRIPTS
 from tests.benchmarks import soak
 from tests.conftest import ROOT, eventually, running
-from tests.exercises.test_all import EXERCISES, every_exercise
-from tests.odd_objects import drawn
 from tests.test_traces import STEP, written
 
 SEED = os.environ.get("PROMISE_SEED", "0")
@@ -163,44 +161,6 @@ def test_the_progress_file_is_its_owners_alone(tmp_path, monkeypatch, no_umask):
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
     journal.record("a.b", "correct")
     assert stat.S_IMODE((tmp_path / "progress.json").stat().st_mode) == 0o600
-
-
-# ----------------------------------------------------------------------------------------------------- checks
-
-
-class Hangs(BaseException):
-    """No `except Exception` of a check's may catch it."""
-
-
-def never_right(exercise, count, monkeypatch):
-    """Hand `count` odd objects to a check: it must answer in words, in time, and never call one right."""
-    def hangs(*_):
-        raise Hangs(words)
-
-    monkeypatch.setattr(type(exercise), "timeout", 4)  # seconds; what sleeps is found as well in a few
-    monkeypatch.setattr(engine, "_busy", lambda: False)
-    before = signal.signal(signal.SIGALRM, hangs)
-    try:
-        for words, thing in drawn(f"{SEED}{exercise.name}", count).items():
-            signal.alarm(120)
-            feedback = exercise.check(thing)
-            assert feedback.status != "correct", words
-            assert feedback.status in repr(feedback) and feedback.status in feedback._repr_html_(), words
-            assert len(repr(feedback)) < 10_000, words
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_an_odd_object_does_no_harm_to_a_check(monkeypatch):
-    for exercise in random.Random(SEED).sample(EXERCISES, 2):
-        never_right(exercise, 1, monkeypatch)
-
-
-@pytest.mark.long
-@every_exercise
-def test_100_odd_objects_do_no_harm_to_a_check(exercise, monkeypatch):
-    never_right(exercise, 100, monkeypatch)
 
 
 # ---------------------------------------------------------------------------------------------- damaged files

@@ -60,8 +60,10 @@ def not_yet_with(answer, *fragments, exercise=Number):
     return feedback
 
 
-@pytest.mark.parametrize("given, said", [(None, "given None"), (3, "an int"), (dict, "a class")])
+@pytest.mark.parametrize("given, said", [
+    (None, "given None"), (Number.answer(1), "an int"), ("number", "a str"), (dict, "a class")])
 def test_no_function(given, said):
+    """Such as what comes back when the function was called, or its name as text."""
     not_yet_with(given, said, "the function itself", "`check(number)`")
 
 
@@ -91,12 +93,22 @@ def test_other_parameters():
 def test_callables_of_other_kinds_are_run():
     import functools
 
+    import torch
+
     class Double:
         def __call__(self, number):
             return 2 * number
 
-    assert check(functools.partial(lambda factor, number: factor * number, 2))
-    assert check(Double())
+        def method(self, number):
+            return 2 * number
+
+    class Module(torch.nn.Module):
+        def forward(self, number):
+            return 2 * number
+
+    for right in (functools.partial(lambda factor, number: factor * number, 2), lambda number: 2 * number,
+                  Double(), Double().method, Module()):
+        assert check(right), right
     not_yet_with(len, "TypeError", "has no len()")
 
 
