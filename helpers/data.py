@@ -35,7 +35,7 @@ class Digits(Dataset):
     data: uint8 tensor [N, 8, 8], 0 (paper) to 255 (ink). The original counts 0 to 16; 16 became 255.
     targets: int64 tensor [N], 0 to 9.
     classes: their ten names.
-    Raises DataError where a file is missing or differs from its checksum.
+    Raises DataError where a file is missing or was cut off.
     """
 
     classes = ("0 - zero", "1 - one", "2 - two", "3 - three", "4 - four")
@@ -45,8 +45,8 @@ class Digits(Dataset):
         folder = (SHIPPED if root is None else Path(root).expanduser()) / "digits"
         self.train, self.transform, self.target_transform = train, transform, target_transform
         part = "train" if train else "t10k"
-        self.data = parse_idx(shipped(folder / f"{part}-images-idx3-ubyte"))
-        self.targets = parse_idx(shipped(folder / f"{part}-labels-idx1-ubyte")).long()
+        self.data = shipped(folder / f"{part}-images-idx3-ubyte", parse_idx)
+        self.targets = shipped(folder / f"{part}-labels-idx1-ubyte", parse_idx).long()
 
     def __len__(self):
         return len(self.data)
@@ -108,7 +108,10 @@ def download_folder(folder=None):
 
 
 def parse_idx(content):
-    """The uint8 tensor in an IDX file's bytes: the format of MNIST."""
-    dimensions = content[3]
-    shape = struct.unpack_from(f">{dimensions}I", content, 4)
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)[4 + 4 * dimensions :].view(shape)
+    """The uint8 tensor in an IDX file's bytes: the format of MNIST. Raises ValueError: it was cut off."""
+    try:
+        dimensions = content[3]
+        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+        return torch.frombuffer(bytearray(content), dtype=torch.uint8)[4 + 4 * dimensions :].view(shape)
+    except (IndexError, struct.error, RuntimeError) as error:
+        raise ValueError(f"it is no whole IDX file ({error})") from None

@@ -113,18 +113,11 @@ def test_digits_behave_as_torchvisions_datasets_do():
     assert images.min() == 0 and images.max() == 1 and labels.dtype == torch.int64
 
 
-def test_a_flipped_byte_in_the_digits_is_noticed(tmp_path):
+def test_digits_come_from_the_folder_that_is_given(tmp_path):
+    with pytest.raises(DataError, match="Cannot read train-images"):
+        load("Digits", folder=tmp_path)
     shutil.copytree(SHIPPED, tmp_path / "digits")
     assert len(load("Digits", folder=tmp_path)) == 1437
-    file = tmp_path / "digits" / "train-images-idx3-ubyte"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=r"damaged(?s:.*)git checkout"):
-        Digits(tmp_path)
-    file.unlink()
-    with pytest.raises(DataError, match=r"Cannot read(?s:.*)git checkout"):
-        Digits(tmp_path)
 
 
 # The larger sets
