@@ -55,15 +55,15 @@ class Nodes(contextlib.AbstractContextManager):
 
     def __init__(self, n, mbit=None):
         self.n = n
-        self._started = [[] for _ in range(n)]
-        self._inits = {}  # by node: its first process
-        self._keeper = None
-        self._jobs = self._asked = 0
+        self._started = [[] for _ in range(n)]  # by node: its commands
+        self._inits = {}  # by node: the process id of its first process
+        self._keeper = None  # the process with which all ends; with namespaces, it is the switch
+        self._jobs = 0
+        self._asked = 0
         atexit.register(self.close)
-        forced = os.environ.get("COURSE_NODES") == "loopback"
         try:
-            why = "COURSE_NODES=loopback" if forced else self._make_namespaces()
-            self.shaped = why is None
+            why_not = self._make_namespaces()
+            self.shaped = why_not is None
             if self.shaped:
                 self.addresses = [f"10.0.0.{node + 1}" for node in range(n)]
                 self.interface = "eth0"
@@ -71,12 +71,7 @@ class Nodes(contextlib.AbstractContextManager):
                              "each with an address of its own, and a cable between them.")
                 self.cable(mbit)
             else:
-                # Agents are numbered by address; only Linux has more than one on loopback.
-                self.addresses = [f"127.0.0.{1 + node * (sys.platform == 'linux')}" for node in range(n)]
-                self.interface = "lo0" if sys.platform == "darwin" else "lo"
-                self.kind = (f"scaled down here: this system makes no networks of our own ({why}); "
-                             f"{n} agents side by side on loopback stand in, and no cable.")
-                self._keeper = _keeper([sys.executable, _INSIDE, "keep"])
+                self._stand_side_by_side(why_not)
             self.folder = self._keeper.folder
         except BaseException:
             self.close()
@@ -84,6 +79,8 @@ class Nodes(contextlib.AbstractContextManager):
 
     def _make_namespaces(self):
         """Start the switch and the nodes; return None, or why that does not work here."""
+        if os.environ.get("COURSE_NODES") == "loopback":
+            return "COURSE_NODES=loopback"
         if sys.platform != "linux" or not all(map(shutil.which, ("unshare", "nsenter"))):
             return "it takes Linux, with util-linux"
         if importlib.util.find_spec("pyroute2") is None:
@@ -93,31 +90,48 @@ class Nodes(contextlib.AbstractContextManager):
         try:
             self._ask(cable=1000)  # to find out whether that works here
             for node in range(self.n):
-                self.boot(node)
+                self._boot(node)
             return None
         except RuntimeError as error:
             self._keeper.communicate()  # closes its stdin, by which it ends
             return str(error)
 
+    def _stand_side_by_side(self, why):
+        """Use loopback, where there are no namespaces."""
+        self.addresses = ["127.0.0.1"] * self.n
+        if sys.platform == "linux":  # agents are numbered by address; only Linux has more than one on loopback
+            self.addresses = [f"127.0.0.{node + 1}" for node in range(self.n)]
+        self.interface = "lo0" if sys.platform == "darwin" else "lo"
+        self.kind = (f"scaled down here: this system makes no networks of our own ({why}); "
+                     f"{self.n} agents side by side on loopback stand in, and no cable.")
+        self._keeper = _keeper([sys.executable, _INSIDE, "keep"])
+
     def _ask(self, **what):
-        """Have the switch do something, and wait for its answer."""
+        """Have the switch do something, and wait until it is done. Raises RuntimeError: it was not."""
         limit = threading.Timer(20, self._keeper.kill)
         limit.start()
-        self._asked += 1  # who is interrupted leaves an answer behind: questions have numbers
+        self._asked += 1
         try:
             with contextlib.suppress(BrokenPipeError):
                 self._keeper.stdin.write(json.dumps({"number": self._asked, **what}) + "\n")
                 self._keeper.stdin.flush()
-            said = number = None
-            while number != str(self._asked) and said != "":
-                number, _, said = self._keeper.stdout.readline().strip().partition(" ")
+            answer = self._answer_to(self._asked)
         finally:
             limit.cancel()
-        if said == "":  # it has ended: the last that it said tells why
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                said = "".join(self._keeper.communicate(timeout=5)[1].strip().splitlines()[-1:])
-        if said != "done":
-            raise RuntimeError(said or "it does not answer")
+        if answer != "done":
+            raise RuntimeError(answer or "it does not answer")
+
+    def _answer_to(self, number):
+        """What the switch answers; where it has ended, its last line on stderr, which tells why."""
+        for line in self._keeper.stdout:
+            answered, _, answer = line.strip().partition(" ")
+            if answered == str(number):  # an interrupted call has left its answer behind
+                return answer
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            _, errors = self._keeper.communicate(timeout=5)
+            if errors.strip():
+                return errors.strip().splitlines()[-1]
+        return ""
 
     def cable(self, mbit):
         """Let every node send at most `mbit` Mbit/s (10^6 bits) from now on; None: as fast as it can.
@@ -135,55 +149,58 @@ class Nodes(contextlib.AbstractContextManager):
 
         Raises RuntimeError: the node was killed; `boot` it.
         """
-        command, ours, theirs = [str(part) for part in command], None, None
+        command = [str(part) for part in command]
+        lifeline = None
+        inherited = []
         if self.shaped:
-            init = self._inits.get(node)
-            if init is None:
-                raise RuntimeError(f"node {node} was killed; boot({node}) starts it again")
-            command = ["nsenter", f"--target={init}", "--user", "--preserve-credentials", "--net", "--pid",
-                       "--mount", "env", "-C", os.getcwd(), *command]
+            command = [*self._way_into(node), *command]
         else:
-            theirs, ours = os.pipe()  # closed at our end, it tells the guard to end all
-            command = [sys.executable, _INSIDE, "guard", str(theirs), *command]
-        own = {"GLOO_SOCKET_IFNAME": self.interface, "TMPDIR": str(self.folder), "PYTHONUNBUFFERED": "1",
-               "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",  # two nodes cannot share one GPU
-               "TORCH_CPP_LOG_LEVEL": "ERROR",  # or torch warns that addresses have no names
-               "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a restart over gloo may wait for ever
-               **(env or {})}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **own},
+            guards_end, lifeline = os.pipe()  # closed at our end, it tells the guard to end all
+            inherited = [guards_end]
+            command = [sys.executable, _INSIDE, "guard", str(guards_end), *command]
+        variables = {"GLOO_SOCKET_IFNAME": self.interface, "TMPDIR": str(self.folder), "PYTHONUNBUFFERED": "1",
+                     "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",  # two nodes cannot share one GPU
+                     "TORCH_CPP_LOG_LEVEL": "ERROR",  # or torch warns that addresses have no names
+                     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # or a restart over gloo may wait for ever
+                     **(env or {})}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **variables},
                                    start_new_session=True,  # no Ctrl-C of ours
-                                   pass_fds=[theirs] if theirs else [], **popen)
-        process.lifeline, process.env = ours, own
+                                   pass_fds=inherited, **popen)
+        process.lifeline = lifeline
+        process.env = variables
         self._started[node].append(process)
-        if theirs:
-            os.close(theirs)
+        for descriptor in inherited:
+            os.close(descriptor)
         return process
+
+    def _way_into(self, node):
+        """What begins a command line that is to run in the namespaces of a node."""
+        init = self._inits.get(node)
+        if init is None:
+            raise RuntimeError(f"node {node} was killed; boot({node}) starts it again")
+        return ["nsenter", f"--target={init}", "--user", "--preserve-credentials", "--net", "--pid", "--mount",
+                "env", "-C", os.getcwd()]
 
     def processes(self, node):
         """What runs on a node, as a list of `psutil.Process`, in the numbering of this process."""
-        found = []
-        for process in self._started[node]:
+        processes = []
+        for command in self._started[node]:
             with contextlib.suppress(psutil.Error):
-                if process.poll() is None:
-                    found += psutil.Process(process.pid).children(recursive=True)
-        return found
+                if command.poll() is None:
+                    processes += psutil.Process(command.pid).children(recursive=True)
+        return processes
 
     def listening(self, node):
         """Who can be connected to on a node: a sorted list of (address, port, command line).
 
         The address is where it listens: 0.0.0.0 or :: stand for all that the node has. Linux only.
         """
-        found = set()
+        listeners = set()
         for process in self.processes(node):
             with contextlib.suppress(OSError, psutil.Error):
-                own = {os.readlink(file) for file in Path(f"/proc/{process.pid}/fd").iterdir()}
-                for table in ("tcp", "tcp6"):
-                    for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
-                        fields = line.split()
-                        if fields[3] == _LISTENS and f"socket:[{fields[9]}]" in own:
-                            address, port = fields[1].split(":")
-                            found.add((_address(address), int(port, 16), " ".join(process.cmdline())))
-        return sorted(found)
+                command = " ".join(process.cmdline())
+                listeners |= {(address, port, command) for address, port in _listening_sockets(process.pid)}
+        return sorted(listeners)
 
     def kill(self, node):
         """Kill with -9 all that runs on a node, and the node."""
@@ -197,13 +214,18 @@ class Nodes(contextlib.AbstractContextManager):
 
     def boot(self, node):
         """Start a node that was killed; one that runs is left alone."""
-        if self._keeper.args[0] == "unshare" and node not in self._inits:
-            self._ask(boot=node)
-            for unshare in psutil.Process(self._keeper.pid).children()[0].children():
-                if unshare.cmdline()[-1:] == [f"node-{node}"] and unshare.children():
-                    self._inits[node] = unshare.children()[0].pid
-            if node not in self._inits:
-                raise RuntimeError(f"node {node} ended as it started")
+        if self.shaped and node not in self._inits:
+            self._boot(node)
+
+    def _boot(self, node):
+        self._ask(boot=node)
+        [switch] = psutil.Process(self._keeper.pid).children()
+        for unshare in switch.children():  # one for each node, whose name is its last argument
+            if unshare.cmdline()[-1:] == [f"node-{node}"] and unshare.children():
+                [init] = unshare.children()
+                self._inits[node] = init.pid
+        if node not in self._inits:
+            raise RuntimeError(f"node {node} ended as it started")
 
     def unplug(self, node):
         """Pull a node's cable: it runs on, and nobody hears of it. `kill` and `boot` plug it in."""
@@ -220,12 +242,13 @@ class Nodes(contextlib.AbstractContextManager):
         self._jobs += 1
         port = 29500 + self._jobs if self.shaped else free_port()
         job = Job(self)
-        for node in range(self.n):
-            job.add(node, [sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.n}",
-                           f"--nproc-per-node={nproc_per_node}", "--rdzv-backend=c10d",
-                           f"--rdzv-id=job-{self._jobs}", f"--rdzv-endpoint={self.addresses[0]}:{port}",
-                           f"--rdzv-conf=is_host={int(node == 0)},{rdzv_conf}".rstrip(","),
-                           f"--local-addr={self.addresses[node]}", *options, script, *script_args], env)
+        for node, address in enumerate(self.addresses):
+            is_host = int(node == 0)
+            own = [f"--nnodes={self.n}", f"--nproc-per-node={nproc_per_node}", "--rdzv-backend=c10d",
+                   f"--rdzv-id=job-{self._jobs}", f"--rdzv-endpoint={self.addresses[0]}:{port}",
+                   f"--rdzv-conf=is_host={is_host},{rdzv_conf}".rstrip(","), f"--local-addr={address}"]
+            agent = [sys.executable, "-m", "torch.distributed.run", *own, *options, script, *script_args]
+            job.add(node, agent, env)
         return job
 
     def torchrun(self, script, *script_args, timeout=120, **how):
@@ -247,13 +270,16 @@ class Nodes(contextlib.AbstractContextManager):
     def close(self):
         """End everything; what the nodes ran, the nodes, the folder."""
         atexit.unregister(self.close)
-        keeper, self._keeper = self._keeper, None
+        keeper = self._keeper
+        self._keeper = None
+        processes = list(itertools.chain(*self._started))
+        for process in processes:
+            _let_go(process)
         if keeper is not None:
             with contextlib.suppress(OSError):
                 keeper.stdin.close()
-        for process in itertools.chain(*self._started):
-            _let_go(process)
-        for process in filter(None, [*itertools.chain(*self._started), keeper]):  # who removes the folder
+            processes.append(keeper)  # the last to end: it removes the folder
+        for process in processes:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
@@ -272,12 +298,17 @@ class Job:
     """
 
     def __init__(self, lab):
-        self.lab, self.processes, self.rows, self._lines, self._readers = lab, {}, [], {}, {}
+        self.lab = lab
+        self.processes = {}
+        self.rows = []
+        self._lines = {}  # by node: what it has printed, the last lines
+        self._readers = {}  # by node: a thread
 
     def add(self, node, command, env=None):
         """Start one more command, on a node that has none yet."""
-        process = self.processes[node] = self.lab.start(node, command, env, stdout=subprocess.PIPE, text=True,
-                                                        stderr=subprocess.STDOUT, errors="replace")
+        process = self.lab.start(node, command, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 errors="replace")
+        self.processes[node] = process
         self._lines[node] = deque(maxlen=10_000)
         self._readers[node] = threading.Thread(target=self._read, args=(node, process.stdout), daemon=True)
         self._readers[node].start()
@@ -307,11 +338,14 @@ class Job:
 
     def ranks(self, node):
         """The ranks that a node's agent has started, as a list of `psutil.Process`, by local rank."""
-        found = {}
+        ranks = {}
         for process in self.lab.processes(node):
-            with contextlib.suppress(psutil.Error, ValueError):
-                found.setdefault(int(process.environ().get("LOCAL_RANK", "none")), process)
-        return [process for _, process in sorted(found.items())]
+            with contextlib.suppress(psutil.Error):
+                rank = process.environ().get("LOCAL_RANK")
+                if rank is not None:
+                    # What a rank starts has its variables, too, and comes after it.
+                    ranks.setdefault(int(rank), process)
+        return [ranks[rank] for rank in sorted(ranks)]
 
     def until(self, holds, timeout=120):
         """Wait until `holds(job)` is true, or all commands have ended; return what `holds` returned last.
@@ -321,15 +355,17 @@ class Job:
         end = time.monotonic() + timeout
         try:
             while True:
-                over = None not in self.exitcodes.values()
-                for reader in self._readers.values() if over else ():
-                    reader.join(5)
-                if (found := holds(self)) or over:
-                    return found
+                all_have_ended = None not in self.exitcodes.values()
+                if all_have_ended:
+                    for reader in self._readers.values():  # their last lines count
+                        reader.join(5)
+                result = holds(self)
+                if result or all_have_ended:
+                    return result
                 if time.monotonic() > end:
-                    raise TimeoutError(f"it had not come so far after {timeout:g} s; the nodes said:\n"
-                                       + "\n".join(f"[node {node}] {text[-1500:]}"
-                                                   for node, text in self.outputs.items()))
+                    last_words = [f"[node {node}] {text[-1500:]}" for node, text in self.outputs.items()]
+                    raise TimeoutError("\n".join([f"it had not come so far after {timeout:g} s; the nodes said:",
+                                                  *last_words]))
                 time.sleep(0.02)
         except BaseException:  # an interrupted cell, too
             self.stop()
@@ -365,8 +401,24 @@ def _keeper(command):
     return process
 
 
+def _listening_sockets(pid):
+    """The (address, port) of every socket at which a process listens, from /proc (proc_pid_net(5))."""
+    files = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    for table in ("tcp", "tcp6"):
+        _, *lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()  # of all sockets in its network
+        for line in lines:
+            fields = line.split()
+            state, inode = fields[3], fields[9]
+            if state == _LISTENS and f"socket:[{inode}]" in files:
+                address, port = fields[1].split(":")
+                yield _address(address), int(port, 16)
+
+
 def _address(text):
     """An address, as people write it, from /proc/net/tcp: that has 32-bit words in this machine's order."""
-    words = [int(text[i:i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(text), 8)]
-    address = ipaddress.ip_address(b"".join(words))
+    packed = b""
+    for start in range(0, len(text), 8):
+        word = int(text[start:start + 8], 16)
+        packed += word.to_bytes(4, sys.byteorder)
+    address = ipaddress.ip_address(packed)
     return str(getattr(address, "ipv4_mapped", None) or address)

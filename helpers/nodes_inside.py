@@ -21,90 +21,119 @@ import psutil
 _PR_SET_CHILD_SUBREAPER, _CLONE_NEWNET = 36, 0x40000000
 
 
-def _switch():
+class Switch:
     """The first process in the namespaces, and the switch: boots and kills nodes, sets cables' speed."""
-    from pyroute2 import IPRoute, NetlinkError
 
-    libc, nodes, speed = ctypes.CDLL(None, use_errno=True), {}, [None]
+    def __init__(self):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.nodes = {}  # by number: its first process, which ends when its stdin does
+        self.mbit = None  # of every cable; None: as fast as it can
+        with _netlink() as ip:
+            ip.link("add", ifname="switch", kind="bridge")
+            ip.link("set", index=_index(ip, "switch"), state="up")
 
-    @contextlib.contextmanager
-    def inside(node):  # netlink's sockets belong to the network in which they were made
-        with open("/proc/self/ns/net") as our_network, open(f"/proc/{nodes[node].pid}/ns/net") as its_network:
+    def serve(self):
+        """Do what each line of stdin asks for, and answer with its number: "done", or why not."""
+        for line in sys.stdin:
+            request = json.loads(line)
             try:
-                if libc.setns(its_network.fileno(), _CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), "setns")
-                yield
-            finally:
-                libc.setns(our_network.fileno(), _CLONE_NEWNET)
+                self.do(request)
+                answer = "done"
+            except Exception as error:
+                answer = f"{type(error).__name__}: {error}".splitlines()[0]
+            print(request["number"], answer, flush=True)
 
-    def kill(node):
-        if node in nodes:
-            nodes.pop(node).communicate()  # closes its stdin: its first process ends, and with it all others
-            with IPRoute() as ip:  # the system removes the port, too, now or some time later
-                for port in ip.link_lookup(ifname=f"port{node}"):
-                    try:
-                        ip.link("del", index=port)
-                    except NetlinkError as error:
-                        if error.code != errno.ENODEV:
-                            raise
+    def do(self, request):
+        match request:
+            case {"boot": node}:
+                self.boot(node)
+            case {"kill": node}:
+                self.kill(node)
+            case {"unplug": node}:
+                with _netlink() as ip:
+                    ip.link("set", index=_index(ip, f"port{node}"), state="down")
+            case {"cable": mbit}:
+                self.mbit = mbit
+                for node in self.nodes:
+                    self.shape(node)
 
-    def boot(node):
-        kill(node)  # one whose starter was interrupted
-        nodes[node] = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
-                                        "sh", "-c", "echo up; exec cat", f"node-{node}"],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if nodes[node].stdout.readline() != b"up\n":
+    def boot(self, node):
+        self.kill(node)  # one whose starter was interrupted
+        init = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
+                                 "sh", "-c", "echo up; exec cat", f"node-{node}"],
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.nodes[node] = init
+        if init.stdout.readline() != b"up\n":
             raise RuntimeError("no second namespace inside the first")
-        with IPRoute() as ip:
-            cable_end = {"ifname": "eth0", "net_ns_pid": nodes[node].pid}
-            ip.link("add", ifname=f"port{node}", kind="veth", peer=cable_end)
-            ip.link("set", index=ip.link_lookup(ifname=f"port{node}")[0], state="up",
-                    master=ip.link_lookup(ifname="switch")[0])
-        with inside(node), IPRoute() as ip:
-            cable = ip.link_lookup(ifname="eth0")[0]
+        with _netlink() as ip:  # a cable has two ends: a port of the switch, and the node's eth0
+            ip.link("add", ifname=f"port{node}", kind="veth", peer={"ifname": "eth0", "net_ns_pid": init.pid})
+            ip.link("set", index=_index(ip, f"port{node}"), state="up", master=_index(ip, "switch"))
+        with self.inside(node), _netlink() as ip:
+            cable = _index(ip, "eth0")
             ip.addr("add", index=cable, address=f"10.0.0.{node + 1}", prefixlen=24)
             ip.link("set", index=cable, state="up")
-            ip.link("set", index=ip.link_lookup(ifname="lo")[0], state="up")
-        shape(node)
+            ip.link("set", index=_index(ip, "lo"), state="up")
+        self.shape(node)
 
-    def shape(node):
-        with inside(node), IPRoute() as ip:
-            cable = ip.link_lookup(ifname="eth0")[0]
-            if speed[0]:  # a bucket of tokens: 64 KiB may pass at once, then so many bits a second
-                rate = f"{round(speed[0] * 1000)}kbit"
+    def kill(self, node):
+        if node not in self.nodes:
+            return
+        from pyroute2 import NetlinkError
+
+        self.nodes.pop(node).communicate()  # closes its stdin: its first process ends, and with it all others
+        with _netlink() as ip:  # the system removes the port, too, now or some time later
+            for port in ip.link_lookup(ifname=f"port{node}"):
+                try:
+                    ip.link("del", index=port)
+                except NetlinkError as error:
+                    if error.code != errno.ENODEV:
+                        raise
+
+    def shape(self, node):
+        """Give a node's cable its speed."""
+        with self.inside(node), _netlink() as ip:
+            cable = _index(ip, "eth0")
+            if self.mbit:  # a bucket of tokens: 64 KiB may pass at once, then so many bits a second
+                rate = f"{round(self.mbit * 1000)}kbit"
                 ip.tc("replace", "tbf", index=cable, rate=rate, burst=65536, latency="400ms")
             else:
                 ip.tc("replace", "pfifo", index=cable, limit=1000)
 
-    def answer():
-        with IPRoute() as ip:
-            ip.link("add", ifname="switch", kind="bridge")
-            ip.link("set", index=ip.link_lookup(ifname="switch")[0], state="up")
-        for line in sys.stdin:
-            asked = json.loads(line)
+    @contextlib.contextmanager
+    def inside(self, node):
+        """Be in a node's network: netlink's sockets belong to the network in which they were made."""
+        with open("/proc/self/ns/net") as ours, open(f"/proc/{self.nodes[node].pid}/ns/net") as its:
             try:
-                match asked:
-                    case {"boot": node}:
-                        boot(node)
-                    case {"kill": node}:
-                        kill(node)
-                    case {"unplug": node}:
-                        with IPRoute() as ip:
-                            ip.link("set", index=ip.link_lookup(ifname=f"port{node}")[0], state="down")
-                    case {"cable": mbit}:
-                        speed[0] = mbit
-                        for node in nodes:
-                            shape(node)
-                print(asked["number"], "done", flush=True)
-            except Exception as error:
-                print(asked["number"], f"{type(error).__name__}: {error}".splitlines()[0], flush=True)
+                if self.libc.setns(its.fileno(), _CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+                yield
+            finally:
+                self.libc.setns(ours.fileno(), _CLONE_NEWNET)
 
+    def end(self):
+        """End all nodes."""
+        for init in self.nodes.values():
+            init.communicate()
+
+
+def _netlink():
+    from pyroute2 import IPRoute  # here, because on loopback it need not be installed
+
+    return IPRoute()
+
+
+def _index(ip, name):
+    """The number by which netlink knows an interface."""
+    return ip.link_lookup(ifname=name)[0]
+
+
+def _switch():
     with _folder():
+        switch = Switch()
         try:
-            answer()
+            switch.serve()
         finally:
-            for node in nodes.values():
-                node.communicate()
+            switch.end()
 
 
 @contextlib.contextmanager
@@ -130,11 +159,12 @@ def _keep():
 
 def _guard(lifeline, *command):
     """On loopback: run a command; when it ends, or the lifeline does, end all that it has started."""
-    if sys.platform == "linux":  # who loses its parent becomes our child: nobody escapes
+    if sys.platform == "linux":  # a process that loses its parent becomes our child: none escapes
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def kill_all():
+        """Kill what is left of all that was started here, and return it."""
         left = psutil.Process().children(recursive=True)
         for process in left:
             with contextlib.suppress(psutil.Error):
