@@ -6,6 +6,7 @@ picture anew on the way.
 """
 
 import os
+import platform
 import re
 import time
 
@@ -25,6 +26,7 @@ from tests.browser import (
     write_notebook,
 )
 from tests.conftest import ROOT, eventually
+from tools.execute import KERNEL
 
 pytestmark = NEEDS_CHROMIUM
 PICTURES = "COURSE_PICTURES" in os.environ
@@ -74,6 +76,21 @@ def ran(started, lab):
     assert eventually(lambda: not busy(started), 300), f"still running: {busy(started)}"
     yield lambda number: started.locator(f".jp-CodeCell[data-windowed-list-index='{number}']")
     assert not started.errors
+
+
+def test_opening_and_saving_a_lesson_leaves_its_file_as_it_is(page, lab):
+    """Under the Python of the stored `language_info`; another one writes its version there."""
+    lesson = lab.folder / "00_start_here.ipynb"
+    stored = lesson.read_text(encoding="utf-8")
+    stored = stored.replace(KERNEL["language_info"]["version"], platform.python_version())
+    lesson.write_text(stored, encoding="utf-8")
+    open_notebook(page, lab, lesson.name)
+    page.evaluate("""async () => {
+        const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+        await Promise.all([kernel.info, kernel.spec]);  // what JupyterLab writes into the notebook
+        await jupyterapp.commands.execute('docmanager:save');
+    }""")
+    assert lesson.read_text(encoding="utf-8") == stored
 
 
 def test_lines_appear_while_ranks_run(started, lab):

@@ -42,6 +42,21 @@ LINKS = re.compile(r"\n\n<a href[^\n]*>Open in [^\n]*")  #: beside a lesson's ti
 EXPERIMENT = re.compile(r"^from lessons\.\w+\.recorded import (\w+)\n+\1\.show\(\)$")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
+# JupyterLab writes both into a notebook that it opens, as the kernel reports them. Where they stand already, opening a
+# lesson leaves its file as it is. Another Python's version replaces this one: a change of one line.
+KERNEL = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+        "version": "3.11.7",
+    },
+}
+
 
 @functools.cache
 def _patterns():
@@ -156,9 +171,7 @@ def store(book, path):
                 cell.metadata |= {"jupyter": {"outputs_hidden": True}, "collapsed": True}
                 cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ()), "hide-output"})
             cell.outputs = stable(cell.outputs, cell.execution_count)
-    book.metadata = {
-        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-        "language_info": {"name": "python", "file_extension": ".py"}}  # for `nbconvert --to script`
+    book.metadata = nbformat.from_dict(KERNEL)
     nbformat.validate(book)
     nbformat.write(book, path)
 
