@@ -14,7 +14,12 @@
 For a slow exercise, its table alone speaks in every test run; these tests are long.
 """
 
+import inspect
+import textwrap
+
 import pytest
+
+from helpers.exercises import mistakes
 
 
 def edited(exercise, *changes):
@@ -23,7 +28,11 @@ def edited(exercise, *changes):
     Raises:
         AssertionError: an `old` is not in the solution.
     """
-    return exercise.written((changes, ""))
+    source = mistakes.without_names(textwrap.dedent(inspect.getsource(exercise.answer)))
+    for old, new in changes:
+        assert old in source, f"{old!r} is not in the answer of {exercise.name}"
+        source = source.replace(old, new)
+    return mistakes.compiled(exercise.answer, source, f"<{exercise.name} with {changes}>")
 
 
 def refused(exercise, answer, fragment):
@@ -76,27 +85,26 @@ def right(exercise):
             return None
 
         def test():
-            rows = [(answer, "") for answer in answers]
             for world_size in exercise.world_sizes:
-                for words, case, given, wanted in side_by_side(exercise, rows, world_size):
-                    for answer, mine in zip(answers, given, strict=True):
-                        told = f"{answer.__name__}, {words}"
-                        assert not any(isinstance(one, str) for one in mine), f"{told}: {mine}"
+                for words, case, left, wanted in side_by_side(exercise, answers, world_size):
+                    for answer, mine in zip(answers, left, strict=True):
+                        place = f"{answer.__name__}, {words}"
+                        assert not any(isinstance(rank, str) for rank in mine), f"{place}: {mine}"
                         broken = exercise.first_broken(mine, wanted, case)
-                        assert broken is None, f"{told}: {broken}"
+                        assert broken is None, f"{place}: {broken}"
 
         return long_if_slow(exercise, test)
 
     return decorate
 
 
-def side_by_side(exercise, rows, world_size):
-    """Run rows and the answer in one launch; a check itself runs one alone.
+def side_by_side(exercise, functions, world_size):
+    """Run functions and the answer in one launch; a check itself runs one alone.
 
-    Yields for each case: where it is, in words, the case, what each row left, and what the answer did.
+    Yields for each case: where it is, in words, the case, what each function left, and what the answer did.
     """
-    shown = exercise.shown_by([*rows, (exercise.answer, "")], world_size)
-    assert None not in shown, f"a row does not return in {world_size} ranks: does it belong to `stops`?"
+    by_function = exercise.left_by([*functions, exercise.answer], world_size)
+    assert None not in by_function, f"a mistake does not return in {world_size} ranks: is it a `stop`?"
     for number, (words, case) in enumerate(exercise.cases.items()):
-        *given, wanted = [[by_case[number] for by_case in by_rank] for by_rank in shown]
-        yield f"{world_size} ranks, {words}", case, given, wanted
+        *left, wanted = [[by_case[number] for by_case in by_rank] for by_rank in by_function]
+        yield f"{world_size} ranks, {words}", case, left, wanted

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers import preflight
-from helpers.exercises.engine import not_yet
+from helpers.exercises.feedback import not_yet
 from helpers.hardware import GPU, Hardware, _control_groups
 from tests.conftest import ROOT
 from tests.test_readme import LESSONS

@@ -2,7 +2,7 @@
 
 import signal
 
-from helpers.exercises.engine import Exercise
+from helpers.exercises.exercise import Exercise
 
 
 class Endless(BaseException):
@@ -17,7 +17,9 @@ class Alone(Exercise):
     The limit is computing time, not the clock: a slow answer has the same on a busy and on a quiet machine.
     """
 
-    timeout, computing = 60, 5
+    timeout = 60
+    computing = 5
+    """Seconds of computing that one call of `observe` may take."""
 
     @classmethod
     def run(cls, answer, case, slowly):

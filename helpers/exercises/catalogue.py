@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from helpers import notebooks
 from helpers.exercises import quiz
-from helpers.exercises.engine import Exercise, as_html
+from helpers.exercises.exercise import Exercise
+from helpers.exercises.feedback import as_html
 from helpers.exercises.journal import best_status, first_answers
 
 #: How many wrong first answers are shown, the last ones. (Nobody was asked how sure they were.)

@@ -6,7 +6,8 @@ import random
 import pytest
 
 from helpers.exercises import classroom, journal
-from helpers.exercises.engine import Exercise, not_yet
+from helpers.exercises.exercise import Exercise
+from helpers.exercises.feedback import not_yet
 from tests.conftest import ROOT
 from tests.exercises.test_predictions import elsewhere
 
@@ -23,9 +24,9 @@ class Number(Exercise):
     def observe(answer, case):
         return answer()
 
-    def judge(self, seen, case):
-        if seen != [1]:
-            return not_yet(f"`{seen}` is not 1", "1", "" if seen == [2] else "is it 1, or 12?")
+    def judge(self, mine, wanted, case, answer):
+        if mine != (1,):
+            return not_yet(f"`{mine}` is not 1", "1", "" if mine == (2,) else "is it 1, or 12?")
 
 
 def two():

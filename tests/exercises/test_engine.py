@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from helpers.exercises import journal
-from helpers.exercises.engine import Feedback
+from helpers.exercises.exercise import Exercise
+from helpers.exercises.feedback import Feedback
 from helpers.exercises.group import InGroup
-from helpers.exercises.tables import Table, same
+from helpers.exercises.in_rank import Lost
+from helpers.exercises.mistakes import mistake
+from helpers.exercises.rules import same
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("own_progress", "nothing_left")
@@ -31,7 +34,7 @@ def own_progress(tmp_path, monkeypatch):
 # ------------------------------------------------------------------- whatever a learner's code may be
 
 
-class Number(Table):
+class Number(Exercise):
     title, task, why, explanation = "A number", "Return twice the number.", "why", "because"
     hints = ("first", "second")
     world_sizes = (2,)
@@ -220,7 +223,7 @@ def test_interrupt_passes_through(interruptible):
     timer.join()
 
 
-class Total(Table, InGroup):
+class Total(InGroup):
     title, task, why, explanation, hints = "A sum", "Add it up.", "why", "because", ("hint",)
     world_sizes = (2, 3)
     cases = {"ones": 1, "twos": 2}
@@ -229,16 +232,16 @@ class Total(Table, InGroup):
         import torch
         import torch.distributed as dist
 
-        total = torch.tensor(number)
-        dist.all_reduce(total)
+        total = torch.tensor(number)  #: take
+        dist.all_reduce(total)        #: add
         return total.item()
 
     def observe(total, number):
         return {"total": total(number)}
 
     rules = (same("total", "look"),)
-    mistakes = (("all_reduce(total)", "get_rank()", "every rank adds"),
-                ("tensor(number)", "tensor(1)", "what it was given"))
+    mistakes = (mistake("every rank adds", add=""),
+                mistake("what it was given", take="total = torch.tensor(1)"))
 
 
 def test_cases_and_ranks_stand_before_what_was_observed():
@@ -297,8 +300,8 @@ def test_a_right_answer_is_right_where_its_rank_gets_no_core():
 
         @classmethod
         def run(cls, answer, case, slowly):
-            seen = super().run(answer, case, slowly)
-            return seen._replace(starved=1.0) if cls.ends_after(seen) else seen
+            left = super().run(answer, case, slowly)
+            return left._replace(starved=1.0) if isinstance(left, Lost) else left
 
     def late(number):
         import torch.distributed as dist

@@ -12,6 +12,7 @@ import torch
 
 from helpers.exercises.engine import CORRECT, Feedback
 from helpers.exercises.group import InGroup
+from helpers.exercises.in_rank import Lost
 from helpers.exercises.tables import Table, between, each, first_difference, holds, nothing, same
 from helpers.instruments.traces import COMMUNICATION, OTHER, Event, Trace, TraceError, read, together
 from helpers.instruments.waits import meet
@@ -352,17 +353,19 @@ class MakeItFast(Table, InGroup):
 
     @classmethod
     def run(cls, answer, case, slowly):
-        seen = super().run(answer, case, slowly)
-        if not cls.ends_after(seen) and not any(meet("faulty" if left_in(seen[:1]) else "")):
-            seen[0]["times as fast"] = times_as_fast(answer)
-        return seen
+        left = super().run(answer, case, slowly)
+        if answer is cls.answer or isinstance(left, Lost):
+            return left
+        if not any(meet("faulty" if left_in([left]) else "")):  # in no rank: only then is there something to time
+            left["times as fast"] = times_as_fast(answer)
+        return left
 
-    def judge(self, seen, case):
-        told = super().judge(seen, case)
-        if told is None:
-            faster = min(mine["times as fast"] for mine, _ in seen)
-            told = Feedback(CORRECT, f"{faster:.1f}× as fast", why_it_matters=self.why)
-        return replace(told, observed=told.observed + ticks([mine for mine, _ in seen]))
+    def judge(self, mine, wanted, case, answer):
+        feedback = super().judge(mine, wanted, case, answer)
+        if feedback is None:
+            faster = min(rank["times as fast"] for rank in mine)
+            feedback = Feedback(CORRECT, f"{faster:.1f}× as fast", why_it_matters=self.why)
+        return replace(feedback, observed=feedback.observed + ticks(mine))
 
     rules = (
         same("images through the network", "does it see every image in every epoch?"),

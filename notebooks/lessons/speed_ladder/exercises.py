@@ -287,12 +287,11 @@ class BeatTheCourse(Table, Alone):
                        "other batches for the same dice": not same_batches(one, again),
                        "the same batches for other dice": same_batches(one, other)}
 
-    def judge(self, seen, case):
-        told = super().judge(seen, case)
-        if told is not None:
-            return told
-        mine, _ = seen[0]
-        own, course = mine["operators"], mine["operators of the course"]
+    def judge(self, mine, wanted, case, answer):
+        feedback = super().judge(mine, wanted, case, answer)
+        if feedback is not None:
+            return feedback
+        own, course = mine[0]["operators"], mine[0]["operators of the course"]
         count = f"as good a network, with {own:,} operators; the course's loop calls {course:,}"
         return Feedback(CORRECT, count, why_it_matters=self.why)
 
