@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from helpers.exercises import catalogue, journal, quiz
-from helpers.exercises.engine import RIGHT, WRONG
+from helpers.exercises.feedback import RIGHT, WRONG
 
 FORMAT = "parallel-pytorch-course, progress, 1"
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from helpers.exercises import journal
-from helpers.exercises.engine import RIGHT, WRONG, as_html
+from helpers.exercises.feedback import RIGHT, WRONG, as_html
 from helpers.places import LESSONS
 from helpers.widgets import view
 
