@@ -14,11 +14,23 @@
 
     halve = Halve()                     # its own file, and its line in the lesson's exercises/__init__.py
 
-The way of a check. In the kernel, `Exercise.check` launches `in_rank.beside_the_answer` for each number of ranks.
-In each rank, `run` calls `observe` with our answer, and with the learner's function, case by case. What the ranks
-bring back is judged in the kernel, by the first of the `rules` that is broken. Then `in_rank.one_after_the_other`
-runs the mistakes: the one that leaves the same as the learner's function, in every number of ranks and every case,
-says where to look; else the rule does.
+The way of a check:
+
+    in the kernel                                     in each rank
+
+    check
+      _refused: is it a function at all?
+      _tried_in: launch, for each number of ranks ──→ in_rank.beside_the_answer, in each case:
+                                                        run ─→ observe(our answer)       = wanted
+                                                        run ─→ observe(the learner's)    = mine
+      judge: the first of the `rules` broken   ←────  [(mine, wanted), by case]
+      _recognised: launch, if one is           ─────→ in_rank.one_after_the_other: the same for each mistake
+      which mistake leaves the same as mine?   ←────  [[what it left, by case], by mistake]
+      journal.record
+    Feedback: observed, expected, where to look
+
+Where to look is told by the mistake that leaves the same in every number of ranks and every case; else by the rule.
+Ranks that fail, or wait in vain (`Lost`), are put into words by `_of_failure` and `_of_the_lost`.
 
 `answer` and `observe` take no `self`. Of its file, `answer` uses imported modules alone. An exercise has a name that
 no exercise of another lesson has.
