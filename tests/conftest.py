@@ -7,7 +7,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import cloudpickle
@@ -24,46 +23,6 @@ multiprocessing.current_process()._config['semprefix'] = '/mp-{os.getpid()}'
 """
 exec(OWN_SEMAPHORES)
 _numbers = itertools.count()
-
-#: Test files that mostly wait, for a limit to pass.
-WAITING = ("tests/test_many_machines.py", "exercises/test_ddp_in_practice.py", "tests/test_promises.py",
-           "exercises/test_distributed_data_parallel.py", "exercises/test_parallel_sgd.py",
-           "exercises/test_sharding.py", "exercises/test_engine.py")
-#: Those that take long besides.
-LONG = ("exercises/test_profiling.py", "tests/test_browser.py", "conformance/test_conformance.py")
-
-
-def pytest_addoption(parser):
-    parser.addoption("--costs", action="store_true", help="print the seconds by file of tests")
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    if not config.getoption("--costs"):
-        return
-    seconds = Counter()
-    for report in itertools.chain(*terminalreporter.stats.values()):
-        if hasattr(report, "duration"):  # a warning has none
-            seconds[report.nodeid.partition("::")[0]] += report.duration
-    terminalreporter.section("seconds by file")
-    for file, spent in seconds.most_common():
-        terminalreporter.write_line(f"{spent:7.1f}  {file}")
-    terminalreporter.write_line(f"{seconds.total():7.1f}  in all, of so many processes at once")
-
-
-def pytest_collection_modifyitems(items):
-    """With every two lessons, which compute, a file that waits: then three workers keep two cores busy.
-
-    All else fills the gaps, what takes long first, so that no core is idle at the end.
-    """
-    files = list(dict.fromkeys(item.path.as_posix() for item in items))
-    waiting = [file for end in WAITING for file in files if file.endswith(end)]
-    lessons = [file for file in files if file.endswith(".ipynb")]
-    order = []
-    for turn in range(len(files)):
-        order += waiting[turn:turn + 1] + lessons[2 * turn:2 * turn + 2]
-    order += [file for end in LONG for file in files if file.endswith(end)]
-    order = list(dict.fromkeys([*order, *files]))
-    items.sort(key=lambda item: order.index(item.path.as_posix()))
 
 
 def pytest_collection_finish(session):
