@@ -1,5 +1,7 @@
 """Is this machine ready? Each line says that something is fine, or what is wrong and what to do.
 
+A check is a function that returns (level, what it sees, what to do), of which the last is shown where all is not OK.
+
     .venv/bin/python -m helpers.preflight     its exit status is how many lines are wrong
     preflight()                               in a notebook, whose kernel may be another Python
 
@@ -42,38 +44,41 @@ REPORT = "report it, with all of these lines, as CONTRIBUTING.md says"
 
 def python():
     oldest, newest = map(_dotted, PYTHONS)
-    said, todo = f"Python {platform.python_version()}", f"install Python {oldest} to {newest}, and make .venv anew"
+    seen = f"Python {platform.python_version()}"
+    advice = f"install Python {oldest} to {newest}, and make .venv anew"
     if sys.version_info < PYTHONS[0]:
-        return WRONG, said, f"{todo} with it, or choose a kernel that has one of these"
+        return WRONG, seen, f"{advice} with it, or choose a kernel that has one of these"
     if sys.version_info[:2] > PYTHONS[1]:
-        return NOTE, said, f"the course was tried with {oldest} to {newest}. If it fails here, {todo}"
-    return OK, said, ""
+        return NOTE, seen, f"the course was tried with {oldest} to {newest}. If it fails here, {advice}"
+    return OK, seen, ""
 
 
 def packages():
-    said, lacking = _versions({**TORCH, **NEEDED})
-    todo = []
+    seen, lacking = _versions({**TORCH, **NEEDED})
+    advice = []
     if lacking.keys() & TORCH:  # pip would choose one for another GPU than this machine's
-        todo.append("choose torch and torchvision for this machine at pytorch.org")
-    small = {name: version for name, version in lacking.items() if name not in TORCH}
-    if small:
-        todo.append(_pip_install(small))
-    return WRONG if lacking else OK, said, "; ".join(todo)
+        advice.append("choose torch and torchvision for this machine at pytorch.org")
+    others = {name: version for name, version in lacking.items() if name not in TORCH}
+    if others:
+        advice.append(_pip_install(others))
+    return WRONG if lacking else OK, seen, "; ".join(advice)
 
 
 def course():
     """A kernel may import another copy of the course than the one whose notebook is open, or another project."""
-    here, lessons = Path.cwd(), lessons_that_are_found()
+    here = Path.cwd()
+    lessons = lessons_that_are_found()
     if lessons is None:
-        todo = f"choose the kernel of the course's .venv, or {_quoted(sys.executable)} -m pip install {_quoted(COURSE)}"
-        return WRONG, "lessons cannot be imported", todo
+        install = f"{_quoted(sys.executable)} -m pip install {_quoted(COURSE)}"
+        return WRONG, "lessons cannot be imported", f"choose the kernel of the course's .venv, or {install}"
     if not (lessons / "start_here").is_dir():
-        todo = "take the folder above it off PYTHONPATH, or rename it, or work in another folder; restart the kernel"
-        return WRONG, f"this Python finds another project's lessons first: {lessons}", todo
+        advice = "take the folder above it off PYTHONPATH, or rename it, or work in another folder; restart the kernel"
+        return WRONG, f"this Python finds another project's lessons first: {lessons}", advice
     copies = [place.resolve() for place in (here, *here.parents) if (place / "helpers" / "preflight.py").exists()]
-    if lessons != LESSONS or (copies and COURSE not in copies):
-        said = f"this Python has the helpers of {COURSE}, the lessons of {lessons}, and works in {here}"
-        return NOTE, said, "changes in one copy are not seen in the other: choose the kernel of the copy that you read"
+    works_in_another_copy = copies and COURSE not in copies
+    if lessons != LESSONS or works_in_another_copy:
+        seen = f"this Python has the helpers of {COURSE}, the lessons of {lessons}, and works in {here}"
+        return NOTE, seen, "changes in one copy are not seen in the other: choose the kernel of the copy that you read"
     return OK, "helpers and lessons are of the same copy of the course", ""
 
 
@@ -81,38 +86,45 @@ def names():
     """Python looks into the current folder first: there, a learner's `torch.py` is torch."""
     modules = {*sys.stdlib_module_names, *TORCH, *NEEDED, "numpy", "helpers", "lessons"}
     files = sorted(file.name for file in Path().glob("*.py") if file.stem in modules)
-    todo = "Python imports such a file in place of the module of that name: rename it, and restart the kernel"
-    return NOTE if files else OK, f"in the current folder lie {', '.join(files) or 'no files that hide modules'}", todo
+    if not files:
+        return OK, "in the current folder lie no files that hide modules", ""
+    advice = "Python imports such a file in place of the module of that name: rename it, and restart the kernel"
+    return NOTE, f"in the current folder lie {', '.join(files)}", advice
 
 
 def cores():
     usable = min(hardware.cpu_limit or hardware.cores, hardware.cores)
-    limited = f", of which this container may use {usable:g}" if usable < hardware.cores else ""
-    todo = "every lesson runs, but ranks take turns, so two of them are never faster than one"
-    return OK if usable >= 2 else NOTE, f"cores: {hardware.cores}{limited}", todo
+    seen = f"cores: {hardware.cores}"
+    if usable < hardware.cores:
+        seen += f", of which this container may use {usable:g}"
+    advice = "every lesson runs, but ranks take turns, so two of them are never faster than one"
+    return OK if usable >= 2 else NOTE, seen, advice
 
 
 def memory():
-    free, limit = hardware.memory_available_gib, hardware.memory_limit_gib
-    said = f"memory: {free:.1f} GiB free"
-    if limit is not None:
-        said += f" of the {limit:.1f} that this container may use"
+    free = hardware.memory_available_gib
+    seen = f"memory: {free:.1f} GiB free"
+    if hardware.memory_limit_gib is not None:
+        seen += f" of the {hardware.memory_limit_gib:.1f} that this container may use"
     lacking = [f"{name} ({needed})" for name, needed in LESSONS_GIB.items() if needed > free]
-    if lacking:
-        said += f", too little for {', '.join(lacking)}"
-    todo = ("shut down the kernels of lessons that you have left, 1 GiB each (JupyterLab lists them at its left edge, "
-            "under Running); close other programs, or give the container more")
-    level = OK if not lacking else NOTE if free >= LESSONS_GIB["start_here"] else WRONG
-    return level, said, todo
+    if not lacking:
+        return OK, seen, ""
+    seen += f", too little for {', '.join(lacking)}"
+    advice = ("shut down the kernels of lessons that you have left, 1 GiB each (JupyterLab lists them at its left "
+              "edge, under Running); close other programs, or give the container more")
+    return NOTE if free >= LESSONS_GIB["start_here"] else WRONG, seen, advice
 
 
 def shared_memory():
     if not os.path.isdir("/dev/shm"):
         return OK, "no /dev/shm on this system, and none needed", ""
     free = shutil.disk_usage("/dev/shm").free / 2**20
-    todo = ("loaders whose workers send large batches stop or hang: start the container with more "
-            "(docker run --shm-size=1g), or take fewer workers")
-    return OK if free >= SHM_MIB else NOTE if free >= LEAST_SHM_MIB else WRONG, f"/dev/shm: {free:,.0f} MiB free", todo
+    seen = f"/dev/shm: {free:,.0f} MiB free"
+    if free >= SHM_MIB:
+        return OK, seen, ""
+    advice = ("loaders whose workers send large batches stop or hang: start the container with more "
+              "(docker run --shm-size=1g), or take fewer workers")
+    return NOTE if free >= LEAST_SHM_MIB else WRONG, seen, advice
 
 
 def folders():
@@ -120,17 +132,25 @@ def folders():
     progress = Path(journal.path()).parent  # it is made when there is something to keep
     progress = next(place for place in (progress, *progress.parents) if place.exists())
     temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()  # Python goes elsewhere where it cannot write
-    wrong = []
-    for name, folder, needed in (("your progress", progress, 1), ("temporary files", temporary, LESSONS_WRITE_MIB)):
-        try:
-            with tempfile.TemporaryFile(dir=folder):
-                room = shutil.disk_usage(folder).free / 2**20
-            if room < needed:
-                wrong.append(f"only {room:.0f} MiB left for {name} in {folder}")
-        except OSError as error:
-            wrong.append(f"no place to write {name} in {folder}: {error.strerror}")
-    said = "; ".join(wrong) or f"folders: writable, {room / 1024:.0f} GiB left for temporary files"
-    return WRONG if wrong else OK, said, MEND[folders]
+    faults = [_fault_of("your progress", progress, 1), _fault_of("temporary files", temporary, LESSONS_WRITE_MIB)]
+    faults = list(filter(None, faults))
+    if faults:
+        return WRONG, "; ".join(faults), MEND[folders]
+    return OK, f"folders: writable, {_free_mib(temporary) / 1024:.0f} GiB left for temporary files", ""
+
+
+def _fault_of(name, folder, needed):
+    """What keeps this from being written into the folder, in words; None if so many MiB can be."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            room = _free_mib(folder)
+    except OSError as error:
+        return f"no place to write {name} in {folder}: {error.strerror}"
+    return f"only {room:.0f} MiB left for {name} in {folder}" if room < needed else None
+
+
+def _free_mib(folder):
+    return shutil.disk_usage(folder).free / 2**20
 
 
 def sockets():
@@ -147,9 +167,9 @@ def loopback():
 def gpus():
     if not hardware.gpus:
         return OK, "no GPU: every lesson runs without one", ""
-    todo = (f"torch cannot use the {hardware.gpus[0].name} of this machine: unset CUDA_VISIBLE_DEVICES if it is set, "
-            "or choose another torch at pytorch.org")
-    return OK if hardware.usable_gpus else NOTE, hardware.sentence, todo
+    advice = (f"torch cannot use the {hardware.gpus[0].name} of this machine: unset CUDA_VISIBLE_DEVICES if it is set, "
+              "or choose another torch at pytorch.org")
+    return OK if hardware.usable_gpus else NOTE, hardware.sentence, advice
 
 
 def two_ranks():
@@ -159,18 +179,19 @@ def two_ranks():
     try:
         sums = launch(_meet, nprocs=2, timeout=40, show=False).results
     except RankError as error:
-        todo = "unset GLOO_SOCKET_IFNAME, switch off a VPN or firewall, or set COURSE_START_METHOD=spawn"
-        return WRONG, _in_words(two_ranks, error), todo
-    said = f"two ranks start and add 1 and 1: {sums[0]:g} (in {time.monotonic() - began:.1f} s)"
-    return OK if sums == [2, 2] else WRONG, said, REPORT
+        advice = "unset GLOO_SOCKET_IFNAME, switch off a VPN or firewall, or set COURSE_START_METHOD=spawn"
+        return WRONG, _in_words(two_ranks, error), advice
+    seen = f"two ranks start and add 1 and 1: {sums[0]:g} (in {time.monotonic() - began:.1f} s)"
+    return OK if sums == [2, 2] else WRONG, seen, REPORT
 
 
 def an_exercise():
-    from lessons.start_here.exercises import mean_of_ranks
+    from helpers.exercises import catalogue
 
-    feedback = mean_of_ranks._tried(mean_of_ranks.answer)
-    said = f"the check of an exercise says: {feedback.status} {feedback.observed}".rstrip()
-    return OK if feedback else WRONG, said, REPORT
+    exercise = catalogue.modules()["00_start_here"].mean_of_ranks
+    feedback = exercise._tried(exercise.answer)  # not `check`, which would note it as the learner's progress
+    seen = f"the check of an exercise says: {feedback.status} {feedback.observed}".rstrip()
+    return OK if feedback else WRONG, seen, REPORT
 
 
 MACHINE = (python, packages, course, names, cores, memory, shared_memory, folders, sockets, loopback, gpus)
@@ -183,10 +204,11 @@ MEND = {course: "the current folder was deleted: open the notebook where it is n
 
 def preflight():
     """Print a line for each check; return None if all is well, and otherwise how many of them are wrong."""
-    began, wrong = time.monotonic(), []
-    for check in (*MACHINE, two_ranks, an_exercise):
-        hopeless = check in (two_ranks, an_exercise) and {python, packages, course, two_ranks}.intersection(wrong)
-        if not hopeless and _line(check) == WRONG:
+    began = time.monotonic()
+    wrong = [check for check in MACHINE if _line(check) == WRONG]
+    for check in (two_ranks, an_exercise):
+        ranks_can_start = not {python, packages, course, two_ranks}.intersection(wrong)
+        if ranks_can_start and _line(check) == WRONG:
             wrong.append(check)
     verdict = f"{len(wrong)} to mend first" if wrong else "Ready"
     print(f"{verdict} ({time.monotonic() - began:.1f} s).")
@@ -194,33 +216,39 @@ def preflight():
 
 
 def _line(check):
+    """Print what a check says; return its level."""
     try:
-        level, said, todo = check()
+        level, seen, advice = check()
     except Exception as error:
-        level, said = WRONG, _in_words(check, error)
-        todo = MEND.get(check, f"do what this line says, or install what is missing above; otherwise {REPORT}")
-    print(f"{level:>5}  {said}" + f"\n       -> {todo}" * (level != OK), flush=True)
+        level = WRONG
+        seen = _in_words(check, error)
+        advice = MEND.get(check, f"do what this line says, or install what is missing above; otherwise {REPORT}")
+    print(f"{level:>5}  {seen}", flush=True)
+    if level != OK:
+        print(f"       -> {advice}", flush=True)
     return level
 
 
 def _in_words(check, error):
-    words = next(iter(str(error).splitlines()), "")
-    return f"{check.__name__}: {type(error).__name__}: {words[:200]}"
+    first_line, _, _ = str(error).partition("\n")
+    return f"{check.__name__}: {type(error).__name__}: {first_line[:200]}"
 
 
 def _versions(needed):
     """What is installed, in words; and the part of `needed` that is missing or too old."""
-    said, lacking = [], {}
+    words = []
+    lacking = {}
     for name, least in needed.items():
         try:
-            has = importlib.metadata.version(name)
+            version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            has = "missing"
-        if tuple(map(int, re.findall(r"\d+", has)[:2])) < least:
+            version = "missing"
+        first_numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))  # none of "missing"
+        if first_numbers < least:
             lacking[name] = least
-            has += f" (needed: {_dotted(least)} or newer)"
-        said.append(f"{name} {has}")
-    return ", ".join(said), lacking
+            version += f" (needed: {_dotted(least)} or newer)"
+        words.append(f"{name} {version}")
+    return ", ".join(words), lacking
 
 
 def _pip_install(lacking):
@@ -242,9 +270,9 @@ def _meet():
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    one = torch.ones(1)
-    dist.all_reduce(one)
-    return one.item()
+    number = torch.ones(1)
+    dist.all_reduce(number)
+    return number.item()
 
 
 if __name__ == "__main__":
