@@ -26,17 +26,24 @@ def _show(shell, kind, error, traceback, tb_offset=None):
 def _advice(name, shell):
     from helpers.notebooks import code_cells  # here, as below: this module is imported by every rank
 
-    ran = [source.strip() for source in shell.history_manager.input_hist_raw]
-    lessons = [[source.strip() for _, source in cells] for cells in code_cells().values()]
-    here = max(lessons, key=lambda cells: (ran[-1] in cells, len(set(cells) & set(ran))), default=[])
-    if not set(here) & set(ran):
-        return ""  # a notebook of the learner's own
-    above = here[:here.index(ran[-1])] if ran[-1] in here else here  # a cell that was edited stands nowhere
-    makers = [source for source in above if name in names_made(shell.transform_cell(source))]
-    if not makers:
-        return ""
-    return (f". A cell of this lesson that begins with `{makers[-1].splitlines()[0]}` makes it: "
-            "run that cell first, or all cells above this one")
+    cells_run = [source.strip() for source in shell.history_manager.input_hist_raw]
+    failed_cell = cells_run[-1]
+    lesson = []
+    most_alike = (False, 0)
+    for cells in code_cells().values():
+        sources = [source.strip() for _, source in cells]
+        alike = (failed_cell in sources, len(set(sources) & set(cells_run)))
+        if alike > most_alike:
+            most_alike = alike
+            lesson = sources
+    above = lesson  # of a notebook of the learner's own: nothing
+    if failed_cell in lesson:  # a cell that was edited stands nowhere
+        above = lesson[:lesson.index(failed_cell)]
+    for source in reversed(above):
+        if name in names_made(shell.transform_cell(source)):
+            return (f". A cell of this lesson that begins with `{source.splitlines()[0]}` makes it: "
+                    "run that cell first, or all cells above this one")
+    return ""
 
 
 def names_made(source):
@@ -47,5 +54,6 @@ def names_made(source):
         code = compile(source, "<cell>", "exec")
     except (SyntaxError, ValueError):
         return set()
+    # In what the cell compiles to, whatever binds a name is one of these: =, import, def, class, for, with.
     stores = "STORE_NAME", "STORE_GLOBAL"
     return {step.argval for step in dis.get_instructions(code) if step.opname in stores}
