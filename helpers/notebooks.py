@@ -14,15 +14,15 @@ def paths():
 
 def code_cells():
     """{"00_start_here": [(cell's id, source), …], …}, in their order; what cannot be read is left out."""
-    found = {}
+    cells_by_lesson = {}
     for path in paths():
         try:
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-            found[path.stem] = [(cell.get("id", ""), "".join(cell["source"])) for cell in cells
-                                if cell["cell_type"] == "code"]
+            cells_by_lesson[path.stem] = [(cell.get("id", ""), "".join(cell["source"])) for cell in cells
+                                          if cell["cell_type"] == "code"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # the learner edits this file
-    return found
+    return cells_by_lesson
 
 
 def parsed(source):

@@ -18,7 +18,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
 
 def lessons_that_are_found():
     """The folder, or the file, that `import lessons` finds: the course's, or what comes before it; or None."""
-    found = importlib.util.find_spec("lessons")
-    if found is None:
+    spec = importlib.util.find_spec("lessons")
+    if spec is None:
         return None
-    return Path(next(iter(found.submodule_search_locations or [found.origin]))).resolve()
+    places = list(spec.submodule_search_locations or [spec.origin])  # no folder: it is a file, lessons.py
+    return Path(places[0]).resolve()

@@ -6,7 +6,7 @@ import os
 #: In each rank's environment, by `launch`: its run's folder, and the file for its numbers; none under torchrun.
 RUN_FOLDER, REPORT_FILE = "HELPERS_RUN_FOLDER", "HELPERS_REPORT_FILE"
 
-_open = None  # (path, descriptor): opened at the first report of a process
+_descriptors = {}  # by path: opened at the first report of a process
 
 
 def report(**numbers):
@@ -22,14 +22,15 @@ def report(**numbers):
     row = {name: _plain(name, value) for name, value in numbers.items()}
     path = os.environ.get(REPORT_FILE)
     if path is None:
-        rank = f"[rank {os.environ['RANK']}] " if "RANK" in os.environ else ""
-        print(rank + " ".join(f"{name}={_short(value)}" for name, value in row.items()), flush=True)
+        words = [f"{name}={_short(value)}" for name, value in row.items()]
+        if "RANK" in os.environ:
+            words.insert(0, f"[rank {os.environ['RANK']}]")
+        print(*words, flush=True)
         return
-    global _open
-    if _open is None or _open[0] != path:
-        _open = path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if path not in _descriptors:
+        _descriptors[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     # One write per row: a rank that is killed leaves whole rows behind, never half of one that looks whole.
-    os.write(_open[1], json.dumps(row).encode() + b"\n")
+    os.write(_descriptors[path], json.dumps(row).encode() + b"\n")
 
 
 def _plain(name, value):

@@ -16,9 +16,10 @@ def copy_script(name):
 
     Returns: the path of the copy. Raises FileNotFoundError: no lesson has a file of that name.
     """
-    script = next((place for place in places_of(name) if place.is_file()), None)
-    if script is None:
+    scripts = [place for place in places_of(name) if place.is_file()]
+    if not scripts:
         raise FileNotFoundError(f"no lesson has a script {name!r}{advice_on(name)}")
+    script = scripts[0]
     for path in (script, *_modules_beside(script)):
         if not Path(path.name).exists():
             shutil.copyfile(path, path.name)
@@ -40,18 +41,23 @@ def advice_on(name):
 
 def _modules_beside(script):
     """The modules in the script's own folder that it imports, and those that they import."""
-    found, to_read = [], [script] if script.suffix == ".py" else []
+    modules = []
+    to_read = [script] if script.suffix == ".py" else []
     while to_read:
-        for node in ast.walk(ast.parse(to_read.pop().read_bytes())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module]
-            else:
-                continue
-            for name in names:
-                path = script.with_name(f"{name}.py")
-                if path.is_file() and path not in found:
-                    found.append(path)
-                    to_read.append(path)
-    return found
+        for name in _imported_names(to_read.pop()):
+            path = script.with_name(f"{name}.py")
+            if path.is_file() and path not in modules:
+                modules.append(path)
+                to_read.append(path)
+    return modules
+
+
+def _imported_names(path):
+    """The names of the modules that a Python file imports, anywhere in it."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module)
+    return names
