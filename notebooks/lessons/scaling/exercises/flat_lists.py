@@ -1,0 +1,14 @@
+"""What learners return as a list of numbers: a list, a tuple, an array of numpy's, a tensor."""
+
+import numpy as np
+
+
+def flat_list(returned):
+    """The numbers as a list; anything else as text."""
+    try:
+        array = np.asarray(returned)
+    except ValueError:  # a list of unequal parts
+        return repr(returned)
+    if array.ndim == 1 and array.dtype.kind in "iufO":
+        return array.tolist()
+    return repr(returned)
