@@ -21,7 +21,8 @@ def test_by_asking_what_is_held(rank, ranks, micro_batches):
 @wrong(ex.column_parallel, "bytes sent")
 def test_gathers_the_weights(x, weight, bias, loss_of):
     n, rank = dist.get_world_size(), dist.get_rank()
-    weights, biases = ([torch.empty_like(one) for _ in range(n)] for one in (weight, bias))
+    weights = [torch.empty_like(weight) for _ in range(n)]
+    biases = [torch.empty_like(bias) for _ in range(n)]
     dist.all_gather(weights, weight.detach())
     dist.all_gather(biases, bias.detach())
     whole, all_bias = torch.cat(weights).requires_grad_(), torch.cat(biases).requires_grad_()
