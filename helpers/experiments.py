@@ -60,17 +60,26 @@ def experiment(gpus, seconds, wanted=2, small=None):
         wanted: 1 for what is measured first on a machine with GPUs, 2, 3, ….
         small: Keyword arguments with which it takes a CPU seconds, for tests.
     """
-    return lambda measure: Experiment(measure, gpus, seconds, wanted, small or {})
+    def decorate(measure):
+        return Experiment(measure, gpus, seconds, wanted, small or {})
+
+    return decorate
 
 
 class Experiment:
     """What `@experiment` makes of a function. Calling it measures in this process; `show` is for a lesson's cell."""
 
     def __init__(self, measure, gpus, seconds, wanted, small):
-        self.measure, self.gpus, self.seconds, self.wanted, self.small = measure, gpus, seconds, wanted, small
-        self.name, self.lesson = measure.__name__, measure.__module__.split(".")[1]
+        self.measure = measure
+        self.gpus = gpus
+        self.seconds = seconds
+        self.wanted = wanted
+        self.small = small
+        self.name = measure.__name__
+        self.lesson = measure.__module__.split(".")[1]  # of lessons.<lesson>.recorded
         self.question, _, self.how = inspect.getdoc(measure).partition("\n\n")
-        self.draw = self.tell = None
+        self.draw = None
+        self.tell = None
 
     def __call__(self, *args, **kwargs):
         return self.measure(*args, **kwargs)
@@ -93,8 +102,8 @@ class Experiment:
         from helpers import launch
 
         limit = min(limit, 10 + 5 * self.seconds)  # a card may be slower than an H100
-        done = launch(_measure, nprocs=1, args=(self.lesson, self.name, SMALL in os.environ), timeout=limit, show=False)
-        return {"result": done.results[0], "seconds": round(done.seconds, 1), **machine()}
+        run = launch(_measure, nprocs=1, args=(self.lesson, self.name, SMALL in os.environ), timeout=limit, show=False)
+        return {"result": run.results[0], "seconds": round(run.seconds, 1), **machine()}
 
     def show(self, card=""):
         """Measure here, where there are GPUs; else show what was recorded; else fold away what would be.
@@ -104,15 +113,21 @@ class Experiment:
         """
         from IPython.display import display
 
-        record = self.recorded(card) if card else self._measured_here() or self.recorded()
-        if card and not record:
-            cards = ", ".join(one["gpus"] for one in self.records()) or "none"
-            raise ValueError(f"Nothing was recorded on {card!r}. There are records of: {cards}.")
+        if card:
+            record = self.recorded(card)
+            if record is None:
+                cards = ", ".join(other["gpus"] for other in self.records()) or "none"
+                raise ValueError(f"Nothing was recorded on {card!r}. There are records of: {cards}.")
+        else:
+            record = self._measured_here() or self.recorded()
         if record and self.draw:
             import matplotlib.pyplot as plt
 
             explorer = self.draw(record["result"])
-            plt.show() if explorer is None else display(explorer)
+            if explorer is None:
+                plt.show()
+            else:
+                display(explorer)
         display(self.words(record), raw=True)
 
     def _measured_here(self):
@@ -120,9 +135,9 @@ class Experiment:
 
         if hardware.usable_gpus < self.gpus:
             return None
-        here = machine().items()
-        if of_today := next((record for record in self.records() if here <= record.items()), None):
-            return of_today  # tools/record.py has measured it on this machine: no need to wait for it again
+        for record in self.records():
+            if machine().items() <= record.items():
+                return record  # tools/record.py has measured it here today: no need to wait for it again
         try:
             record = self.run()
         except RankError as error:
@@ -138,31 +153,39 @@ class Experiment:
 
     def recorded(self, card=""):
         """The newest record of a card of that name; None if there is none."""
-        return next((record for record in self.records() if card.lower() in record["gpus"].lower()), None)
+        for record in self.records():
+            if card.lower() in record["gpus"].lower():
+                return record
+        return None
 
     def words(self, record):
         """What `show` says of a record, or, where there is none, the folded line: {MIME type: text}."""
         if record is None:
-            number = "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
-            code = html.escape(code_of(self.measure))
-            question, how = (re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
-                             for text in (self.question, self.how))
-            return {"text/plain": self.question, "text/html": (
-                f"<details><summary>On {number}: <b>{question}</b></summary><p>{how}</p>"
+            return {"text/plain": self.question, "text/html": self._folded()}
+        paragraphs = [f"**{self.question}**", self.tell(record["result"])]
+        paragraphs += [f"The file: `{path}`" for path in self._files(record)]
+        source = "*{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, {date}*".format(**record)
+        others = {other["gpus"] for other in self.records()} - {record["gpus"]}
+        for other in sorted(others):
+            source += f". *On {other}:* `{self.name}.show({other!r})`"
+        words = "\n\n".join([*paragraphs, source])
+        return {"text/plain": words, "text/markdown": words}
+
+    def _folded(self):
+        """The line that opens to what would be measured, as HTML."""
+        number = "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+        code = html.escape(code_of(self.measure))
+        return (f"<details><summary>On {number}: <b>{_with_code(self.question)}</b></summary>"
+                f"<p>{_with_code(self.how)}</p>"
                 f"<p>On a machine with {number}, this cell measures it. We expect {self.seconds:g} s on an H100. The "
                 f"code is in the module <code>lessons.{self.lesson}.recorded</code>, and begins here:</p>"
-                f"<pre>{code}</pre></details>")}
-        files = "".join(f"\n\nThe file: `{path}`" for path in self._files(record))
-        others = {other["gpus"] for other in self.records()} - {record["gpus"]}
-        text = "\n\n*{gpus}, driver {driver}, CUDA {cuda}, torch {torch}, {date}*".format(**record) + "".join(
-            f". *On {other}:* `{self.name}.show({other!r})`" for other in sorted(others))
-        words = f"**{self.question}**\n\n" + self.tell(record["result"]) + files + text
-        return {"text/plain": words, "text/markdown": words}
+                f"<pre>{code}</pre></details>")
 
     def headline(self, result):
         """The number that matters: what its words have in bold first."""
         words = self.tell(result)
-        if not (bold := re.search(r"\*\*(.+?)\*\*", words, re.DOTALL)):
+        bold = re.search(r"\*\*(.+?)\*\*", words, re.DOTALL)
+        if bold is None:
             raise ValueError(f"nothing is **bold** in {words!r}")
         return bold[1]
 
@@ -190,14 +213,20 @@ class Experiment:
     def store(self, record):
         """Keep a record, in the place of an earlier one of the same kind of machine."""
         others = [other for other in self.records() if other["gpus"] != record["gpus"]]
+        contents = {}  # by path
+        plain_records = []
+        for each in (record, *others):
+            plain, files = {}, []
+            for key, value in each["result"].items():
+                if isinstance(value, bytes):
+                    contents[self._binary(each, key)] = value
+                    files.append(key)
+                else:
+                    plain[key] = value
+            plain_records.append({**each, "result": plain, "files": files})
+        # The JSON last, because it names the others.
+        contents[self._file] = (json.dumps(plain_records, indent=1, ensure_ascii=False) + "\n").encode()
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        contents, written = {}, []
-        for one in (record, *others):
-            files = {key: value for key, value in one["result"].items() if isinstance(value, bytes)}
-            contents |= {self._binary(one, key): content for key, content in files.items()}
-            plain = {key: value for key, value in one["result"].items() if key not in files}
-            written.append({**one, "result": plain, "files": list(files)})
-        contents[self._file] = (json.dumps(written, indent=1, ensure_ascii=False) + "\n").encode()
         for path, content in contents.items():  # each file whole or not at all
             part = self._file.with_suffix(".part")
             part.write_bytes(content)
@@ -209,17 +238,25 @@ class Experiment:
 
         is_stored = record in self.records()
         for key, content in record["result"].items():
-            if isinstance(content, bytes) and is_stored:
+            if not isinstance(content, bytes):
+                continue
+            if is_stored:
                 path = self._binary(record, key)
                 yield path.relative_to(COURSE).as_posix() if IS_CHECKOUT else path
-            elif isinstance(content, bytes):
+            else:
                 path = run_folder() / f"{self.name}.{key}"
                 path.write_bytes(content)
                 yield path
 
     def _binary(self, record, key):
         """The file that holds the bytes of a record: `trace.NVIDIA-H100.json.gz` for its `json.gz`."""
-        return self._file.with_name(f"{self.name}.{re.sub('[^A-Za-z0-9]+', '-', record['gpus'])}.{key}")
+        gpus = re.sub("[^A-Za-z0-9]+", "-", record["gpus"])
+        return self._file.with_name(f"{self.name}.{gpus}.{key}")
+
+
+def _with_code(text):
+    """Text as HTML, with what stands in backquotes as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def code_of(function):
@@ -243,7 +280,8 @@ def machine():
 
     # Some containers have GPUs and no nvidia-smi.
     names = [gpu.name for gpu in hardware.gpus] or ["GPU without nvidia-smi"] * hardware.usable_gpus
-    return {"gpus": " + ".join(f"{count} × {name}" for name, count in Counter(names).items()),
+    gpus = " + ".join(f"{count} × {name}" for name, count in Counter(names).items())
+    return {"gpus": gpus,
             "cpu": hardware.cpu, "cores": hardware.cores,  # on which it depends how fast work reaches a GPU
             "driver": hardware.driver, "cuda": torch.version.cuda, "torch": torch.__version__,
             "python": platform.python_version(), "date": datetime.date.today().isoformat()}
@@ -251,17 +289,23 @@ def machine():
 
 def _measure(lesson, name, small):
     """In the experiment's process: what it finds, as a record's JSON gives it back."""
-    measured = experiments(lesson)[name]
-    return as_stored(measured(**(measured.small if small else {})))
+    experiment = experiments(lesson)[name]
+    settings = experiment.small if small else {}
+    return as_stored(experiment(**settings))
 
 
 def as_stored(result):
     """A result as it will be read again: keys are texts, tuples lists; bytes stay."""
-    return {str(key): value if isinstance(value, bytes) else json.loads(json.dumps(value))
-            for key, value in result.items()}
+    stored = {}
+    for key, value in result.items():
+        if not isinstance(value, bytes):
+            value = json.loads(json.dumps(value))
+        stored[str(key)] = value
+    return stored
 
 
-# For functions that measure.
+# --------------------------------------------------------------------------------- for functions that measure
+
 
 def milliseconds(work, repeats=20, warm_up=3, ahead=lambda: None):
     """The median time of `work()` on the GPU, by CUDA events between calls that are queued without waiting.
@@ -282,22 +326,25 @@ def milliseconds(work, repeats=20, warm_up=3, ahead=lambda: None):
         work()
         event.record()
     torch.cuda.synchronize()
-    return statistics.median(one.elapsed_time(two) for one, two in itertools.pairwise(events))
+    return statistics.median(before.elapsed_time(after) for before, after in itertools.pairwise(events))
 
 
 def returned_and_done(call, repeats=5, warm_up=0):
     """[ms until `call()` returns, ms until the GPU has finished what it ordered]: medians, by the CPU's clock."""
     import torch
 
-    rows = []
+    until_returned = []
+    until_done = []
     for _ in range(warm_up + repeats):
         torch.cuda.synchronize()
         began = time.perf_counter()
         call()
         returned = time.perf_counter()
         torch.cuda.synchronize()
-        rows.append((1000 * (returned - began), 1000 * (time.perf_counter() - began)))
-    return [statistics.median(column) for column in zip(*rows[warm_up:], strict=True)]
+        done = time.perf_counter()
+        until_returned.append(1000 * (returned - began))
+        until_done.append(1000 * (done - began))
+    return [statistics.median(until_returned[warm_up:]), statistics.median(until_done[warm_up:])]
 
 
 def peak_mib(work):
@@ -331,8 +378,9 @@ def attempt(work, *args, **kwargs):
 
 def own_words(message):
     """The first line of an error's message; where torch gives a rank's whole traceback, the line below it."""
-    below = re.sub(r"(?s).*Traceback \([^\n]*\n(?: [^\n]*\n)+", "", message)
-    return textwrap.shorten(below.partition("\n")[0], 300)
+    below_traceback = re.sub(r"(?s).*Traceback \([^\n]*\n(?: [^\n]*\n)+", "", message)
+    first_line, _, _ = below_traceback.partition("\n")
+    return textwrap.shorten(first_line, 300)
 
 
 def in_ranks(work, nprocs, *args, backend=None):

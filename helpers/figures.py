@@ -44,21 +44,25 @@ def use_course_style(projector=False):
     if hasattr(shell, "kernel"):
         plt.switch_backend(plt.get_backend())  # now: at the first figure, it would undo what follows
         formatters = shell.display_formatter.formatters
-        formatters["image/png"].for_type(Figure, stored)
+        formatters["image/png"].for_type(Figure, small_png)
         formatters["text/plain"].for_type(Figure, lambda figure, printer, _cycle: printer.text(title(figure)))
         if projector:
             page = PROJECTOR.read_text(encoding="utf-8")
             shell.display_pub.publish({"text/html": page, "text/plain": "Large type for a projector"})
 
 
-def stored(figure):
-    """The figure for a notebook: a PNG with twice the pixels that it takes on the page, in 64 colours."""
+def small_png(figure):
+    """The figure for a notebook: a PNG with twice the pixels that it takes on the page, in 64 colours.
+
+    Returns: its bytes, and what a notebook notes beside them: {"alt", "width", "height"}.
+    """
     width, height = figure.get_size_inches() * 100
-    drawn, file = io.BytesIO(), io.BytesIO()
+    pixels = io.BytesIO()
     # Otherwise `savefig` gives this layout to figures that have none.
     with plt.rc_context({"figure.constrained_layout.use": False, "savefig.bbox": "standard"}):
-        figure.savefig(drawn, format="raw", dpi=200)
-    picture = Image.frombytes("RGBA", (int(2 * width), int(2 * height)), drawn.getvalue())
+        figure.savefig(pixels, format="raw", dpi=200)
+    picture = Image.frombytes("RGBA", (int(2 * width), int(2 * height)), pixels.getvalue())
+    file = io.BytesIO()
     picture.convert("RGB").quantize(64).save(file, format="png", compress_level=8)  # 9 takes thrice as long
     return file.getvalue(), {"alt": alt(figure), "width": int(width), "height": int(height)}
 
@@ -75,14 +79,20 @@ def png(figure):
 
 def as_html(figure):
     """The figure as an `<img>` with its text alternative, for widgets."""
-    data, text = base64.b64encode(png(figure)).decode(), html.escape(alt(figure))
+    data = base64.b64encode(png(figure)).decode()
+    text = html.escape(alt(figure))
     return f'<img style="max-width: 100%" alt="{text}" src="data:image/png;base64,{data}">'
 
 
 def title(figure):
     """What the figure is called, in words that do not change between two executions."""
-    titles = [figure.get_suptitle(), *(ax.get_title(loc) for ax in figure.axes for loc in ("left", "center"))]
-    return f"Figure: {next(filter(None, titles), figure.get_label() or 'without a title')}"
+    titles = [figure.get_suptitle(), *map(_title_of, figure.axes), figure.get_label(), "without a title"]
+    first = next(filter(None, titles))
+    return f"Figure: {first}"
+
+
+def _title_of(ax):
+    return ax.get_title("left") or ax.get_title("center")
 
 
 def alt(figure):
@@ -91,20 +101,30 @@ def alt(figure):
 
 
 def _in_words(ax):
-    named = ax.get_title("left") or ax.get_title("center")
-    said = [f"{named}." if named else "", f"Axes: {ax.get_xlabel() or 'x'}, {ax.get_ylabel() or 'y'}."]
+    sentences = [f"Axes: {ax.get_xlabel() or 'x'}, {ax.get_ylabel() or 'y'}."]
+    if _title_of(ax):
+        sentences.insert(0, f"{_title_of(ax)}.")
     for line in ax.lines:
         ys = line.get_ydata(orig=False)
-        if len(ys) and not line.get_label().startswith("_"):
-            said.append(f"{line.get_label()}: from {ys[0]:.3g} to {ys[-1]:.3g}.")
-    for bars in (one for one in ax.containers if hasattr(one, "patches")):  # error bars and stems have none
-        across = getattr(bars, "orientation", "") == "horizontal"
-        names = [tick.get_text() for tick in (ax.get_yticklabels() if across else ax.get_xticklabels())]
-        sizes = [bar.get_width() if across else bar.get_height() for bar in bars.patches]
-        label = "" if bars.get_label().startswith("_") else f"{bars.get_label()}: "
-        if len(names) == len(sizes):
-            sizes = [f"{name} {size:.3g}" for name, size in zip(names, sizes, strict=True)]
-            said.append(f"{label}{', '.join(sizes)}.")
-        elif sizes:
-            said.append(f"{label}{len(sizes)} bars, {min(sizes):.3g} to {max(sizes):.3g}.")
-    return " ".join(filter(None, said))
+        has_a_name = not line.get_label().startswith("_")  # matplotlib's own labels begin so
+        if len(ys) and has_a_name:
+            sentences.append(f"{line.get_label()}: from {ys[0]:.3g} to {ys[-1]:.3g}.")
+    for container in ax.containers:
+        if getattr(container, "patches", None):  # error bars and stems have none
+            sentences.append(_bars_in_words(container, ax))
+    return " ".join(sentences)
+
+
+def _bars_in_words(bars, ax):
+    """How long each bar is, by the name at its axis; where there is not a name for each, only from what to what."""
+    if getattr(bars, "orientation", "") == "horizontal":
+        ticks = ax.get_yticklabels()
+        sizes = [bar.get_width() for bar in bars.patches]
+    else:
+        ticks = ax.get_xticklabels()
+        sizes = [bar.get_height() for bar in bars.patches]
+    label = "" if bars.get_label().startswith("_") else f"{bars.get_label()}: "
+    if len(ticks) != len(sizes):
+        return f"{label}{len(sizes)} bars, {min(sizes):.3g} to {max(sizes):.3g}."
+    named = [f"{tick.get_text()} {size:.3g}" for tick, size in zip(ticks, sizes, strict=True)]
+    return f"{label}{', '.join(named)}."

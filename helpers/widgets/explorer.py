@@ -2,7 +2,7 @@
 
 import ipywidgets as widgets
 
-from helpers.figures import as_html, stored
+from helpers.figures import as_html, small_png
 from helpers.widgets import view
 
 #: How a control looks: in the column beside the picture, its name at its left.
@@ -158,5 +158,5 @@ class Explorer(widgets.Box):
 
 def with_static(widget, description, figure):
     """The mime bundle and metadata of a widget, with a text and a picture for whoever cannot show widgets."""
-    picture, shown = stored(figure)
+    picture, shown = small_png(figure)
     return {**view(widget), "text/plain": description, "image/png": picture}, {"image/png": shown}
