@@ -14,7 +14,8 @@ from helpers.figures import png
 from helpers.hardware import hardware
 from lessons.data_parallel import exercises as ex
 from lessons.data_parallel import replicas_explorer as explorer
-from lessons.data_parallel.exercises import made, replica_of, shown
+from lessons.data_parallel.exercises.device_memory import replica_of
+from lessons.data_parallel.exercises.nested_values import made, shown
 
 # The package has a function of this name.
 torch_replicate = importlib.import_module("torch.nn.parallel.replicate")

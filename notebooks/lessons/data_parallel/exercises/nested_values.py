@@ -1,0 +1,75 @@
+"""Tuples, lists and dicts with tensors in them: made from a plan, shown as text, followed back by gradients."""
+
+import math
+import re
+from pprint import pformat
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+#: The shape of one sample of each dtype.
+SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bool": (), "float16": (1,)}
+
+#: Where to look if an exercise's function changes what it was given.
+GIVEN_STAYS = "`pop`, `del` and assignments change what you were given: make something new"
+#: Where to look if no gradient leads back.
+WAY_BACK_ENDS = "a `detach()`, `.data`, `no_grad()` or a new tensor made from numbers: the way back ends there"
+
+
+def made(plan, samples, start=0):
+    """The nested value `plan`, with a tensor in place of each dtype's name.
+
+    Args:
+        samples: The size of each tensor's dimension 0; for 0, each tensor is a scalar.
+        start: The first number in each tensor.
+    """
+
+    def tensor(leaf):
+        if leaf not in SAMPLE:
+            return leaf
+        shape = ()
+        if samples:
+            shape = (samples, *SAMPLE[leaf])
+        numbers = start + torch.arange(math.prod(shape)).view(shape)
+        if leaf == "bool":
+            numbers = numbers % 3  # or all but the first would be True
+        values = numbers.to(getattr(torch, leaf))
+        return values.requires_grad_(values.is_floating_point())
+
+    return tree_map(tensor, plan)
+
+
+def tensors(value):
+    """All tensors in a nested value."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def sources(value):
+    """Those of them that a gradient can reach."""
+    return [tensor for tensor in tensors(value) if tensor.requires_grad]
+
+
+def shown(value):
+    """A nested value as text: the same text, the same kinds, names, dtypes, shapes and numbers."""
+
+    def detached(leaf):
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach()  # whose text does not say how the tensor was made
+        return leaf
+
+    text = pformat(tree_map(detached, value), width=10**6)  # which sorts the names in dicts
+    return re.sub(r"\s+", " ", text).replace("[ ", "[")
+
+
+def unreached(value, given):
+    """The indices of those tensors of `given` to which no gradient leads back from `value`."""
+    ends = [tensor.sum() for tensor in tensors(value) if tensor.requires_grad]
+    total = sum(ends) + torch.zeros(1, requires_grad=True)  # also where there is no end
+
+    def is_reached(source):
+        if not source.requires_grad:  # the learner's function has switched it off
+            return False
+        [gradient] = torch.autograd.grad(total, source, retain_graph=True, materialize_grads=True)
+        return gradient.any()
+
+    return [index for index, source in enumerate(given) if not is_reached(source)]
