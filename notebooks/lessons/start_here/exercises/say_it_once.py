@@ -1,0 +1,81 @@
+"""One rank prints for all of them."""
+
+import contextlib
+import io
+import os
+from unittest import mock
+
+from helpers.exercises.exercise import Exercise
+from helpers.exercises.mistakes import mistake
+from helpers.exercises.rules import holds
+
+
+class SayItOnce(Exercise):
+    title = "Say it once"
+    task = ("Every rank calls your function. Print `message` exactly once, unchanged, for any number of "
+            "ranks. There is no process group here. A rank knows its number from `os.environ['RANK']`, "
+            "which is a string.")
+    hints = (
+        "Every rank can find out its own number: `int(os.environ['RANK'])`.",
+        "Which rank is there in every run, even in a run with a single rank?",
+    )
+    explanation = ("There is a rank 0 in every run, so rank 0 speaks for all. Programs save checkpoints and "
+                   "show progress bars in the same way.")
+    why = ("a script that every rank runs does everything N times unless you prevent it: prints, downloads, "
+           "checkpoints. If two ranks write one file at the same time, they can break it.")
+
+    world_sizes = (1, 3)
+    # The message, and whether it is as if each rank had a machine of its own.
+    cases = {
+        "": ("Training begins.", True),
+        "another message": ("  epoch 0:\n  loss 0.5", False),
+    }
+    timeout = 5
+
+    def answer(message):
+        if int(os.environ["RANK"]) == 0:        #: zero
+            print(message)                      #: print
+
+    def observe(say_it_once, case):
+        message, machine_each = case
+        local_rank = "0" if machine_each else os.environ["RANK"]
+        text = io.StringIO()
+        with mock.patch.dict(os.environ, LOCAL_RANK=local_rank), contextlib.redirect_stdout(text):
+            returned = say_it_once(message)
+        return {"printed": text.getvalue(), "returned": type(returned).__name__}
+
+    # ---------------------------------------------------------------------------------------- what must hold
+
+    def not_once(mine, wanted, case):
+        message, _ = case
+        ranks = [rank for rank, observed in enumerate(mine) if observed["printed"]]
+        text = "".join(observed["printed"] for observed in mine).strip("\n")
+        if text == message:
+            return None
+        if not ranks:
+            return "it was not printed", "once"
+        if len(ranks) > 1:
+            return f"it was printed {len(ranks)} times, by rank {', '.join(map(str, ranks))}", "once"
+        return f"what was printed is `{text}`", f"`{message}`, once and unchanged"
+
+    rules = (
+        holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else? "
+                        "(What it returns, nobody sees.)"),
+    )
+
+    # ------------------------------------------------------------------------------------ what people write
+
+    every_rank = "every rank comes to the `print`. Which one should speak?"
+
+    mistakes = (
+        mistake(every_rank, zero="print(message)"),
+        mistake(f"{every_rank} (`'0'` is a text, and counts as true)", zero='if os.environ["RANK"]:'),
+        mistake("`os.environ['RANK']` is a string, and never equals the number 0", zero='if os.environ["RANK"] == 0:'),
+        mistake("which rank is there in every run? Ranks are counted from 0", zero='if os.environ["RANK"] == "1":'),
+        mistake("`LOCAL_RANK` is a rank's number on its own machine, so each machine has a 0",
+                zero='if int(os.environ["LOCAL_RANK"]) == 0:'),
+        mistake("print the message alone", print='print("rank 0 says:", message)'),
+    )
+
+
+say_it_once = SayItOnce()
