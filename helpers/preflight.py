@@ -61,7 +61,8 @@ def packages():
     others = {name: version for name, version in lacking.items() if name not in TORCH}
     if others:
         advice.append(_pip_install(others))
-    return WRONG if lacking else OK, seen, "; ".join(advice)
+    level = WRONG if lacking else OK
+    return level, seen, "; ".join(advice)
 
 
 def course():
@@ -97,8 +98,9 @@ def cores():
     seen = f"cores: {hardware.cores}"
     if usable < hardware.cores:
         seen += f", of which this container may use {usable:g}"
-    advice = "every lesson runs, but ranks take turns, so two of them are never faster than one"
-    return OK if usable >= 2 else NOTE, seen, advice
+    if usable >= 2:
+        return OK, seen, ""
+    return NOTE, seen, "every lesson runs, but ranks take turns, so two of them are never faster than one"
 
 
 def memory():
@@ -112,7 +114,8 @@ def memory():
     seen += f", too little for {', '.join(lacking)}"
     advice = ("shut down the kernels of lessons that you have left, 1 GiB each (JupyterLab lists them at its left "
               "edge, under Running); close other programs, or give the container more")
-    return NOTE if free >= LESSONS_GIB["start_here"] else WRONG, seen, advice
+    level = NOTE if free >= LESSONS_GIB["start_here"] else WRONG
+    return level, seen, advice
 
 
 def shared_memory():
@@ -124,7 +127,8 @@ def shared_memory():
         return OK, seen, ""
     advice = ("loaders whose workers send large batches stop or hang: start the container with more "
               "(docker run --shm-size=1g), or take fewer workers")
-    return NOTE if free >= LEAST_SHM_MIB else WRONG, seen, advice
+    level = NOTE if free >= LEAST_SHM_MIB else WRONG
+    return level, seen, advice
 
 
 def folders():
@@ -169,7 +173,8 @@ def gpus():
         return OK, "no GPU: every lesson runs without one", ""
     advice = (f"torch cannot use the {hardware.gpus[0].name} of this machine: unset CUDA_VISIBLE_DEVICES if it is set, "
               "or choose another torch at pytorch.org")
-    return OK if hardware.usable_gpus else NOTE, hardware.sentence, advice
+    level = OK if hardware.usable_gpus else NOTE
+    return level, hardware.sentence, advice
 
 
 def two_ranks():
@@ -182,16 +187,18 @@ def two_ranks():
         advice = "unset GLOO_SOCKET_IFNAME, switch off a VPN or firewall, or set COURSE_START_METHOD=spawn"
         return WRONG, _in_words(two_ranks, error), advice
     seen = f"two ranks start and add 1 and 1: {sums[0]:g} (in {time.monotonic() - began:.1f} s)"
-    return OK if sums == [2, 2] else WRONG, seen, REPORT
+    level = OK if sums == [2, 2] else WRONG
+    return level, seen, REPORT
 
 
 def an_exercise():
     from helpers.exercises import catalogue
 
-    exercise = catalogue.modules()["00_start_here"].mean_of_ranks
+    exercise = catalogue.module_of("00_start_here").mean_of_ranks
     feedback = exercise._tried(exercise.answer)  # not `check`, which would note it as the learner's progress
     seen = f"the check of an exercise says: {feedback.status} {feedback.observed}".rstrip()
-    return OK if feedback else WRONG, seen, REPORT
+    level = OK if feedback else WRONG
+    return level, seen, REPORT
 
 
 MACHINE = (python, packages, course, names, cores, memory, shared_memory, folders, sockets, loopback, gpus)

@@ -16,8 +16,12 @@ SURPRISES = 3
 
 def modules():
     """The modules that hold exercises, by their lessons: {"00_start_here": module, …}."""
-    lessons = [path.stem for path in notebooks.paths()]
-    return {lesson: importlib.import_module(f"lessons.{lesson[3:]}.exercises") for lesson in lessons}
+    return {path.stem: module_of(path.stem) for path in notebooks.paths()}
+
+
+def module_of(lesson):
+    """The module that holds the exercises of a lesson, such as "00_start_here"."""
+    return importlib.import_module(f"lessons.{lesson[3:]}.exercises")
 
 
 def exercises_of(module):
