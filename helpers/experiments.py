@@ -216,7 +216,8 @@ class Experiment:
         contents = {}  # by path
         plain_records = []
         for each in (record, *others):
-            plain, files = {}, []
+            plain = {}
+            files = []
             for key, value in each["result"].items():
                 if isinstance(value, bytes):
                     contents[self._binary(each, key)] = value
@@ -416,7 +417,8 @@ def _rank(rank, nprocs, folder, work, args, backend):
     if backend:
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
+        device_id = device if backend == "nccl" else None  # other backends do without
+        dist.init_process_group(backend, device_id=device_id)
     result = work(*args)
     Path(folder, str(rank)).write_bytes(pickle.dumps(result))
     if backend:

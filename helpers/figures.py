@@ -39,7 +39,9 @@ def use_course_style(projector=False):
     """
     from IPython import get_ipython
 
-    plt.style.use(["helpers.course", "helpers.projector"] if projector else "helpers.course")
+    plt.style.use("helpers.course")
+    if projector:
+        plt.style.use("helpers.projector")
     shell = get_ipython()
     if hasattr(shell, "kernel"):
         plt.switch_backend(plt.get_backend())  # now: at the first figure, it would undo what follows

@@ -408,7 +408,8 @@ def _listening_sockets(pid):
         _, *lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()  # of all sockets in its network
         for line in lines:
             fields = line.split()
-            state, inode = fields[3], fields[9]
+            state = fields[3]
+            inode = fields[9]
             if state == _LISTENS and f"socket:[{inode}]" in files:
                 address, port = fields[1].split(":")
                 yield _address(address), int(port, 16)

@@ -4,7 +4,8 @@ import json
 import os
 
 #: In each rank's environment, by `launch`: its run's folder, and the file for its numbers; none under torchrun.
-RUN_FOLDER, REPORT_FILE = "HELPERS_RUN_FOLDER", "HELPERS_REPORT_FILE"
+RUN_FOLDER = "HELPERS_RUN_FOLDER"
+REPORT_FILE = "HELPERS_REPORT_FILE"
 
 _descriptors = {}  # by path: opened at the first report of a process
 

@@ -123,11 +123,11 @@ def _drop_modules():
 def _finish_what_is_held(objects):
     """Delete and write out what somebody still holds: a hook, a handler, a library."""
     _flush(_streams_among(objects))  # a text first, then what lies beneath it: a `__del__` may close that
-    for held in objects:
+    for thing in objects:
         with contextlib.suppress(Exception):  # a daemon thread may be just closing it
-            delete = _finalizer(type(held))
-            if delete and not gc.is_finalized(held):
-                delete(held)
+            delete = _finalizer(type(thing))
+            if delete and not gc.is_finalized(thing):
+                delete(thing)
     streams = _streams_among(gc.get_objects())  # a `__del__` may have opened some
     _flush([*streams, sys.stdout, sys.stderr])
     for stream in streams:
@@ -146,7 +146,7 @@ def _finalizer(kind):
 
 def _streams_among(objects):
     # Not `isinstance`: it would ask an object for its `__class__`, which some answer with a warning.
-    return [held for held in objects if issubclass(type(held), _io._IOBase)]
+    return [thing for thing in objects if issubclass(type(thing), _io._IOBase)]
 
 
 def _flush(streams):

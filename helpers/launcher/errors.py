@@ -42,7 +42,9 @@ class RankError(RuntimeError):
 
     def __init__(self, message, failures, logs=(), results=None):
         super().__init__(message)
-        self.failures, self.logs, self.results = list(failures), list(logs), results or {}
+        self.failures = list(failures)
+        self.logs = list(logs)
+        self.results = results or {}
         first = self.failures[0]
         self.rank = first.rank
         self.exitcode = first.exitcode
@@ -130,7 +132,7 @@ class Failure:
         if self.exception:
             return self.exception
         if self.is_hang:
-            return f"no result after {self.limit:g} s: {_where(self)}"
+            return f"no result after {self.limit:g} s: {where_was(self)}"
         if self.exitcode == 0:
             return "left before its work was done, with exit code 0 (os._exit?)"
         if self.exitcode > 0:
@@ -224,7 +226,7 @@ def _message_of_hangs(failures, nprocs):
     first = failures[0]
     message = first.message
     for failure in failures[1:]:
-        message += f"\nand {_where(failure)}"
+        message += f"\nand {where_was(failure)}"
     all_hang = len(failures) == nprocs > 1
     at_one_line = len({failure.line for failure in failures}) == 1 and first.line and first.line.file
     if all_hang and at_one_line:
@@ -239,7 +241,7 @@ def unreadable(rank, error, logs):
     return RankError(f"what rank {rank} returned cannot be read here: {failure.message}", [failure], logs)
 
 
-def _where(failure):
+def where_was(failure):
     where = _place(failure.line) if failure.line else "busy in compiled code"
     if failure.is_done:
         return f"rank {failure.rank} has done its work but does not end (does a thread still run?); it is {where}"

@@ -35,9 +35,11 @@ class Files:
 def until(holds, seconds, pause=0.001):
     """Wait until `holds()`, but not for longer than that; return whether it does."""
     end = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < end:
+    while True:
+        result = holds()
+        if result or time.monotonic() >= end:
+            return result
         time.sleep(pause)
-    return held
 
 
 def write(path, content):

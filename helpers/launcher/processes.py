@@ -56,7 +56,9 @@ class Processes:
     """`nprocs` ranks that run the work lying in `folder`. A `with` block ends them, however it is left."""
 
     def __init__(self, nprocs, folder, environment):
-        self.nprocs, self.folder, self.environment = nprocs, folder, environment
+        self.nprocs = nprocs
+        self.folder = folder
+        self.environment = environment
         self.processes = []
 
     def __enter__(self):
