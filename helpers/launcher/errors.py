@@ -242,6 +242,7 @@ def unreadable(rank, error, logs):
 
 
 def where_was(failure):
+    """Where a rank was when it was asked, in words."""
     where = _place(failure.line) if failure.line else "busy in compiled code"
     if failure.is_done:
         return f"rank {failure.rank} has done its work but does not end (does a thread still run?); it is {where}"
