@@ -76,7 +76,8 @@ def test_a_larger_batch_with_a_larger_rate(net, images, labels, epochs, dice):
 
 test_prepared_once = edits(
     ex.prepared_once,
-    (ex.TWO_EACH, "(64, 2, 1), generator=dice).repeat(-(-len(images) // 64), 1, 1)[:len(images)]",
+    ("(len(images), 2, 1), generator=dice)",
+     "(64, 2, 1), generator=dice).repeat(-(-len(images) // 64), 1, 1)[:len(images)]",
      "batches with the moves of another batch: 12"),
     ("images / 128 - 0.5", "images / 255", "pictures that no image gives"),
 )
