@@ -43,7 +43,7 @@ def line_of(word):
     (stop("sign", "look=stop", loop="for number in numbers:"), line_of("stop"), "'loop' would be what it is"),
 ])
 def test_what_names_no_line_or_changes_none_is_refused_with_its_place(row, place, words):
-    with pytest.raises(ValueError, match="named|would be") as refused:
+    with pytest.raises(ValueError, match=r"named|would be") as refused:
         type("Sum", (Exercise,), {"answer": answer, "mistakes": (row,)})
     assert str(refused.value).startswith(place) and words in str(refused.value)
 
