@@ -47,8 +47,7 @@ def test_what_is_to_be_shown_is_there(path):
 def asserted(lesson):
     """By exercise, what its check says: words of its rows, of its tests, of its lesson's outputs."""
     module = ROOT / "tests" / "exercises" / f"test_{lesson.name[3:].removesuffix('.ipynb')}.py"
-    said = {exercise.name: [one[-1] for one in (*exercise.rules, *exercise.mistakes, *exercise.stops)
-                            if isinstance(one[-1], str)]
+    said = {exercise.name: [row.look for row in (*exercise.rules, *exercise.mistakes) if isinstance(row.look, str)]
             for exercise in exercises_of(modules()[lesson.stem])}
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         called = getattr(node, "func", None)
