@@ -152,7 +152,7 @@ def move(page, explorer, put_back=True):
 @pytest.mark.parametrize("theme", THEMES)
 def test_axe_finds_nothing_on_the_site(page, theme):
     if not SITE.exists():
-        pytest.skip("the site has not been built: python tools/build_site.py")
+        pytest.skip("the site has not been built: CONTRIBUTING.md says how")
     page.emulate_media(color_scheme=theme.lower(), reduced_motion="reduce")
     found = []
     for path in sorted(SITE.rglob("*.html")):
