@@ -19,17 +19,18 @@ def test_torchs_own(model, steps, lr):
 
 @right(ex.sharded_adamw)
 def test_flat_pieces_as_zero_does(model, steps, lr):
-    n, rank, parameters = dist.get_world_size(), dist.get_rank(), list(model.parameters())
-    flat = torch.cat([one.detach().flatten() for one in parameters])
+    n, rank = dist.get_world_size(), dist.get_rank()
+    parameters = list(model.parameters())
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
     full = torch.nn.functional.pad(flat, (0, -len(flat) % n))
     del flat
-    sizes = [one.numel() for one in parameters]
-    for one, view in zip(parameters, full[:sum(sizes)].split(sizes), strict=True):
-        one.data = view.view_as(one)
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, view in zip(parameters, full[:sum(sizes)].split(sizes), strict=True):
+        parameter.data = view.view_as(parameter)
     piece = torch.nn.Parameter(full.chunk(n)[rank])
     optimizer = torch.optim.AdamW([piece], lr=lr)
     for _ in steps:
-        grads = torch.cat([one.grad.flatten() for one in parameters])
+        grads = torch.cat([parameter.grad.flatten() for parameter in parameters])
         piece.grad = torch.nn.functional.pad(grads, (0, len(full) - len(grads))).chunk(n)[rank].clone()
         optimizer.step()
         dist.all_gather(list(full.chunk(n)), piece.detach().clone())
@@ -48,7 +49,8 @@ def test_with_math_and_floats(parameters, ranks, stage):
 @right(ex.my_piece)
 def test_number_by_number(files, total):
     n, rank = dist.get_world_size(), dist.get_rank()
-    size, saved, loaded, piece = -(-total // n), -(-total // 4), {}, []
+    size, saved = -(-total // n), -(-total // 4)
+    loaded, piece = {}, []
     for number in range(rank * size, min((rank + 1) * size, total)):
         index = number // saved
         if index not in loaded:
