@@ -183,12 +183,11 @@ class Hardware:
                     "shown as recorded, or folded into a line.")
         return "No GPU here: what needs one is scaled down to the CPU, shown as recorded, or folded into a line."
 
-    def tier(self, gpus=0, *, cpu_stand_in=False, gpu_can_be_shared=False):
+    def tier(self, gpus=0, *, cpu_stand_in=False):
         """How an experiment that wants `gpus` GPUs runs here: real, scaled down or recorded.
 
         gpus: how many it wants; 0 for one that is about processes on the CPU.
         cpu_stand_in: the lesson can show the same thing with CPU ranks over gloo.
-        gpu_can_be_shared: the lesson can, and rather would, show it with several ranks on one GPU over gloo.
         """
         if gpus == 0:
             return Tier("real here", "this needs no GPU.")
@@ -196,8 +195,6 @@ class Hardware:
         if self.usable_gpus >= gpus:
             return Tier("real here", f"this wants {wanted}, and this machine has what it wants.")
         lack = f"this wants {wanted}, which this machine does not have"
-        if gpu_can_be_shared and self.usable_gpus:
-            return Tier("scaled down here", f"{lack}; its ranks share a GPU and talk over gloo instead.")
         if cpu_stand_in:
             return Tier("scaled down here", f"{lack}; ranks on the CPU that talk over gloo stand in.")
         return Tier("recorded", f"{lack}; what you see was measured on the machine named beside it.")

@@ -139,7 +139,6 @@ def test_container_limits(layout, tmp_path, monkeypatch):
         (2, 2, {}, "real here", "2 GPUs"),
         (0, 1, {}, "recorded", "a GPU"),
         (0, 2, {"cpu_stand_in": True}, "scaled down here", "CPU"),
-        (1, 2, {"gpu_can_be_shared": True, "cpu_stand_in": True}, "scaled down here", "share a GPU"),
         (1, 2, {}, "recorded", "measured"),
     ],
 )
@@ -160,8 +159,8 @@ def test_what_a_lesson_prints_of_it_is_the_same_on_all_machines():
     for machine in map(fake, (0, 1, 2, 8)):
         sentences.add(machine.sentence)
         assert sanitised(f"before\n{machine.sentence}\nafter 1 GPU") == "before\nHARDWARE\nafter 1 GPU"
-        for wanted, cpu, shared in itertools.product((0, 1, 2, 8), (False, True), (False, True)):
-            tier = machine.tier(gpus=wanted, cpu_stand_in=cpu, gpu_can_be_shared=shared)
+        for wanted, stand_in in itertools.product((0, 1, 2, 8), (False, True)):
+            tier = machine.tier(gpus=wanted, cpu_stand_in=stand_in)
             assert sanitised(f"before\n{tier}\nafter 1 GPU") == "before\nTIER\nafter 1 GPU"
             assert sanitised(f"DDP: {tier!r}") == "DDP: TIER"
     assert len(sentences) == 3 and not re.search(r"\d", "".join(sentences)), "none, one, several"

@@ -91,7 +91,8 @@ class Server:
         """Have the server forget a rank that has ended: another process may soon have its number."""
         self.ranks.discard(pid)
         if self is not _current and not self.ranks:
-            self.kill()
+            self.kill()  # another server has taken its place, and only its ranks still needed it
+            return
         with contextlib.suppress(OSError):
             self.socket.send(json.dumps({"over": pid}).encode())
 
