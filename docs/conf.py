@@ -21,7 +21,6 @@ nb_execution_mode = "off"  # what is stored is what is shown
 nb_merge_streams = True
 nb_render_error_lexer = "text"  # a RankError is no traceback of one process
 nb_code_prompt_show = "Predict first; then show the {type}"  # of a cell that answers a question
-nb_mime_priority_overrides = [("html", "image/png", 1), ("html", "text/html", 0)]
 copybutton_selector = "div.cell_input pre, div.highlight-default pre, div.highlight-sh pre"
 
 html_theme = "furo"
@@ -51,9 +50,7 @@ notebooks/[0-9]*
 
 notebooks/gallery
 docs/*
-CONTRIBUTING
-CHANGELOG
-LICENSE-TEXT
+*
 ```
 """
 
@@ -79,7 +76,7 @@ def prepare(cell):
     if metadata.get("jupyter", {}).get("source_hidden"):
         metadata["tags"] = [*metadata.get("tags", []), "remove-input"]
     if "".join(cell["source"]).startswith("bet("):
-        del cell["outputs"][0]  # "You have not bet yet.": nobody bets on the site
+        del cell["outputs"][:1]  # "You have not bet yet.": nobody bets on the site
     for output in cell.get("outputs", []):
         picture = output.get("metadata", {}).get("image/png", {})
         if "alt" in picture:

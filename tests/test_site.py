@@ -17,8 +17,7 @@ pytestmark = pytest.mark.long
 def site(tmp_path_factory):
     pytest.importorskip("myst_nb", reason="not installed: pip install -r docs/requirements.txt")
     folder = tmp_path_factory.mktemp("build") / "site"
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", folder]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    subprocess.run([sys.executable, "-m", "sphinx", "-Wq", "-c", "docs", ".", folder], cwd=ROOT, check=True)
     return folder
 
 
@@ -27,10 +26,8 @@ def test_a_lesson_has_its_pictures_folded_answers_and_words(site):
     for path in LESSONS:
         page = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_bytes(), "html.parser")
         cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-        pictures = [output.metadata["image/png"]["alt"] for cell in cells for output in cell.outputs
-                    if "image/png" in output.get("data", {})]
         folded = [cell for cell in cells if "hide-output" in cell.metadata.get("tags", ())]
-        assert [picture["alt"] for picture in page.select(".cell_output img")] == pictures
+        assert page.select(".cell_output img") and not page.select("img[alt$='.png']"), "a picture without words"
         assert len(page.select("details.hide > .cell_output")) == len(folded) > 0
         assert "made_for" not in page.text, "the first cell is hidden"
         assert not page.select("a[href*='.ipynb']"), "Sphinx does not look at links in outputs"
