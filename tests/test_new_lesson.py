@@ -29,7 +29,7 @@ def tree(tmp_path):
 def test_a_new_lesson_passes_its_tests(tree):
     code, made = tree("tools/new_lesson.py", "a_new_one")
     files = [line for line in made.splitlines() if " " not in line]
-    notebook, worker, exercises, questions, *tests = files
+    notebook, worker, exercises, exercise, questions, *tests = files
     assert code == 0 and len(tests) == 2, made
     strict = "--nbval --nbval-current-env --nbval-sanitize-with=tests/sanitize.cfg"
     row = f"[{notebook.removeprefix('notebooks/')[:2]}]"
@@ -42,6 +42,6 @@ def test_a_new_lesson_passes_its_tests(tree):
     code, said = tree("-m", "ruff", "check", "-q", ".")
     assert code == 0, said
     code, said = tree("tools/new_lesson.py", "a_new_one")
-    assert code == 2 and f"{worker}, {exercises}, {questions}" in said and "there already" in said
+    assert code == 2 and f"{worker}, {exercises}, {exercise}, {questions}" in said and "there already" in said
     code, said = tree("tools/new_lesson.py", "fresh_2")
     assert code == 2 and "small letters" in said

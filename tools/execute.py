@@ -1,4 +1,4 @@
-"""Execute lessons in fresh kernels, and store their outputs so that an unchanged lesson stays unchanged.
+"""Execute lessons in fresh kernels, and store their outputs so that an unchanged cell stays unchanged.
 
     python tools/execute.py                      all lessons
     python tools/execute.py notebooks/00*.ipynb  these
@@ -6,12 +6,13 @@
     python tools/execute.py --experiments        only the cells that show what was recorded on GPUs
     python tools/execute.py --normalise …        execute nothing; take out what differs for no reason
 
-Each time, a lesson's first cell and the links beside its title are written as pyproject.toml has the version and the
-address of the course.
+Measured times differ at every execution, and so do pictures of them. A cell whose outputs differ in nothing else
+(after the patterns of tests/sanitize.cfg, which nbval uses too) keeps those that it has: say --fresh after a change
+to a picture, or to a cell tagged `nbval-ignore-output`.
 
-Measured times differ at every execution. Outputs that differ in nothing else (after the patterns of
-tests/sanitize.cfg, which nbval uses too) are left as they were. A lesson in which one has changed is stored
-whole, as it ran, because its pictures show what its cells print.
+The minutes and the memory of a lesson are written into its row in README.md. Where it has more exercises than
+before, or fewer, lesson 00 is executed as well, whose table counts them. Each time, a lesson's first cell and the
+links beside its title are written as pyproject.toml has the version and the address of the course.
 """
 
 import argparse
@@ -35,11 +36,14 @@ from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
+README = ROOT / "README.md"
 FIRST_CELL = "set-up"  #: the id of each lesson's first code cell
 LINKS = re.compile(r"\n\n<a href[^\n]*>Open in [^\n]*")  #: beside a lesson's title
 
 #: A cell that shows an experiment (helpers/experiments.py): `from lessons.….recorded import name`, and `name.show()`.
 EXPERIMENT = re.compile(r"^from lessons\.\w+\.recorded import (\w+)\n+\1\.show\(\)$")
+#: A lesson's row in README.md: its beginning, the minutes to read, those for exercises, and GiB.
+ROW = r"^(\| \[\d\d\]\(notebooks/{}\) \| .*?) \| (\d+) \| (\d+) \| ([\d.]+) GiB \|"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 # JupyterLab writes both into a notebook that it opens, as the kernel reports them. Where they stand already, opening a
@@ -126,15 +130,21 @@ def execute(path, fresh):
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["COURSE_PROGRESS"] = str(Path(folder, "progress.json"))  # lessons show a new learner's
-        NotebookClient(book, timeout=120, kernel_name="python3", store_widget_state=False,
-                       resources={"metadata": {"path": str(path.parent)}}).execute()
+        _run(book, path.parent)
     seconds = time.monotonic() - began
-    pairs = [(cell, old) for cell, old in zip(book.cells, before, strict=True) if cell.cell_type == "code"]
-    if not fresh and all(unchanged(cell, old) for cell, old in pairs):
-        for cell, old in pairs:
-            cell.outputs = old
+    for cell, outputs in zip(book.cells, before, strict=True):
+        if cell.cell_type == "code" and not fresh and unchanged(cell, outputs):
+            cell.outputs = outputs
     store(book, path)
     return seconds
+
+
+def _run(book, folder):
+    """Execute a notebook's cells in a new kernel, which works in `folder`."""
+    # The kernel warns of its sockets, which are this machine's own: nobody else can read them.
+    quiet = ["--IPKernelApp.log_level=ERROR"]
+    NotebookClient(book, timeout=120, kernel_name="python3", store_widget_state=False, extra_arguments=quiet,
+                   resources={"metadata": {"path": str(folder)}}).execute()
 
 
 def show_records(path):
@@ -143,8 +153,7 @@ def show_records(path):
     cells = [cell for cell in book.cells if EXPERIMENT.search(cell.source)]
     style = nbformat.v4.new_code_cell("from helpers.figures import use_course_style\nuse_course_style()")
     apart = nbformat.v4.new_notebook(cells=[style, *copy.deepcopy(cells)])
-    NotebookClient(apart, timeout=120, kernel_name="python3", store_widget_state=False,
-                   resources={"metadata": {"path": str(path.parent)}}).execute()
+    _run(apart, path.parent)
     for cell, executed in zip(cells, apart.cells[1:], strict=True):
         cell.outputs = executed.outputs
     store(book, path)
@@ -174,6 +183,28 @@ def store(book, path):
     book.metadata = nbformat.from_dict(KERNEL)
     nbformat.validate(book)
     nbformat.write(book, path)
+
+
+def execute_and_count(path, fresh):
+    """Execute one lesson, and write what is counted into its row in README.md, and into lesson 00's table."""
+    with measured_memory() as gib:
+        seconds = execute(path, fresh)
+    reading, exercises = minutes(path)
+    print(f"{path.name}: {seconds:.1f} s, {gib[0]:.1f} GiB; "
+          f"{reading} minutes, and {exercises} for exercises", flush=True)
+    text = README.read_text(encoding="utf-8")
+    row = re.search(ROW.format(re.escape(path.name)), text, re.MULTILINE)
+    if row is None:  # the gallery has none
+        return
+    beginning, _, exercises_before, memory = row.groups()
+    # Memory differs a little from one execution to the next.
+    if abs(float(memory) - gib[0]) > 0.3:
+        memory = f"{gib[0]:.1f}"
+    columns = f"{beginning} | {reading} | {exercises} | {memory} GiB |"
+    README.write_text(text[:row.start()] + columns + text[row.end():], encoding="utf-8")
+    if exercises != int(exercises_before):
+        (start_here,) = NOTEBOOKS.glob("00_*.ipynb")
+        execute(start_here, fresh=False)
 
 
 def minutes(path):
@@ -277,11 +308,7 @@ def main():
             show_records(path)
             continue
         try:
-            with measured_memory() as gib:
-                seconds = execute(path, options.fresh)
-            reading, exercises = minutes(path)
-            print(f"{path.name}: {seconds:.1f} s, {gib[0]:.1f} GiB; "
-                  f"{reading} minutes, and {exercises} for exercises", flush=True)
+            execute_and_count(path, options.fresh)
         except CellExecutionError as error:
             sys.exit(f"{path.name}: {error}")
 

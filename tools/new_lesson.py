@@ -11,11 +11,10 @@ import argparse
 import re
 
 import nbformat
-from execute import ROOT, execute, measured_memory, minutes
+from execute import README, ROOT, execute_and_count
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 SKELETON = ROOT / "tools" / "skeleton"
-README = ROOT / "README.md"
 
 
 def notebook(text):
@@ -32,12 +31,6 @@ def notebook(text):
     return new_notebook(cells=cells)
 
 
-def row(name, number, reading, exercises, gib):
-    """The lesson's row in README.md, as tests/test_readme.py wants it."""
-    return (f"| [{number}](notebooks/{number}_{name}.ipynb) | What does a lesson ask? | {reading} "
-            f"| {exercises} | {gib:.1f} GiB | real | say what the reader will do |\n")
-
-
 def main():
     parser = argparse.ArgumentParser(description="Make the skeleton of a lesson.")
     parser.add_argument("name", help="small letters and underscores, such as checkpoints")
@@ -46,7 +39,8 @@ def main():
     number = f"{len(list(ROOT.glob('notebooks/[0-9][0-9]_*.ipynb'))):02}"
     files = {"lesson.md": f"notebooks/{number}_{name}.ipynb",
              "worker.py": f"notebooks/lessons/{name}/{name}.py",
-             "exercises.py": f"notebooks/lessons/{name}/exercises.py",
+             "exercises.py": f"notebooks/lessons/{name}/exercises/__init__.py",
+             "exercise.py": f"notebooks/lessons/{name}/exercises/my_{name}.py",
              "questions.py": f"notebooks/lessons/{name}/questions.py",
              "test_lesson.py": f"tests/test_{name}.py",
              "test_exercises.py": f"tests/exercises/test_{name}.py"}
@@ -60,18 +54,17 @@ def main():
     for template, path in files.items():
         text = (SKELETON / template).read_text(encoding="utf-8")
         text = re.sub("|".join(words), lambda found: words[found[0]], text)
-        (ROOT / path).parent.mkdir(exist_ok=True)
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         if template == "lesson.md":
             nbformat.write(notebook(text), ROOT / path)
         else:
             (ROOT / path).write_text(text, encoding="utf-8")
     lesson = ROOT / files["lesson.md"]
-    with measured_memory() as gib:
-        execute(lesson, fresh=True)
-    execute(*lesson.parent.glob("00_*.ipynb"), fresh=False)  # which shows a table of all lessons
-    end = list(re.finditer(r"^\| \[\d\d\]\(.*\n", readme, re.MULTILINE))[-1].end()
-    written = row(name, number, *minutes(lesson), *gib)
-    README.write_text(readme[:end] + written + readme[end:], encoding="utf-8")
+    last_row = list(re.finditer(r"^\| \[\d\d\]\(.*\n", readme, re.MULTILINE))[-1].end()
+    row = (f"| [{number}](notebooks/{lesson.name}) | What does a lesson ask? | 0 | 0 | 0.0 GiB | real "
+           "| say what the reader will do |\n")
+    README.write_text(readme[:last_row] + row + readme[last_row:], encoding="utf-8")
+    execute_and_count(lesson, fresh=True)  # which fills the row
     print(*files.values(), sep="\n")
 
 
