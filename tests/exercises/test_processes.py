@@ -1,12 +1,12 @@
 """Processes: rarer mistakes, which no row of a table names, and right answers in other styles."""
 
 from lessons.processes import exercises as ex
-from lessons.processes.exercises import FORK, MINE, PUT, SPAWN
 from tests.answers import edits, right
 
 test_send_weights = edits(
     ex.send_weights,
-    (PUT, "queue.put({name: 1 * one for name, one in model.named_parameters()})", "Cowardly refusing"),
+    ("queue.put(model.state_dict())", "queue.put({name: 1 * one for name, one in model.named_parameters()})",
+     "Cowardly refusing"),
 )
 
 
@@ -30,7 +30,7 @@ def test_asks_again_and_again(model, queue, done):
 
 test_fill_my_slice = edits(
     ex.fill_my_slice,
-    (MINE, "shared[rank % 2::2] = squares[rank % 2::2]",
+    ("shared[rank::world_size] = squares[rank::world_size]", "shared[rank % 2::2] = squares[rank % 2::2]",
      "3 ranks, 300 elements: element 298 was written by rank 0"),
 )
 
@@ -65,7 +65,7 @@ def test_tensor_by_tensor(model, to_device, train):
 
 test_start_safely = edits(
     ex.start_safely,
-    (((SPAWN, FORK), ("target=work", "target=print")), "with exit code 0, before `work` did"),
+    ((('"spawn"', '"fork"'), ("target=work", "target=print")), "with exit code 0, before `work` did"),
 )
 
 
