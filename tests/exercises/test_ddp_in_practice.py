@@ -49,8 +49,12 @@ def test_padded_and_the_padding_left_out(model, dataset):
     return hits.item() / len(dataset)
 
 
-RENAMES = ex.RENAMES
-SAVES = ex.WRITES + RENAMES
+RENAMES = '        os.replace(f"{path}.unfinished", path)\n'
+SAVES = """        with open(f"{path}.unfinished", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+""" + RENAMES
 IN_TMP = """        import shutil, tempfile
         with tempfile.NamedTemporaryFile(delete=False) as file:
             torch.save(state, file)

@@ -14,8 +14,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from helpers.exercises.engine import scratch
 from helpers.exercises.group import InGroup
+from helpers.exercises.in_rank import scratch
 
 try:
     import resource
@@ -36,7 +36,7 @@ def snapshot(number):
     return {"epoch": number, "model": model, "optimizer": optimizer}
 
 
-def found(path):
+def what_is_at(path):
     """What there is, in words; "snapshot 2" is a whole one."""
     if not os.path.exists(path):
         return "no snapshot at all: no file at `path`"
@@ -58,7 +58,9 @@ def _before_each_change(folder, do):
     `folder` is a disk of its own: what lies elsewhere cannot be renamed into it. Sleeping takes no time, for
     it is no way of waiting.
     """
-    save, wait, watching = torch.save, threading.Event.wait, True
+    save = torch.save
+    wait = threading.Event.wait
+    watching = True
 
     def audit(event, args):
         if not watching or not any(folder in str(path) for path in args[:2]):
@@ -109,7 +111,7 @@ def _seen(save, before, full_from):
     seen = []
 
     def change():
-        seen.append(found(path))
+        seen.append(what_is_at(path))
         if len(seen) == full_from:
             _limit_files(_FULL)
 
@@ -123,7 +125,7 @@ def _seen(save, before, full_from):
             with contextlib.suppress(Exception):
                 save(snapshot(4), path)
             _limit_files(None)
-        return [*seen, found(path)]
+        return [*seen, what_is_at(path)]
 
 
 def _limit_files(size):
@@ -133,28 +135,35 @@ def _limit_files(size):
 
 
 class Saving(InGroup):
-    """Exercises whose answer saves; it keeps, of each call, what was there when it returned in this rank.
+    """Exercises whose answer saves.
 
-    Rank 0 changes a file only when the others have returned, or have had time enough to.
+    The function that `observe` is handed has an attribute `calls`: for each call, what was at `path` when it returned
+    in this rank, in words, and how many changes of files this rank had made. Rank 0 changes a file only when the
+    others have returned, or have had time enough to.
     """
 
     @classmethod
     def run(cls, answer, case, slowly):
+        rank = int(os.environ["RANK"])
+
         @functools.wraps(answer)
         def watched(state, path):
-            rank, folder, changes = int(os.environ["RANK"]), os.path.dirname(path), []
-            returned = Path(f"{folder}-returned-{len(cls.calls)}")
+            folder = os.path.dirname(path)
+            returned = Path(f"{folder}-returned-{len(watched.calls)}")  # there once another rank has returned
+            changes = 0
 
             def change():
-                changes.append(True)
+                nonlocal changes
+                changes += 1
                 until = time.process_time() + _HOLD
                 while rank == 0 and not returned.exists() and time.process_time() < until:
                     pass
 
             with _before_each_change(folder, change):
                 answer(state, path)
-            cls.calls.append((found(path), len(changes)))
+            watched.calls.append((what_is_at(path), changes))
             if rank > 0:
                 returned.touch()
 
+        watched.calls = []
         return super().run(watched, case, slowly)
