@@ -29,8 +29,10 @@ def counted_calls(owner, *names):
     with contextlib.ExitStack() as patches:
         for name in names:
             counted = counting(name, getattr(owner, name))
-            method = inspect.getattr_static(owner, name) if inspect.isclass(owner) else None
-            if isinstance(method, (staticmethod, classmethod)):
-                counted = type(method)(counting(name, method.__func__))
+            if inspect.isclass(owner):
+                method = inspect.getattr_static(owner, name)
+                # What `getattr` returns of these is bound already: the class needs the same kind anew.
+                if isinstance(method, (staticmethod, classmethod)):
+                    counted = type(method)(counting(name, method.__func__))
             patches.enter_context(mock.patch.object(owner, name, counted))
         yield calls

@@ -46,12 +46,12 @@ class Traffic:
     def count(self, *names):
         """How many collectives there were of these names; without names, of all but barriers."""
         if not names:
-            return sum(one.name != "barrier" for one in self.collectives)
-        return sum(one.name in names for one in self.collectives)
+            return sum(collective.name != "barrier" for collective in self.collectives)
+        return sum(collective.name in names for collective in self.collectives)
 
     def bytes(self, *names):
         """The bytes that this rank put into collectives of these names; of all, without names."""
-        return sum(one.bytes for one in self.collectives if not names or one.name in names)
+        return sum(collective.bytes for collective in self.collectives if not names or collective.name in names)
 
 
 _ITEM = {"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
@@ -64,22 +64,50 @@ _SAME = {"_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_g
          "_reduce_scatter_base": "reduce_scatter_tensor", "all_to_all_base": "all_to_all_single"}
 
 
+def _recorder():
+    """What torch's flight recorder tells in this rank, of the groups and of the collectives that it keeps."""
+    return json.loads(c10d._dump_fr_trace_json())
+
+
 def recorded():
-    """What torch's flight recorder holds in this rank, as dicts, the oldest first; NCCL has one of its own."""
-    return json.loads(c10d._dump_fr_trace_json()).get("entries", [])
+    """The collectives that torch's flight recorder keeps, as dicts, the oldest first; NCCL has one of its own."""
+    return _recorder().get("entries", [])
 
 
 def _collective(entry):
     """An entry of the recorder, as a `Collective`."""
     name = entry["profiling_name"].rpartition(":")[2]
-    tensors = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
-    size = sum(math.prod(shape) * _ITEM.get(dtype, math.nan) for shape, dtype in tensors)
-    size = math.nan if name.startswith("sparse") else size
+    if name.startswith("sparse"):
+        size = math.nan
+    else:
+        tensors = zip(entry["input_sizes"], entry["input_dtypes"], strict=False)
+        size = sum(math.prod(shape) * _ITEM.get(dtype, math.nan) for shape, dtype in tensors)
     return Collective(_SAME.get(name, name), size, _description(*entry["process_group"]))
 
 
 def _description(name, description):
     return name if description == "undefined" else description
+
+
+class _Reader:
+    """Reads what the flight recorder adds from now on, before it is lost to newer entries."""
+
+    def __init__(self):
+        self.collectives = []
+        self.missed = ""  # in words, what had been lost the first time
+        self._next = 1 + _last_number(recorded())
+
+    def read_on(self):
+        fresh = [entry for entry in recorded() if entry["record_id"] >= self._next]
+        if not fresh:
+            return
+        missing = fresh[0]["record_id"] - self._next
+        if missing and not self.missed:
+            self.missed = (f"{missing} collectives after number {len(self.collectives)} were not counted: torch's "
+                           "flight recorder had lost them. Set TORCH_FR_BUFFER_SIZE to more than "
+                           f"{missing + len(fresh)} before the first group is formed")
+        self._next = fresh[-1]["record_id"] + 1
+        self.collectives += map(_collective, fresh)
 
 
 @contextlib.contextmanager
@@ -94,21 +122,11 @@ def counted_traffic():
     Raises RuntimeError, when the block ends: collectives were asked for that could not be counted, because the
     recorder is off, or has lost them between two readings, or because they were NCCL's.
     """
-    traffic, works, waited = Traffic(), [], set()
-    following, lost = 1 + max((entry["record_id"] for entry in recorded()), default=-1), ""
-    often = max(1, int(os.environ.get("TORCH_FR_BUFFER_SIZE", 2000)) // 2)
-
-    def read_on():
-        nonlocal following, lost
-        fresh = [entry for entry in recorded() if entry["record_id"] >= following]
-        if fresh:
-            missing = fresh[0]["record_id"] - following
-            if missing and not lost:
-                lost = (f"{missing} collectives after number {len(traffic.collectives)} were not counted: torch's "
-                        "flight recorder had lost them. Set TORCH_FR_BUFFER_SIZE to more than "
-                        f"{missing + len(fresh)} before the first group is formed")
-            following = fresh[-1]["record_id"] + 1
-            traffic.collectives += map(_collective, fresh)
+    reader = _Reader()
+    traffic = Traffic(reader.collectives)
+    works, waited = [], set()
+    nccl_before = _last_number(_of_nccl())
+    requests_between_readings = max(1, int(os.environ.get("TORCH_FR_BUFFER_SIZE", 2000)) // 2)
 
     def asking(name):
         method = getattr(dist.ProcessGroup, name)
@@ -116,15 +134,17 @@ def counted_traffic():
         def asked(group, *args, **kwargs):
             if name == "send":
                 traffic.sent.append(sum(tensor.nbytes for tensor in args[0]))
-            traffic.received += name in ("recv", "recv_anysource")
-            works.append(method(group, *args, **kwargs))
-            if len(works) % often == 0:
-                read_on()
-            return works[-1]
+            elif name in ("recv", "recv_anysource"):
+                traffic.received += 1
+            work = method(group, *args, **kwargs)
+            works.append(work)  # and so kept alive: no later work gets its `id`
+            if len(works) % requests_between_readings == 0:
+                reader.read_on()
+            return work
 
         return asked
 
-    def waits(method):
+    def waiting(method):
         def asked(work, *args, **kwargs):
             try:
                 result = method(work, *args, **kwargs)
@@ -137,33 +157,39 @@ def counted_traffic():
 
         return asked
 
-    nccl = _last_of_nccl()
     with contextlib.ExitStack() as patches:
         for name in _METHODS:
             patches.enter_context(mock.patch.object(dist.ProcessGroup, name, asking(name)))
         # Whoever has asked for the future, or has heard that the work is done, need not call `wait` as well.
         for name in ("wait", "get_future", "is_completed"):
-            patches.enter_context(mock.patch.object(dist.Work, name, waits(getattr(dist.Work, name))))
+            patches.enter_context(mock.patch.object(dist.Work, name, waiting(getattr(dist.Work, name))))
         monitored = patches.enter_context(counted_calls(dist.ProcessGroup, "monitored_barrier"))
         yield traffic
-    read_on()
+
+    reader.read_on()
     for (group, *_), _ in monitored["monitored_barrier"]:  # which is not recorded
         description = _description(group.group_name, group.group_desc)
         traffic.collectives.append(Collective("barrier", 0, description))
     # (Another type of work, such as that of a meta tensor, is none that can be waited for.)
     traffic.unwaited = sum(type(work) is dist.Work and id(work) not in waited for work in works)
-    if _last_of_nccl() != nccl:
-        lost = "NCCL's collectives cannot be counted: only those on the CPU are"
-    elif dist.is_initialized() and not json.loads(c10d._dump_fr_trace_json())["pg_config"]:
-        lost = "collectives cannot be counted: torch's flight recorder is off, or the group is NCCL's"
-    if lost:
-        raise RuntimeError(lost)
+    if _last_number(_of_nccl()) != nccl_before:
+        raise RuntimeError("NCCL's collectives cannot be counted: only those on the CPU are")
+    if dist.is_initialized() and not _recorder()["pg_config"]:
+        raise RuntimeError("collectives cannot be counted: torch's flight recorder is off, or the group is NCCL's")
+    if reader.missed:
+        raise RuntimeError(reader.missed)
 
 
-def _last_of_nccl():
-    """The number of the last record of NCCL's own flight recorder; -1 where there is none."""
-    dump = getattr(c10d, "_dump_nccl_trace_json", lambda: "{}")  # absent where torch is built without NCCL
-    return max((entry["record_id"] for entry in json.loads(dump()).get("entries", [])), default=-1)
+def _of_nccl():
+    """What NCCL's own flight recorder keeps; nothing where torch is built without NCCL."""
+    if not hasattr(c10d, "_dump_nccl_trace_json"):
+        return []
+    return json.loads(c10d._dump_nccl_trace_json()).get("entries", [])
+
+
+def _last_number(entries):
+    """The number of the latest of these entries of a recorder; -1 if there are none."""
+    return max((entry["record_id"] for entry in entries), default=-1)
 
 
 @contextlib.contextmanager
@@ -173,7 +199,8 @@ def late_results():
     That moment is torch's to choose, between the call and the wait. So who writes into the tensor before
     loses what was written: here each time, and otherwise by the clock.
     """
-    late, allreduce, future = {}, dist.ProcessGroup.allreduce, dist.Work.get_future
+    allreduce, get_future = dist.ProcessGroup.allreduce, dist.Work.get_future
+    late = {}  # by its id: a work, the tensors that were handed in, the copies that hold the results
 
     def asked(group, tensors, *args):
         copies = [tensor.data.clone() for tensor in tensors]
@@ -181,12 +208,12 @@ def late_results():
         late[id(work)] = work, tensors, copies
         return work
 
-    def waits(method):
+    def waiting(method):
         def waited(work, *args, **kwargs):
             result = method(work, *args, **kwargs)
             if result and id(work) in late:
                 _, tensors, copies = late[id(work)]
-                while copies:
+                while copies:  # whoever waits a second time finds none left, and changes nothing
                     tensors[len(copies) - 1].data.copy_(copies.pop())  # `.data`: the version stays
             return result
 
@@ -194,12 +221,13 @@ def late_results():
 
     def in_future(work):
         if id(work) not in late:
-            return future(work)
+            return get_future(work)
         work.wait()  # what a future calls would see the result at a time of its own
-        return future(work).then(lambda _: late[id(work)][1])
+        _, tensors, _ = late[id(work)]
+        return get_future(work).then(lambda _: tensors)
 
     with (mock.patch.object(dist.ProcessGroup, "allreduce", asked),
-          mock.patch.object(dist.Work, "wait", waits(dist.Work.wait)),
-          mock.patch.object(dist.Work, "is_completed", waits(dist.Work.is_completed)),
+          mock.patch.object(dist.Work, "wait", waiting(dist.Work.wait)),
+          mock.patch.object(dist.Work, "is_completed", waiting(dist.Work.is_completed)),
           mock.patch.object(dist.Work, "get_future", in_future)):
         yield

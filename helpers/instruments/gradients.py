@@ -50,30 +50,40 @@ def compare_gradients(mine, reference, shards=None, tolerance=1e-6):
     which it is cut evenly among the ranks}. tolerance: what rounding may change of a gradient, as a share.
     """
     ours, theirs = _bare(mine), _bare(reference)
-    everybody = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, {ours[name]: _whole(one) for name, one in mine.items()})
-    reference = {theirs[name]: _whole(one) for name, one in reference.items()}
+    by_rank = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, {ours[name]: _whole(gradient) for name, gradient in mine.items()})
+    reference = {theirs[name]: _whole(gradient) for name, gradient in reference.items()}
     cut = {ours.get(name, theirs.get(name)): dimension for name, dimension in (shards or {}).items()}
 
-    known = [[one for one in them.values() if one is not None and not _no_numbers(one)]
-             for them in (reference, *everybody)]
-    longest = max((one.double().norm().item() for one in known[0]), default=0.0)
-    rounding = max((torch.finfo(one.dtype).eps for them in known for one in them), default=0.0)
+    usable = _usable(reference)
+    longest = max((gradient.double().norm().item() for gradient in usable), default=0.0)
+    for gradients in by_rank:
+        usable += _usable(gradients)
+    rounding = max((torch.finfo(gradient.dtype).eps for gradient in usable), default=0.0)
+    # What is no longer than this counts as zero.
     floor = longest * min(tolerance, ROUNDINGS * rounding)
 
+    names = dict.fromkeys(reference)  # a dict, to keep the order
+    for gradients in by_rank:
+        names |= dict.fromkeys(gradients)
     rows = []
-    for name in dict.fromkeys([*reference, *(name for rank in everybody for name in rank)]):
-        got = {number: rank[name] for number, rank in enumerate(everybody) if name in rank}
-        reason = _one_sided(got, reference, name)
+    for name in names:
+        actual = {rank: gradients[name] for rank, gradients in enumerate(by_rank) if name in gradients}
+        reason = _one_sided(actual, reference, name)
         if not reason:
-            pieces = _pieces(reference[name], len(everybody), cut.get(name))
-            wanted = {number: pieces[number] for number in got}
-            reason = _incomparable(got, wanted)
+            pieces = _pieces(reference[name], len(by_rank), cut.get(name))
+            wanted = {rank: pieces[rank] for rank in actual}
+            reason = _incomparable(actual, wanted)
         if reason:
             rows.append(Row(name, (), math.nan, reason))
         else:
-            rows.append(_row(name, got, wanted, reference[name].double(), longest, floor, tolerance))
+            rows.append(_row(name, actual, wanted, reference[name].double(), longest, floor, tolerance))
     return rows
+
+
+def _usable(gradients):
+    """Those of {name: gradient, or None} that hold numbers."""
+    return [gradient for gradient in gradients.values() if gradient is not None and not _no_numbers(gradient)]
 
 
 def _bare(names):
@@ -91,58 +101,69 @@ def _whole(gradient):
     if hasattr(gradient, "full_tensor"):  # a DTensor: FSDP2's, or that of a parallel layer
         gradient = gradient.full_tensor()
     gradient = gradient.detach().to_dense()
-    gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-    return gradient if gradient.is_meta else gradient.cpu()
+    if gradient.is_complex():
+        gradient = torch.view_as_real(gradient)
+    if gradient.is_meta:
+        return gradient
+    return gradient.cpu()
 
 
 def _no_numbers(gradient):
     """Why it holds no numbers to compare; nothing if it does."""
     if gradient.is_meta:
         return "a meta tensor, without numbers,"
-    return "" if gradient.isfinite().all() else "inf or nan"
+    if not gradient.isfinite().all():
+        return "inf or nan"
+    return ""
 
 
 def _pieces(whole, ranks, dimension):
     """What each rank should have of it: all; or a piece, where it is cut, and the last ones may be empty."""
     if dimension is None:
         return [whole] * ranks
-    pieces = whole.chunk(ranks, dimension)
-    return [*pieces, *[whole.narrow(dimension, 0, 0)] * (ranks - len(pieces))]
+    pieces = list(whole.chunk(ranks, dimension))
+    empty = whole.narrow(dimension, 0, 0)
+    return pieces + [empty] * (ranks - len(pieces))
 
 
-def _one_sided(got, reference, name):
+def _one_sided(actual, reference, name):
     """What there is to say if not all of them have a gradient of this name; else nothing."""
     if name not in reference:
         return "not compared: one process has no such name"
-    if not got:
+    if not actual:
         return "not compared: no rank has such a name"
-    without = [str(rank) for rank, gradient in got.items() if gradient is None]
+    without = [str(rank) for rank, gradient in actual.items() if gradient is None]
     if reference[name] is None:
-        none_at_all = len(without) == len(got)
-        return "no gradient, as in one process" if none_at_all else "a gradient, and one process has none"
+        if len(without) == len(actual):
+            return "no gradient, as in one process"
+        return "a gradient, and one process has none"
     if without:
         return f"no gradient in rank {', '.join(without)}, and one process has one"
     return ""
 
 
-def _incomparable(got, wanted):
+def _incomparable(actual, wanted):
     """Why the numbers cannot be compared; nothing if they can."""
-    for rank, gradient in got.items():
-        has, should = tuple(gradient.shape), tuple(wanted[rank].shape)
-        if has != should:
-            return f"not compared: of shape {has} in rank {rank}, not {should}. Do `shards` say how it is cut?"
-        for one, where in ((wanted[rank], "one process"), (gradient, f"rank {rank}")):
-            if reason := _no_numbers(one):
-                return f"not compared: {reason} in {where}"
+    for rank, gradient in actual.items():
+        shape, wanted_shape = tuple(gradient.shape), tuple(wanted[rank].shape)
+        if shape != wanted_shape:
+            return (f"not compared: of shape {shape} in rank {rank}, not {wanted_shape}. "
+                    "Do `shards` say how it is cut?")
+        if reason := _no_numbers(wanted[rank]):
+            return f"not compared: {reason} in one process"
+        if reason := _no_numbers(gradient):
+            return f"not compared: {reason} in rank {rank}"
     return ""
 
 
-def _row(name, got, wanted, whole, longest, floor, tolerance):
+def _row(name, actual, wanted, whole, longest, floor, tolerance):
     """The row of gradients that can be compared."""
-    factors, rests = [], []
-    tolerance *= len(got)
-    for rank, gradient in got.items():
-        gradient, piece = gradient.double(), wanted[rank].double()
+    factors = []
+    rests = []
+    tolerance *= len(actual)  # a sum over so many ranks rounds so often
+    for rank, gradient in actual.items():
+        gradient = gradient.double()
+        piece = wanted[rank].double()
         length = piece.norm().item()
         if length > floor:
             factor, rest = _fit(gradient, piece)
@@ -150,31 +171,50 @@ def _row(name, got, wanted, whole, longest, floor, tolerance):
             rests.append(rest)
             tolerance = max(tolerance, min(0.1, floor / length))  # the shorter it is, the more is rounding
         else:
-            excess = gradient.norm().item()
-            scale = whole.norm().item() if whole.norm() > floor else longest
-            rests.append(0.0 if excess <= floor else excess / scale if scale else math.inf)
-    total = (0.0, 1.0)
+            rests.append(_excess(gradient.norm().item(), whole.norm().item(), longest, floor))
+    factor_of_sum, rest_of_sum = 0.0, 1.0
     if factors and all(piece.shape == whole.shape for piece in wanted.values()):
-        total = _fit(sum(gradient.double() for gradient in got.values()), whole)
-    return Row(name, tuple(factors), max(rests), _meaning(factors, len(got), max(rests), total, tolerance))
-
-
-def _fit(got, wanted):
-    """The multiple of `wanted` that comes nearest to `got`, and what is left then, as a share of `wanted`."""
-    factor = ((got * wanted).sum() / (wanted * wanted).sum()).item()
-    return factor, ((got - factor * wanted).norm() / wanted.norm()).item()
-
-
-def _meaning(factors, n, rest, total, tolerance):
+        factor_of_sum, rest_of_sum = _fit(sum(gradient.double() for gradient in actual.values()), whole)
+    rest = max(rests)
     if not factors:
-        return "right" if rest == 0 else "not zero, as it is in one process"
-    multiples = {n: "N times too large: a sum, not a mean; or reduced twice",
-                 1 / n: "N times too small: a mean, not a sum",
-                 1: "right"}  # last, because in one rank all three keys are 1
-    parts = {1: "a part in each rank: not added up yet", n: "of its own batch in each rank: not averaged yet"}
-    if rest < tolerance and max(factors) - min(factors) < tolerance:
-        return next((text for one, text in multiples.items() if abs(one - factors[0]) < tolerance), "scaled")
-    for one, text in parts.items():
-        if total[1] < tolerance and abs(one - total[0]) < tolerance:
-            return text
-    return "the right direction, another length in each rank" if rest < tolerance else "another gradient"
+        meaning = "right" if rest == 0 else "not zero, as it is in one process"
+    elif rest < tolerance and max(factors) - min(factors) < tolerance:
+        meaning = _of_equal_factors(factors[0], len(actual), tolerance)
+    elif rest_of_sum < tolerance and abs(factor_of_sum - 1) < tolerance:
+        meaning = "a part in each rank: not added up yet"
+    elif rest_of_sum < tolerance and abs(factor_of_sum - len(actual)) < tolerance:
+        meaning = "of its own batch in each rank: not averaged yet"
+    elif rest < tolerance:
+        meaning = "the right direction, another length in each rank"
+    else:
+        meaning = "another gradient"
+    return Row(name, tuple(factors), rest, meaning)
+
+
+def _excess(length, whole_length, longest, floor):
+    """What there is of a gradient that should be zero: as a share of the whole one, or of the longest."""
+    if length <= floor:
+        return 0.0
+    if whole_length > floor:  # only this rank's piece of it should be zero
+        return length / whole_length
+    if longest:
+        return length / longest
+    return math.inf
+
+
+def _fit(actual, wanted):
+    """The multiple of `wanted` that comes nearest to `actual`, and what is left then, as a share of `wanted`."""
+    factor = ((actual * wanted).sum() / (wanted * wanted).sum()).item()
+    rest = ((actual - factor * wanted).norm() / wanted.norm()).item()
+    return factor, rest
+
+
+def _of_equal_factors(factor, n, tolerance):
+    """What it means that the gradient of each of n ranks is this multiple of the reference."""
+    if abs(factor - 1) < tolerance:
+        return "right"
+    if abs(factor - n) < tolerance:
+        return "N times too large: a sum, not a mean; or reduced twice"
+    if abs(factor - 1 / n) < tolerance:
+        return "N times too small: a mean, not a sum"
+    return "scaled"

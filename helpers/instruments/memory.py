@@ -14,18 +14,23 @@ class Held:
     """Bytes of the memory that operators have allocated since the block began; views share their memory."""
 
     def __init__(self):
-        self._living, self._peak = weakref.WeakValueDictionary(), 0
+        self._living = weakref.WeakValueDictionary()  # storages, by their addresses
+        self._peak = 0
 
     @property
     def now(self):
         return sum(storage.nbytes() for storage in self._living.values())
 
-    def look(self):
-        """Return the most bytes so far, those of this moment among them."""
-        self._peak = max(self._peak, self.now)
-        return self._peak
+    @property
+    def peak(self):
+        """The most bytes after any operator so far, and at this moment: a storage may be resized in between."""
+        return max(self._peak, self.now)
 
-    peak = property(look)
+    def _add(self, storage):
+        self._living[storage._cdata] = storage
+
+    def _note_peak(self):
+        self._peak = self.peak
 
 
 @contextlib.contextmanager
@@ -44,8 +49,8 @@ def held_bytes():
     def after(before, made):
         for storage in made:
             if storage._cdata not in before:
-                held._living[storage._cdata] = storage
-        held.look()
+                held._add(storage)
+        held._note_peak()
 
     with _after_each_operator(after):
         yield held
@@ -73,27 +78,47 @@ def memory_by_kind(model, optimizer):
 
     Yields a list, of a `Memory` per operator.
     """
-    moments, living = [], weakref.WeakValueDictionary()
-    own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    own += [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    moments = []
+    living = weakref.WeakValueDictionary()
+    own = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    for group in optimizer.param_groups:
+        own += group["params"]
 
     def after(_before, made):
         living.update((storage._cdata, storage) for storage in made)
-        state = [one for values in optimizer.state.values() for value in values.values()
-                 for one in (value if isinstance(value, list) else [value])  # LBFGS keeps lists
-                 if getattr(one, "ndim", 0)]
         inside = list(model.parameters())
-        kinds = own, inside, [one.grad for one in (*own, *inside)], state
-        counted, sizes = set(), []
-        for storages in (*map(_storages, kinds), list(living.values())):
-            fresh = {one._cdata: one.nbytes() for one in storages if one._cdata not in counted}
-            counted |= fresh.keys()
-            sizes.append(sum(fresh.values()))
+        gradients = [parameter.grad for parameter in (*own, *inside)]
+        counted = set()
+        sizes = []
+        # A storage counts for the first kind that it is found in.
+        for tensors in (own, inside, gradients, _state_tensors(optimizer)):
+            sizes.append(_fresh_bytes(_storages(tensors), counted))
+        sizes.append(_fresh_bytes(list(living.values()), counted))
         moments.append(Memory(*sizes))
 
     with _after_each_operator(after):
         yield moments
     after(None, ())
+
+
+def _state_tensors(optimizer):
+    """What an optimizer keeps of its parameters, without its step counters, which have no dimension."""
+    tensors = []
+    for values in optimizer.state.values():
+        for value in values.values():
+            several = value if isinstance(value, list) else [value]  # LBFGS keeps lists
+            tensors += [tensor for tensor in several if getattr(tensor, "ndim", 0)]
+    return tensors
+
+
+def _fresh_bytes(storages, counted):
+    """The bytes of those storages whose addresses are not in `counted`, where they are then added."""
+    total = 0
+    for storage in storages:
+        if storage._cdata not in counted:
+            counted.add(storage._cdata)
+            total += storage.nbytes()
+    return total
 
 
 def _after_each_operator(after):
@@ -102,8 +127,10 @@ def _after_each_operator(after):
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             before = {storage._cdata for storage in _storages(tree_leaves((args, kwargs)))}
+            # By this operator `torch.tensor` shows what it has made. (`from_numpy` does so too, but its memory
+            # is numpy's, and cannot be resized.)
             if operator is torch.ops.aten.lift_fresh.default and args[0].untyped_storage().resizable():
-                before = set()  # by this operator `torch.tensor` shows what it has made; `from_numpy` shares it
+                before = set()
             result = operator(*args, **(kwargs or {}))
             after(before, _storages(tree_leaves(result)))
             return result
@@ -114,13 +141,14 @@ def _after_each_operator(after):
 def _storages(things):
     """The memory behind all tensors among these; of a sharded one, this rank's; a meta tensor has none."""
     storages = []
-    for one in things:
-        if not isinstance(one, torch.Tensor):
+    for thing in things:
+        if not isinstance(thing, torch.Tensor):
             continue
-        if hasattr(one, "__tensor_flatten__"):  # such as a DTensor, not by `to_local()`, which makes a view
-            storages += _storages([getattr(one, name) for name in one.__tensor_flatten__()[0]])
-        elif one.layout is torch.sparse_coo:
-            storages += _storages([one._indices(), one._values()])
-        elif one.layout is torch.strided and not one.is_meta and not isinstance(one, FakeTensor):
-            storages.append(one.untyped_storage())
+        if hasattr(thing, "__tensor_flatten__"):  # such as a DTensor, not by `to_local()`, which makes a view
+            names, _ = thing.__tensor_flatten__()
+            storages += _storages([getattr(thing, name) for name in names])
+        elif thing.layout is torch.sparse_coo:
+            storages += _storages([thing._indices(), thing._values()])
+        elif thing.layout is torch.strided and not thing.is_meta and not isinstance(thing, FakeTensor):
+            storages.append(thing.untyped_storage())
     return storages

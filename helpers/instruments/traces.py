@@ -14,10 +14,9 @@ import json
 import math
 import re
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +39,8 @@ _MARKS = re.compile(r"ProfilerStep[#*]|PyTorch Profiler")
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _ON_CPU = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
+#: The rest is Python's own functions, the GPU's copies of labels, and the tracer's span.
+_COUNTED = _ON_CPU | _ON_GPU
 
 
 class TraceError(ValueError):
@@ -89,11 +90,11 @@ class Trace:
     @cached_property
     def steps(self):
         """{number: (begin_us, end_us)} of the profiler's steps, in order; empty if there was no schedule."""
-        found = {}
+        steps = {}
         for event in self.events:
             if match := _STEP.match(event.name):
-                found[int(match[1])] = (event.begin_us, event.end_us)
-        return dict(sorted(found.items()))
+                steps[int(match[1])] = (event.begin_us, event.end_us)
+        return dict(sorted(steps.items()))
 
     @property
     def span_us(self):
@@ -106,18 +107,20 @@ class Trace:
         Raises TraceError: the trace has no such step.
         """
         if number not in self.steps:
-            had = ", ".join(map(str, self.steps)) or "none: was the profiler given a schedule?"
-            raise TraceError(f"there is no step {number} in this trace; its steps are: {had}")
+            steps = ", ".join(map(str, self.steps)) or "none: was the profiler given a schedule?"
+            raise TraceError(f"there is no step {number} in this trace; its steps are: {steps}")
         return self.between(*self.steps[number])
 
     def between(self, begin_us, end_us):
         """The part of the trace between two moments; what reaches over them is cut."""
-        kept = []
+        events = []
         for event in self.events:
             begin, end = max(event.begin_us, begin_us), min(event.end_us, end_us)
-            if begin < end or begin == end == event.begin_us:
-                kept.append(event._replace(begin_us=begin, duration_us=end - begin))
-        return replace(self, events=kept, memory=[row for row in self.memory if begin_us <= row[0] <= end_us])
+            took_no_time = begin == end == event.begin_us
+            if begin < end or took_no_time:
+                events.append(event._replace(begin_us=begin, duration_us=end - begin))
+        memory = [(us, size) for us, size in self.memory if begin_us <= us <= end_us]
+        return replace(self, events=events, memory=memory)
 
     @cached_property
     def _own(self):
@@ -130,19 +133,19 @@ class Trace:
 
     def self_seconds(self):
         """{name: seconds spent in events of this name, without what ran inside them}, the largest first."""
-        total = defaultdict(float)
+        total = Counter()
         for pieces in self._own.values():
             for begin, end, event in pieces:
                 total[event.name] += end - begin
-        return {name: us / 1e6 for name, us in sorted(total.items(), key=lambda item: -item[1])}
+        return {name: us / 1e6 for name, us in total.most_common()}
 
     @cached_property
     def _busy(self):
-        pieces = {kind: [] for kind in KINDS}
-        for own in self._own.values():
-            for begin, end, event in own:
-                pieces[event.kind].append((begin, end))
-        busy = {kind: union(found) for kind, found in pieces.items()}
+        intervals = {kind: [] for kind in KINDS}
+        for pieces in self._own.values():
+            for begin, end, event in pieces:
+                intervals[event.kind].append((begin, end))
+        busy = {kind: union(of_kind) for kind, of_kind in intervals.items()}
         busy[WAITING] = _without(busy[WAITING], union(busy[COMPUTE] + busy[COMMUNICATION]))
         return busy
 
@@ -159,11 +162,17 @@ class Trace:
         No moment counts twice within a kind. Two kinds may run at the same moment, so the sum can be more
         than the span. "other" is the rest of the span: Python between the operators, mostly.
         """
-        busy = {kind: self.busy(kind) for kind in (COMPUTE, COMMUNICATION, WAITING)}
-        covered = _length(union(piece for pieces in busy.values() for piece in pieces))
-        begin, end = self.span_us if self.events else (0, 0)
-        measured = {kind: _length(pieces) for kind, pieces in busy.items()} | {OTHER: end - begin - covered}
-        return {kind: us / 1e6 for kind, us in measured.items()}
+        seconds = {}
+        intervals = []
+        for kind in (COMPUTE, COMMUNICATION, WAITING):
+            seconds[kind] = _length(self.busy(kind)) / 1e6
+            intervals += self.busy(kind)
+        span = 0
+        if self.events:
+            begin, end = self.span_us
+            span = end - begin
+        seconds[OTHER] = (span - _length(union(intervals))) / 1e6
+        return seconds
 
     def overlap(self):
         """The share, 0 to 1, of the communication during which something computed; None without any."""
@@ -184,24 +193,13 @@ def read(path):
         raise TraceError(f"{path.name} is JSON, but no trace of torch.profiler's: that is what "
                          "`prof.export_chrome_trace(path)` writes")
     try:
-        entries = content["traceEvents"]
-        raw = [entry for entry in entries if entry.get("ph") == "X"]
-        on_gpu = any(event.get("cat") in _ON_GPU for event in raw)
-        info = content.get("distributedInfo", {})
-        groups = {one["pg_name"]: (one["pg_name"], tuple(one["ranks"])) for one in info.get("pg_config", ())}
-        events = _nested([made for event in raw if (made := _event(event, on_gpu, groups))])
-        events = _of_the_only_group(events, groups)
-        memory = [(float(entry["ts"]), int(entry["args"]["Total Allocated"])) for entry in entries
-                  if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0]
-        base = content.get("baseTimeNanoseconds", 0) / 1000
-        rank = info.get("rank")
+        trace = _trace(content)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TraceError(f"{path.name} is damaged ({error!r}). Record it again") from None
-    if all(event.mark for event in events):
+    if all(event.mark for event in trace.events):
         raise TraceError(f"{path.name} holds no events: nothing was recorded. Is `prof.step()` called at the "
                          "end of every step, inside the loop, and is at least one active step reached?")
-    unpaired = "the traces of all ranks have not been put together" if any(map(_is_transfer, events)) else ""
-    return _shifted(Trace(events, rank, base, memory, unpaired), -events[0].begin_us)
+    return _shifted(trace, -trace.events[0].begin_us)
 
 
 def _content(path):
@@ -219,28 +217,54 @@ def _content(path):
                          "or is the copy not whole? Record or copy it again") from None
 
 
-def _event(raw, on_gpu, groups):
-    """An `Event` from what the file says of it; None for what does not count."""
-    name, category = str(raw["name"]), raw.get("cat")
-    is_mark = bool(_MARKS.match(name))
-    if category not in _ON_CPU and category not in _ON_GPU:
-        return None  # Python's own functions, the GPU's copies of labels, and the tracer's span
-    thread = f"GPU {raw['pid']} stream {raw['tid']}" if category in _ON_GPU else f"thread {raw['tid']}"
+def _trace(content):
+    """A `Trace` from what the file says, by the file's clock."""
+    info = content.get("distributedInfo", {})
+    groups = {}
+    for group in info.get("pg_config", ()):
+        groups[group["pg_name"]] = (group["pg_name"], tuple(group["ranks"]))
+
+    # Of phase "X" is what has a duration.
+    entries = [entry for entry in content["traceEvents"] if entry.get("ph") == "X"]
+    on_gpu = any(entry.get("cat") in _ON_GPU for entry in entries)
+    events = [_event(entry, on_gpu, groups) for entry in entries if entry.get("cat") in _COUNTED]
+    events = _of_the_only_group(_nested(events), groups)
+
+    memory = []
+    for entry in content["traceEvents"]:
+        if entry.get("name") == "[memory]" and entry["args"].get("Device Type") == 0:
+            memory.append((float(entry["ts"]), int(entry["args"]["Total Allocated"])))
+
+    unpaired = ""
+    if any(map(_is_transfer, events)):
+        unpaired = "the traces of all ranks have not been put together"
+    return Trace(events, info.get("rank"), content.get("baseTimeNanoseconds", 0) / 1000, memory, unpaired)
+
+
+def _event(entry, on_gpu, groups):
+    """An `Event` from what the file says of it; `on_gpu`: whether anything in the trace ran there."""
+    name, category = str(entry["name"]), entry["cat"]
+    is_cpu_operator = category == "cpu_op" and not on_gpu  # on a GPU, operators only launch kernels
+    if category in _ON_GPU:
+        thread = f"GPU {entry['pid']} stream {entry['tid']}"
+    else:
+        thread = f"thread {entry['tid']}"
     group = ()
     if _TRANSFER.match(name):
         kind = COMMUNICATION
-        group = groups.get(raw.get("args", {}).get("Process Group Name"), ())  # NCCL's name theirs
+        group = groups.get(entry.get("args", {}).get("Process Group Name"), ())  # NCCL's name theirs
         if _MESSAGE.search(name) and category not in _ON_GPU:
             thread += ", messages"  # from the call until somebody waits: what runs meanwhile is not inside it
     elif _WAITS.match(name):
         kind = WAITING
-    elif category == "cpu_op" and not on_gpu and _ASKS.match(name):
+    elif is_cpu_operator and _ASKS.match(name):
         kind = WAITING if name.endswith("wait_tensor") else OTHER
-    elif category == "kernel" or (category == "cpu_op" and not on_gpu):
+    elif is_cpu_operator or category == "kernel":
         kind = COMPUTE
     else:
         kind = OTHER
-    return Event(name, float(raw["ts"]), float(raw.get("dur", 0)), thread, kind, mark=is_mark, group=group)
+    return Event(name, float(entry["ts"]), float(entry.get("dur", 0)), thread, kind,
+                 mark=bool(_MARKS.match(name)), group=group)
 
 
 def _is_transfer(event):
@@ -273,7 +297,8 @@ def _of_the_only_group(events, groups):
 
 def _nested(events):
     """The events in the order of their beginnings, each with its depth in its thread."""
-    open_ends, placed = defaultdict(list), []
+    open_ends = defaultdict(list)  # by thread: when the events end that the next one may lie in
+    placed = []
     for event in sorted(events, key=_order):
         depth = 0
         if not event.mark:
@@ -313,49 +338,64 @@ def together(traces):
     start = min(trace.start_us for trace in traces)
     traces = [_shifted(trace, trace.start_us - start) for trace in traces]
 
-    reasons, unnamed, by_group = {}, set(), defaultdict(lambda: {rank: [] for rank in ranks})
+    reasons = {}  # a dict, for each reason once, in order
+    in_unnamed_groups = set()  # ranks
+    by_group = defaultdict(lambda: {rank: [] for rank in ranks})
     for trace in traces:
         for event in filter(_is_transfer, trace.events):
             if not _is_collective(event):
                 reasons[f"{event.name} does not name the other rank"] = None
             elif not event.group:
-                unnamed.add(trace.rank)
+                in_unnamed_groups.add(trace.rank)
                 reasons[f"{event.name} does not name its group, and there may have been several"] = None
             else:
                 by_group[event.group, _is_on_gpu(event)][trace.rank].append(event)
+
     joins = {}
-    for ((_, members), _), events in by_group.items():
-        if unnamed.isdisjoint(members):
-            found, reason = _joins(members, events)
-            joins |= found
-            reasons |= dict.fromkeys(reason)
+    for ((_, members), _), collectives in by_group.items():
+        # A collective without a name may have been of this group as well: then the n-th is not the n-th.
+        if in_unnamed_groups.isdisjoint(members):
+            joins_of_group, reasons_of_group = _joins(members, collectives)
+            joins |= joins_of_group
+            reasons |= dict.fromkeys(reasons_of_group)
+
     unpaired = "; ".join(reasons)
-    return [replace(trace, events=sorted(_parted(trace.events, joins), key=_order), unpaired=unpaired)
-            for trace in traces]
+    paired = []
+    for trace in traces:
+        events = sorted(_parted(trace.events, joins), key=_order)
+        paired.append(replace(trace, events=events, unpaired=unpaired))
+    return paired
 
 
-def _joins(members, events):
+def _joins(members, collectives):
     """When the last rank joined each collective of a group, and which one it was; and what is not known.
 
-    events: {rank: its collectives in this group}. Returns {id of an event: (moment, rank)}, [reasons].
+    collectives: {rank: its events in this group}. Returns {id of an event: (moment, rank)}, [reasons].
     """
-    missing = [str(rank) for rank in members if rank not in events]
+    missing = [str(rank) for rank in members if rank not in collectives]
     if missing:
         return {}, [f"the trace of rank {', '.join(missing)} is missing"]
-    counts = {rank: len(events[rank]) for rank in members}
+    counts = {rank: len(collectives[rank]) for rank in members}
     if len(set(counts.values())) > 1:
         counted = ", ".join(f"rank {rank}: {count}" for rank, count in counts.items())
         return {}, [f"the ranks recorded different numbers of collectives ({counted}): "
                     "do all of them profile the same steps?"]
-    joins, reasons = {}, {}
-    for number, meeting in enumerate(zip(*(events[rank] for rank in members), strict=True), 1):
-        joined, last = max(zip((event.begin_us for event in meeting), members, strict=True), key=itemgetter(0))
-        name, left = meeting[0].name, min(event.end_us for event in meeting)
-        if any(event.name != name for event in meeting) or (_MEETING.search(name) and left < joined - _CLOCKS):
+
+    joins = {}
+    reasons = {}
+    for number, events in enumerate(zip(*(collectives[rank] for rank in members), strict=True), 1):
+        meeting = dict(zip(members, events, strict=True))
+        name = events[0].name
+        all_meet = _MEETING.search(name)
+        last = max(members, key=lambda rank: meeting[rank].begin_us)
+        joined = meeting[last].begin_us
+        first_left = min(event.end_us for event in events)
+        left_before_the_last_came = all_meet and first_left < joined - _CLOCKS
+        if left_before_the_last_came or any(event.name != name for event in events):
             return {}, [f"the ranks' collectives number {number} are not one and the same: "
                         "do all of them profile the same steps, on one machine?"]
-        if _MEETING.search(name) or len(members) == 2:
-            joins |= {id(event): (joined, last) for event in meeting}
+        if all_meet or len(members) == 2:
+            joins |= {id(event): (joined, last) for event in events}
         else:
             reasons[f"{name} does not name its root, for which the others wait"] = None
     return joins, list(reasons)
@@ -365,7 +405,7 @@ def _parted(events, joins):
     """The events, each collective that had to wait in two: what it waited for, and the rest."""
     for event in events:
         joined, whom = joins.get(id(event), (event.begin_us, None))
-        joined = min(joined, event.end_us)
+        joined = min(joined, event.end_us)  # the root of a broadcast may have left before
         if joined > event.begin_us:
             yield event._replace(name=f"waits for rank {whom} ({event.name})", kind=WAITING,
                                  duration_us=joined - event.begin_us)
@@ -377,8 +417,8 @@ def _parted(events, joins):
 def _shifted(trace, by):
     """The same trace on a clock that shows `by` microseconds more."""
     events = [event._replace(begin_us=event.begin_us + by) for event in trace.events]
-    return replace(trace, events=events, start_us=trace.start_us - by,
-                   memory=[(us + by, size) for us, size in trace.memory])
+    memory = [(us + by, size) for us, size in trace.memory]
+    return replace(trace, events=events, start_us=trace.start_us - by, memory=memory)
 
 
 def waited_for(traces):
@@ -402,7 +442,9 @@ def waited_for(traces):
 
 def _innermost(events):
     """[(begin, end, event)], in order, without overlaps: of the running events, the one that began last."""
-    pieces, running, at = [], [], 0.0
+    pieces = []
+    running = []
+    at = 0.0  # all before this moment is in `pieces`
 
     def until(moment):
         nonlocal at
@@ -418,7 +460,7 @@ def _innermost(events):
         until(event.begin_us)
         at = max(at, event.begin_us)
         running.append(event)
-    until(float("inf"))
+    until(math.inf)
     return pieces
 
 
@@ -436,7 +478,8 @@ def union(pieces, gap=0):
 
 def _both(first, second):
     """The moments that two unions share, as intervals."""
-    shared, i, j = [], 0, 0
+    shared = []
+    i = j = 0
     while i < len(first) and j < len(second):
         begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if begin < end:
@@ -450,8 +493,13 @@ def _both(first, second):
 
 def _without(first, second):
     """The moments of one union that the other does not hold: those that lie in its gaps."""
-    begins, ends = [-math.inf, *(end for _, end in second)], [*(begin for begin, _ in second), math.inf]
-    return _both(first, list(zip(begins, ends, strict=True)))
+    gaps = []
+    gap_begin = -math.inf
+    for begin, end in second:
+        gaps.append((gap_begin, begin))
+        gap_begin = end
+    gaps.append((gap_begin, math.inf))
+    return _both(first, gaps)
 
 
 def _length(pieces):

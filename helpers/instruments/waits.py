@@ -19,8 +19,10 @@ from helpers.reporting import RUN_FOLDER
 #: Seconds after which a rank on a quiet machine gives up a collective to which not all ranks come.
 PATIENCE = 1.5
 
-#: What a collective says that was waited for in vain; left by a peer, or longer than its limit.
-IN_VAIN = re.compile(r"Timed out waiting|[Tt]imeout|Connection (closed|reset) by peer|Broken pipe|"
+#: What gloo says of an operation that was waited for in vain, and of those after it.
+IN_VAIN = re.compile(r"Timed out waiting \d+ms|"  # the limit was reached in this rank,
+                     r"Application timeout caused pair closure|"  # or had been before, by another operation,
+                     r"Connection (closed|reset) by peer|Broken pipe|"  # or in the other rank, which then closed
                      r"monitoredBarrier")
 
 _meetings = itertools.count()
@@ -35,7 +37,7 @@ def starved():
     for thread in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             total += int(thread.read_text().split()[1])
-    return total / 1e9
+    return total / 1e9  # of nanoseconds
 
 
 def form_group(patience=PATIENCE):
@@ -47,7 +49,6 @@ def form_group(patience=PATIENCE):
     """
     import torch.distributed as dist
 
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")  # for `helpers.instruments.collectives`
     meet()
     limit = patience + 20 * starved()
     dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
@@ -62,13 +63,16 @@ def meet(word=""):
     """
     from helpers.launcher.files import Files, write  # here, because it starts the fork server
 
-    number, folder = next(_meetings), Path(os.environ[RUN_FOLDER])
+    number = next(_meetings)  # the same in all ranks, because each rank comes to each meeting
+    folder = Path(os.environ[RUN_FOLDER])
     ranks = range(int(os.environ["WORLD_SIZE"]))
     marks = [folder / f"here-{number}-{rank}" for rank in ranks]
     failures = [Files(folder, rank).failure for rank in ranks]
     write(marks[int(os.environ["RANK"])], word.encode())
-    while not all(map(Path.exists, marks)):  # no generator: who is found waiting is to be "in meet"
+    # `map`, and no generator: feedback knows a rank that waits here by the function's name, `meet`.
+    while not all(map(Path.exists, marks)):
         if any(map(Path.exists, failures)):
+            # gloo's words, by which `launch` knows that this failure follows from another one.
             raise RuntimeError("Connection closed by peer: another rank has failed")
         time.sleep(0.002)
     return [mark.read_text(encoding="utf-8") for mark in marks]
@@ -77,5 +81,9 @@ def meet(word=""):
 def own_line(error, function):
     """The innermost line of the function's own file in the traceback of `error`; "?" if there is none."""
     file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
-    lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return (lines or [""])[-1].partition("  #")[0].strip() or "?"
+    own = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == file:
+            own = frame.line
+    without_comment = own.partition("  #")[0].strip()
+    return without_comment or "?"

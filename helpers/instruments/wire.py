@@ -5,7 +5,8 @@ import os
 import socket
 import struct
 
-_SENT_AND_REPEATED = 200  # where they stand in `struct tcp_info`, two numbers of 64 bits; since Linux 4.19
+#: Where `tcpi_bytes_sent` and `tcpi_bytes_retrans` stand in `struct tcp_info`, since Linux 4.19: 64 bits each.
+_SENT_AND_REPEATED = 200
 
 
 def wire_bytes():
@@ -20,15 +21,18 @@ def wire_bytes():
     """
     if not os.path.isdir("/proc/self/fd"):
         raise OSError("only Linux counts the bytes of each connection")
-    connections, total = {}, 0
+    sockets = {}  # by what the descriptor leads to: each once, however often it is open
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
-            connections[os.readlink(f"/proc/self/fd/{name}")] = int(name)  # once, however often it is open
-    for link, number in connections.items():
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:"):
+                sockets[target] = int(name)
+    total = 0
+    for descriptor in sockets.values():
         with contextlib.suppress(OSError):  # closed meanwhile, or not TCP
-            if link.startswith("socket:"):
-                with socket.socket(fileno=os.dup(number)) as connection:
-                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    sent, repeated = struct.unpack_from("QQ", info, _SENT_AND_REPEATED)
-                    total += sent - repeated
+            # A duplicate, because a Python socket closes the descriptor that it was given.
+            with socket.socket(fileno=os.dup(descriptor)) as connection:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            sent, repeated = struct.unpack_from("QQ", info, _SENT_AND_REPEATED)
+            total += sent - repeated
     return total
