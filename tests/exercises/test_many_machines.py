@@ -13,7 +13,8 @@ test_any_world = edits(
 test_averaged = right(ex.any_world)(edited(
     ex.any_world,
     ("/ slots", "* dist.get_world_size() / slots"),
-    (ex.REDUCED, f"{ex.REDUCED}            parameter.grad /= dist.get_world_size()\n")))
+    ("    dist.all_reduce(parameter.grad)\n",
+     "    dist.all_reduce(parameter.grad)\n            parameter.grad /= dist.get_world_size()\n")))
 
 
 @right(ex.any_world)
@@ -43,25 +44,29 @@ def test_blocks_of_slots_one_bucket_and_one_loss(net, optimizer, loss_of, steps,
 
 test_who_waits = edits(
     ex.who_waits,
-    ("return found", "return list(found.items())", "what your function returns, and its type"),
-    ("return found", "return {rank: said for rank, said in found.items() if said[2]}",
+    ("return waiting", "return list(waiting.items())", "what your function returns, and its type"),
+    ("return waiting", "return {rank: row for rank, row in waiting.items() if row[2]}",
      "all have come: `waits`[0]"),
 )
 
 
 @right(ex.who_waits)
 def test_by_how_far_each_rank_has_come_in_each_group(dumps, groups):
-    far, found = {}, {}
+    far = {}  # {(rank, group): the highest number that the rank has come to}
+    stands_in = {}
     for rank, dump in dumps.items():
         for entry in sorted(dump["entries"], key=lambda entry: entry["record_id"]):
-            place = rank, entry["process_group"][0]
-            far[place] = max(far.get(place, 0), entry["collective_seq_id"])
-            if not entry["retired"] and rank not in found:
-                found[rank] = entry, dump["now"]
-    return {rank: (entry["profiling_name"], (now - entry["time_created_ns"]) * 1e-9,
-                   [one for one in sorted(groups[entry["process_group"][0]])
-                    if far.get((one, entry["process_group"][0]), 0) < entry["collective_seq_id"]])
-            for rank, (entry, now) in found.items()}
+            group = entry["process_group"][0]
+            far[rank, group] = max(far.get((rank, group), 0), entry["collective_seq_id"])
+            if not entry["retired"] and rank not in stands_in:
+                stands_in[rank] = entry
+    waiting = {}
+    for rank, entry in stands_in.items():
+        group = entry["process_group"][0]
+        seconds = (dumps[rank]["now"] - entry["time_created_ns"]) * 1e-9
+        missing = [other for other in sorted(groups[group]) if far.get((other, group), 0) < entry["collective_seq_id"]]
+        waiting[rank] = (entry["profiling_name"], seconds, missing)
+    return waiting
 
 
 test_agent_options = edits(
