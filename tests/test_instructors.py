@@ -69,9 +69,6 @@ def test_checks_say_what_the_guide_quotes(path):
     said = asserted(path)
     for exercise, mistake, quote in rows:
         assert mistake and any(quote in one for one in said[exercise.strip("`")]), (exercise, quote)
-    names = [exercise.name for exercise in exercises_of(modules()[path.stem])]
-    assert {exercise.strip("`") for exercise, *_ in rows} == set(names), (
-        f"docs/instructors.md, part {path.name[:2]}: rows for every exercise, and no other")
 
 
 def test_paths_lead_somewhere():
