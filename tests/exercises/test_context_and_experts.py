@@ -18,8 +18,9 @@ def test_finer_pieces(tokens, rank, n):
 @right(ex.merge_blocks)
 def test_by_the_larger_of_both(out1, logsum1, out2, logsum2):
     top = torch.maximum(logsum1, logsum2)
-    one, two = (logsum1 - top).exp(), (logsum2 - top).exp()
-    return (one[:, None] * out1 + two[:, None] * out2) / (one + two)[:, None], top + (one + two).log()
+    sum1, sum2 = (logsum1 - top).exp(), (logsum2 - top).exp()
+    out = (sum1[:, None] * out1 + sum2[:, None] * out2) / (sum1 + sum2)[:, None]
+    return out, top + (sum1 + sum2).log()
 
 
 @right(ex.skipping_ring)
@@ -39,7 +40,7 @@ def test_by_boxes_of_tokens(x, expert, weight, net, exchange):
     send = torch.tensor([len(token) for token, _ in places])
     counts = [torch.empty_like(send) for _ in range(n)]
     dist.all_gather(counts, send)
-    receive = [int(one[dist.get_rank()]) for one in counts]
+    receive = [int(of_sender[dist.get_rank()]) for of_sender in counts]
     token, slot = (torch.cat(parts) for parts in zip(*places, strict=True))
     back = exchange(net(exchange(x[token], send.tolist(), receive)), receive, send.tolist())
     out = x.new_zeros(x.shape)
