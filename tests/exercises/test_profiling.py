@@ -59,13 +59,17 @@ def test_started_and_stopped_by_hand(prof, batches, train_step):
 
 @right(ex.find_the_culprit)
 def test_by_who_waits_least_and_with_tensors(traces):
+    from collections import Counter
+
     import torch
 
     waits = torch.tensor([trace.seconds()["waiting"] for trace in traces])
     rank = waits.argmin()
     own = [trace.self_seconds() for trace in traces]
-    mean = {name: sum(one.get(name, 0) for one in own) / len(own) for name in own[rank]}
-    return rank, max(own[rank], key=lambda name: own[rank][name] - mean[name])
+    together = Counter()
+    for seconds in own:
+        together.update(seconds)
+    return rank, max(own[rank], key=lambda name: own[rank][name] - together[name] / len(own))
 
 
 CONVERT = "    pixels = torch.tensor(images, dtype=torch.float32)\n"
@@ -81,10 +85,10 @@ COMPARE = """            from torch.distributed import _functional_collectives a
 
 def test_what_is_repaired_is_told_and_no_other_fault_is_named():
     two_left = edited(ex.make_it_fast, (STEP, f"{STEP}{COMPARE}            log.flush()\n"))
-    said = str(ex.make_it_fast.check(two_left))
+    feedback = str(ex.make_it_fast.check(two_left))
     gone = ["images normalised row by row", "all images converted again and again", "small pieces"]
-    assert "faults left: 2 of 5" in said and re.findall("gone: (.*)", said) == gone
-    left = " ".join(re.findall("left: (.*)", said))
+    assert "faults left: 2 of 5" in feedback and re.findall("gone: (.*)", feedback) == gone
+    left = " ".join(re.findall("left: (.*)", feedback))
     assert not re.search("weight|log|flush", left), "symptoms only"
 
 
@@ -160,5 +164,5 @@ test_other_repairs_that_are_right, *_ = [right(ex.make_it_fast)(edited(ex.make_i
 
 
 def test_a_repaired_training_is_measured():
-    feedback = ex.make_it_fast.check(ex.MakeItFast.answer)
+    feedback = ex.make_it_fast.check(ex.make_it_fast.answer)
     assert feedback.status == "correct" and "× as fast\ngone: images normalised" in feedback.observed
