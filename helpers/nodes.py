@@ -185,7 +185,7 @@ class Nodes(contextlib.AbstractContextManager):
         """What runs on a node, as a list of `psutil.Process`, in the numbering of this process."""
         processes = []
         for command in self._started[node]:
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error):  # one has just ended
                 if command.poll() is None:
                     processes += psutil.Process(command.pid).children(recursive=True)
         return processes

@@ -7,9 +7,15 @@ from pathlib import Path
 COURSE = Path(__file__).resolve().parents[1]  #: the folder that holds `helpers`
 IS_CHECKOUT = (COURSE / "notebooks" / "lessons").is_dir()
 
-NOTEBOOKS = COURSE / "notebooks" if IS_CHECKOUT else COURSE / "lessons" / "notebooks"
-LESSONS = NOTEBOOKS / "lessons" if IS_CHECKOUT else COURSE / "lessons"  #: a folder for each lesson
-SHIPPED = COURSE / "data" if IS_CHECKOUT else COURSE / "helpers" / "shipped"
+# LESSONS has a folder for each lesson. In a wheel it is a package of its own, and all else lies in it or in `helpers`.
+if IS_CHECKOUT:
+    NOTEBOOKS = COURSE / "notebooks"
+    LESSONS = NOTEBOOKS / "lessons"
+    SHIPPED = COURSE / "data"
+else:
+    LESSONS = COURSE / "lessons"
+    NOTEBOOKS = LESSONS / "notebooks"
+    SHIPPED = COURSE / "helpers" / "shipped"
 RECORDS = SHIPPED / "records"
 
 #: On every system where torch.hub has its own.
