@@ -83,7 +83,8 @@ def quick_store(path, world_size):
     for name in ("set", "add", "check", "compare_set", "clone"):
         setattr(QuickFileStore, name, passed_on(name))
     # C++ has other names than Python for these two.
-    QuickFileStore.deleteKey, QuickFileStore.getNumKeys = passed_on("delete_key"), passed_on("num_keys")
+    QuickFileStore.deleteKey = passed_on("delete_key")
+    QuickFileStore.getNumKeys = passed_on("num_keys")
     return QuickFileStore()
 
 

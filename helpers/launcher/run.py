@@ -18,7 +18,8 @@ TIMEOUT = 600  #: Seconds after which a run that has not ended is taken for a ha
 ROOT_WAIT = 1.0  #: Seconds to wait for the root of a failure, once a rank tells that another one is gone.
 PEERS_WAIT = 0.3  #: Seconds in which the others, once one has failed, may say that they have lost a peer.
 END_WAIT = 5.0  #: Seconds that a rank that has failed is given for its exit functions and threads.
-OFTEN, RARELY = 0.02, 0.1  #: Seconds between two looks at the logs: in the first second, and after it.
+OFTEN = 0.02  #: Seconds between two looks at the logs, in the first second of a run.
+RARELY = 0.1  #: And after it.
 
 
 @dataclass
