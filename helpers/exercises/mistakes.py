@@ -10,7 +10,7 @@
         mistake("the task asks for the sum", a_whole_function),
     )
 
-A name stands at the end of the first line of a statement, `#: name`. The text that replaces the statement is
+A name, a word but no keyword of Python, stands at the end of the first line of a statement, `#: name`. The text that replaces the statement is
 indented as it was; an empty text takes it away; a text that ends in a colon replaces its header alone.
 """
 
