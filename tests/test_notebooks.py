@@ -78,4 +78,4 @@ def test_scripts_have_names_of_their_own():
     """`launch("train.py")` takes whichever lesson's it finds first."""
     names = [path.name for path in (ROOT / "notebooks" / "lessons").glob("*/*.py")]
     twice = {name for name in names if names.count(name) > 1}
-    assert twice == {"exercises.py", "questions.py", "recorded.py"}
+    assert twice == {"questions.py", "recorded.py"}

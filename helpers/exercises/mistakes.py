@@ -10,8 +10,9 @@
         mistake("the task asks for the sum", a_whole_function),
     )
 
-A name, a word but no keyword of Python, stands at the end of the first line of a statement, `#: name`. The text that replaces the statement is
-indented as it was; an empty text takes it away; a text that ends in a colon replaces its header alone.
+A name stands at the end of the first line of a statement, `#: name`; it is no keyword of Python. The text that
+replaces the statement is indented as it was; an empty text takes it away; one that ends in a colon replaces its
+header alone.
 """
 
 import ast
