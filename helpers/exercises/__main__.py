@@ -25,4 +25,6 @@ else:
     for file in journal.files():
         if chosen.clear:
             os.remove(file)
-        print(f"{'removed' if chosen.clear else '--clear would remove'} {file}")
+            print(f"removed {file}")
+        else:
+            print(f"--clear would remove {file}")

@@ -3,12 +3,14 @@
 import importlib
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from helpers import notebooks
 from helpers.exercises import quiz
 from helpers.exercises.exercise import Exercise
 from helpers.exercises.feedback import as_html
 from helpers.exercises.journal import best_status, first_answers
+from helpers.exercises.quiz import Quiz
 
 #: How many wrong first answers are shown, the last ones. (Nobody was asked how sure they were.)
 SURPRISES = 3
@@ -31,23 +33,50 @@ def exercises_of(module):
 
 def questions():
     """Each lesson's questions, as its notebook asks them now: {"00_start_here": {cell's id: Quiz}, …}."""
-    return {lesson: {cell: quiz.asked()[call[1]] for cell, source in cells
-                     if (call := re.match(r'predict\("(\w+)"\)', source)) and call[1] in quiz.asked()}
-            for lesson, cells in notebooks.code_cells().items()}
+    by_lesson = {}
+    for lesson, cells in notebooks.code_cells().items():
+        by_lesson[lesson] = {}
+        for cell, source in cells:
+            call = re.match(r'predict\("(\w+)"\)', source)
+            if call and call[1] in quiz.asked():  # a learner may have changed the key
+                by_lesson[lesson][cell] = quiz.asked()[call[1]]
+    return by_lesson
 
 
 def progress():
     """What is solved and how well was predicted, by lesson; a notebook shows it as a table."""
-    best, answers, asked = best_status(), first_answers(), questions()
-    surprises = [(answers[quiz.key].get("date", ""), lesson, cell, quiz, answers[quiz.key]["first"])
-                 for lesson, quizzes in asked.items() for cell, quiz in quizzes.items()
-                 if quiz.key in answers and answers[quiz.key]["status"] != "correct"]
-    surprises.sort(key=lambda one: one[0], reverse=True)
-    return Progress({lesson: tuple(best.get(exercise.name) == "correct" for exercise in exercises_of(module))
-                     for lesson, module in modules().items()},
-                    {lesson: tuple(answers[quiz.key]["status"] == "correct" if quiz.key in answers else None
-                                   for quiz in quizzes.values()) for lesson, quizzes in asked.items()},
-                    tuple(one[1:] for one in surprises[:SURPRISES]))
+    best = best_status()
+    solved = {}
+    for lesson, module in modules().items():
+        solved[lesson] = tuple(best.get(exercise.name) == "correct" for exercise in exercises_of(module))
+
+    answers = first_answers()
+    predictions = {}
+    surprises = []
+    for lesson, questions_of_lesson in questions().items():
+        held = []
+        for cell, question in questions_of_lesson.items():
+            answer = answers.get(question.key)
+            if answer is None:
+                held.append(None)
+                continue
+            held.append(answer["status"] == "correct")
+            if answer["status"] != "correct":
+                surprises.append((answer.get("date", ""), Surprise(lesson, cell, question, answer["first"])))
+        predictions[lesson] = tuple(held)
+    surprises.sort(key=lambda dated: dated[0], reverse=True)
+    return Progress(solved, predictions, tuple(surprise for _, surprise in surprises[:SURPRISES]))
+
+
+class Surprise(NamedTuple):
+    """A prediction that did not hold."""
+
+    lesson: str
+    cell: str
+    """The id of the cell that asks."""
+    quiz: Quiz
+    first: str
+    """The option on which the learner had bet."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,43 +88,61 @@ class Progress:
     predictions: dict
     """{lesson: (whether the first answer held, or None if there is none, by question)}"""
     surprises: tuple
-    """(lesson, cell's id, `Quiz`, first answer) of predictions that did not hold, the latest first."""
+    """Of `Surprise`, the latest first."""
 
     def _rows(self):
+        """(lesson, a dot an exercise, how many are solved, how many predictions held) of each lesson."""
         for lesson, solved in self.lessons.items():
             held = self.predictions.get(lesson, ())
             answered = len(held) - held.count(None)
-            to_go = f"{held.count(None)} to predict" if None in held else ""
-            predicted = f"predicted {held.count(True)} of {answered}" if answered else ""
+            words = []
+            if answered:
+                words.append(f"predicted {held.count(True)} of {answered}")
+            if None in held:
+                words.append(f"{held.count(None)} to predict")
             dots = "".join("●" if done else "○" for done in solved)
-            words = f"{sum(solved)} of {len(solved)} solved"
-            yield lesson, dots, words, ", ".join(filter(None, (predicted, to_go)))
+            yield lesson, dots, f"{sum(solved)} of {len(solved)} solved", ", ".join(words)
 
-    def _said(self):
-        held = [one for lesson in self.predictions.values() for one in lesson if one is not None]
-        if not held:
+    def _in_a_sentence(self):
+        """How many predictions of all lessons held; announces the surprises."""
+        right = wrong = 0
+        for held in self.predictions.values():
+            right += held.count(True)
+            wrong += held.count(False)
+        if not right + wrong:
             return "You have predicted nothing yet."
-        shown = len(self.surprises)
-        last = f" Your last {shown} surprises:" if shown > 1 else " Your surprise:" if shown else ""
-        return f"You predicted {sum(held)} of {len(held)}.{last}"
+        sentence = f"You predicted {right} of {right + wrong}."
+        if len(self.surprises) > 1:
+            sentence += f" Your last {len(self.surprises)} surprises:"
+        elif self.surprises:
+            sentence += " Your surprise:"
+        return sentence
 
     def __repr__(self):
         width = max(map(len, self.lessons), default=0)
-        rows = [f"{lesson:{width}}  {words}  {dots:8}  {predicted}"
-                for lesson, dots, words, predicted in self._rows()]
-        surprises = [f"  {lesson}: {quiz.question} You said: {first}"
-                     for lesson, _, quiz, first in self.surprises]
-        return "\n".join([*map(str.rstrip, rows), self._said(), *surprises])
+        lines = [f"{lesson:{width}}  {solved}  {dots:8}  {predicted}".rstrip()
+                 for lesson, dots, solved, predicted in self._rows()]
+        lines.append(self._in_a_sentence())
+        lines += [f"  {surprise.lesson}: {surprise.quiz.question} You said: {surprise.first}"
+                  for surprise in self.surprises]
+        return "\n".join(lines)
 
     def _repr_html_(self):
         left = 'style="text-align: left"'
-        rows = "".join(f'<tr><td {left}><a href="{lesson}.ipynb">{lesson}</a></td><td {left}>{words}</td>'
-                       f"<td {left}>{dots}</td><td {left}>{predicted}</td></tr>"
-                       for lesson, dots, words, predicted in self._rows())
-        columns = "lesson", "exercises", "solved", "predictions"
-        heads = "".join(f"<th {left}>{column}</th>" for column in columns)
-        surprises = "".join(f'<li>{lesson}: <a href="{lesson}.ipynb#cell-id={cell}">'
-                            f"{as_html(quiz.question)}</a> You said: <em>{as_html(first)}</em></li>"
-                            for lesson, cell, quiz, first in self.surprises)
-        return (f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><p>{self._said()}</p>"
-                + (f"<ul>{surprises}</ul>" if surprises else ""))
+        heads = ""
+        for column in ("lesson", "exercises", "solved", "predictions"):
+            heads += f"<th {left}>{column}</th>"
+        rows = ""
+        for lesson, dots, solved, predicted in self._rows():
+            rows += f'<tr><td {left}><a href="{lesson}.ipynb">{lesson}</a></td>'
+            for cell in (solved, dots, predicted):
+                rows += f"<td {left}>{cell}</td>"
+            rows += "</tr>"
+        surprises = ""
+        for lesson, cell, question, first in self.surprises:
+            surprises += (f'<li>{lesson}: <a href="{lesson}.ipynb#cell-id={cell}">'
+                          f"{as_html(question.question)}</a> You said: <em>{as_html(first)}</em></li>")
+        if surprises:
+            surprises = f"<ul>{surprises}</ul>"
+        return (f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+                f"<p>{self._in_a_sentence()}</p>{surprises}")

@@ -26,35 +26,30 @@ def export(file, name):
     """Write what the journal holds into `file`."""
     if Path(file).expanduser().resolve() == Path(journal.path()):
         raise SystemExit(f"{file} is your progress itself: name another file.")
-    exercises, bets = journal.exercises(), journal.first_answers()
-    kept = {"format": FORMAT, "name": name, "exercises": exercises, "predictions": bets}
-    Path(file).write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
-    print(f"{file} is text, with {len(exercises)} exercises and {len(bets)} predictions of {name}: "
+    exercises = journal.exercises()
+    predictions = journal.first_answers()
+    content = {"format": FORMAT, "name": name, "exercises": exercises, "predictions": predictions}
+    Path(file).write_text(json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
+    print(f"{file} is text, with {len(exercises)} exercises and {len(predictions)} predictions of {name}: "
           "read it first.")
 
 
 def summary(folder):
     """Print who is where, how each exercise went, how the room split; draw the last two into the folder."""
-    if not Path(folder).is_dir():
+    folder = Path(folder)
+    if not folder.is_dir():
         raise SystemExit(f"{folder} is no folder.")
-    learners, lessons = _told_apart(_once(_read(Path(folder)))), _lessons()
-    width = max([30, *(len(one["name"]) for one in learners)])
-    print(f"{len(learners)} learners\n\n{'learner':{width}}  solved  tries  predicted  was last seen in")
-    for one in sorted(learners, key=lambda one: one["name"]):
-        print(f"{one['name']:{width}}  {_where(one, lessons)}")
-    print(f'\n{"exercise":44}  tried  solved  tries  minutes  solution seen\n  commonest cause of "not yet"')
-    exercises = {name: [one["exercises"][name] for one in learners if name in one["exercises"]]
-                 for name in _in_order(learners, "exercises", lessons)}
-    for name, entries in exercises.items():
-        print(_how_it_went(name, entries))
-    bets = {key: _split(learners, key) for key in _in_order(learners, "predictions", lessons)}
-    for key, split in bets.items():
-        print(f"\n{quiz.asked()[key].question if key in quiz.asked() else key}")
-        for (option, holds), times in split:
-            print(f"{times:5} {'✔' if holds else ' '} {option}")
+    learners = _told_apart(_once(_read(folder)))
+    lessons = _lessons()
+    exercises = _by_key(learners, "exercises", lessons)
+    predictions = {key: _split(entries) for key, entries in _by_key(learners, "predictions", lessons).items()}
+    _print_learners(learners, lessons)
+    _print_exercises(exercises)
+    _print_predictions(predictions)
     if learners:
-        _draw(len(learners), exercises, bets).savefig(Path(folder, "class.png"), dpi=100)
-        print(f"\nDrawn in {Path(folder, 'class.png')}. Tries and minutes are medians of those who solved "
+        picture = folder / "class.png"
+        _draw(len(learners), exercises, predictions).savefig(picture, dpi=100)
+        print(f"\nDrawn in {picture}. Tries and minutes are medians of those who solved "
               "it. Minutes count from the first look\nat the task, breaks included. "
               "Anyone can edit such a file: do not grade.")
 
@@ -64,8 +59,10 @@ def _read(folder):
     others = []
     for path in _files(folder):
         shown = path.relative_to(folder).as_posix()
+        if shown == "class.png":  # drawn by an earlier summary
+            continue
         if path.suffix.lower() != ".json":
-            others += [shown] * (shown != "class.png")
+            others.append(shown)
             continue
         try:
             yield shown, _checked(json.loads(path.read_bytes()))  # from bytes: whatever an editor has made of it
@@ -92,122 +89,180 @@ class _NoExport(Exception):
     """Its words say why not."""
 
 
-def _checked(one):
-    """An export, without the exercises that were only looked at."""
-    if not (isinstance(one, dict) and "format" in one):
+def _checked(content):
+    """An export, without the exercises that were only looked at. Raises _NoExport: it is none."""
+    if not (isinstance(content, dict) and "format" in content):
         raise _NoExport("it is something else")
-    if one["format"] != FORMAT:
-        raise _NoExport(f"its format is {one['format']!r:.60}, not {FORMAT!r}")
+    if content["format"] != FORMAT:
+        raise _NoExport(f"its format is {content['format']!r:.60}, not {FORMAT!r}")
     try:
-        entries = [*one["exercises"].values(), *one["predictions"].values()]
-        has_bets = all("first" in entry for entry in one["predictions"].values())
-        usable = isinstance(one["name"], str) and has_bets and all(map(journal.is_sound, entries))
-        for entry in entries:  # dates that are none, and numbers of 400 digits, raise
-            float(entry.get("tries", 0))
-            _minutes(entry)
-        json.dumps(one, ensure_ascii=False).encode()  # and so does half a character, which nothing prints
+        usable = _is_usable(content)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         usable = False
     if not usable:
         raise _NoExport("somebody has changed it, and it cannot be used any more")
-    tried = {key: entry for key, entry in one["exercises"].items() if entry["status"] != "not attempted"}
-    return {**one, "exercises": tried}
+    tried = {key: entry for key, entry in content["exercises"].items() if entry["status"] != "not attempted"}
+    return {**content, "exercises": tried}
+
+
+def _is_usable(content):
+    """Whether all that `summary` reads of an export has its form; raises where it has another one."""
+    predictions = content["predictions"].values()
+    for entry in (*content["exercises"].values(), *predictions):
+        if not journal.is_sound(entry):
+            return False
+        float(entry.get("tries", 0))  # a number of 400 digits raises,
+        _minutes(entry)  # and so does a date that is none,
+    json.dumps(content, ensure_ascii=False).encode()  # and half a character, which nothing prints
+    return isinstance(content["name"], str) and all("first" in entry for entry in predictions)
 
 
 def _once(exports):
     """The exports, each once."""
-    seen = {}
-    for shown, one in exports:
-        same = seen.setdefault(json.dumps(one, sort_keys=True), shown)
-        if same == shown:
-            yield shown, one
+    first_paths = {}
+    for shown, content in exports:
+        first = first_paths.setdefault(json.dumps(content, sort_keys=True), shown)
+        if first == shown:
+            yield shown, content
         else:
-            print(f"Counted once: {shown} is the same export as {same}.")
+            print(f"Counted once: {shown} is the same export as {first}.")
 
 
 def _told_apart(exports):
     """The learners, with names that can be printed; where two have the same, with their files as well."""
-    learners = [{**one, "name": "".join(filter(str.isprintable, one["name"]))[:30], "file": shown}
-                for shown, one in exports]
-    times = Counter(one["name"] for one in learners)
+    learners = []
+    for shown, content in exports:
+        name = "".join(filter(str.isprintable, content["name"]))[:30]
+        learners.append({**content, "name": name, "file": shown})
+    times = Counter(learner["name"] for learner in learners)
     for name, count in times.items():
         if count > 1:
             print(f"{count} files bear the name {name}: are they of {count} people? Each counts as one.")
-    return [{**one, "name": f"{one['name']} ({one['file']})" if times[one["name"]] > 1 else one["name"]}
-            for one in learners]
+    for learner in learners:
+        if times[learner["name"]] > 1:
+            learner["name"] += f" ({learner['file']})"
+    return learners
 
 
 def _lessons():
     """{exercise or question: its lesson}, in the order of the lessons."""
-    asked = catalogue.questions()
-    return {one.key: lesson for lesson, module in catalogue.modules().items()
-            for one in (*catalogue.exercises_of(module), *asked.get(lesson, {}).values())}
+    questions = catalogue.questions()
+    lessons = {}
+    for lesson, module in catalogue.modules().items():
+        for exercise in catalogue.exercises_of(module):
+            lessons[exercise.key] = lesson
+        for question in questions.get(lesson, {}).values():
+            lessons[question.key] = lesson
+    return lessons
 
 
-def _in_order(learners, kind, lessons):
-    """All exercises, or predictions, of the learners; those of another version of the course last."""
+def _by_key(learners, kind, lessons):
+    """{exercise: entries of the learners that have it}, or predictions; those of another course's version last."""
+    entries = {}
+    for learner in learners:
+        for key, entry in learner[kind].items():
+            entries.setdefault(key, []).append(entry)
     places = {key: place for place, key in enumerate(lessons)}
-    keys = {key for one in learners for key in one[kind]}
-    return sorted(keys, key=lambda key: places.get(key, len(places)))
+    in_order = sorted(entries, key=lambda key: places.get(key, len(places)))
+    return {key: entries[key] for key in in_order}
 
 
 def _minutes(entry):
     """From the first look at a task until it was solved; None if one of them was not seen."""
-    if "began" in entry and "solved" in entry:
-        began, solved = map(datetime.fromisoformat, (entry["began"], entry["solved"]))
-        return (solved - began).total_seconds() / 60
+    if "began" not in entry or "solved" not in entry:
+        return None
+    began = datetime.fromisoformat(entry["began"])
+    solved = datetime.fromisoformat(entry["solved"])
+    return (solved - began).total_seconds() / 60
 
 
-def _where(one, lessons):
-    """The rest of a learner's line."""
-    entries = {**one["exercises"], **one["predictions"]}
-    latest = max(entries, default="", key=lambda key: max(entries[key].get(when, "")
-                                                          for when in ("date", "began", "solved")))
-    right = {kind: [entry["status"] for entry in one[kind].values()].count("correct")
-             for kind in ("exercises", "predictions")}
-    tries = sum(entry.get("tries", 0) for entry in entries.values())
-    bets = f"{right['predictions']} of {len(one['predictions'])}"
-    return f"{right['exercises']:6}  {tries:5}  {bets:>9}  {lessons.get(latest, latest)}"
+def _print_learners(learners, lessons):
+    width = max([30, *(len(learner["name"]) for learner in learners)])
+    print(f"{len(learners)} learners\n\n{'learner':{width}}  solved  tries  predicted  was last seen in")
+    for learner in sorted(learners, key=lambda learner: learner["name"]):
+        exercises = learner["exercises"].values()
+        predictions = learner["predictions"].values()
+        solved = _correct(exercises)
+        tries = sum(entry.get("tries", 0) for entry in exercises)
+        predicted = f"{_correct(predictions)} of {len(predictions)}"
+        print(f"{learner['name']:{width}}  {solved:6}  {tries:5}  {predicted:>9}  {_last_seen(learner, lessons)}")
 
 
-def _how_it_went(name, entries):
-    """An exercise's line, and a second one for the commonest cause."""
-    solved = [entry for entry in entries if entry["status"] == "correct"]
-    tries = [entry["tries"] for entry in solved if "tries" in entry]
-    minutes = [_minutes(entry) for entry in solved if _minutes(entry) is not None]
-    causes = Counter(cause for entry in entries for cause in entry.get("causes", ()))  # learners, not tries
-    commonest = [f"{text} ({times} of {len(entries)})" for text, times in causes.most_common(1)]
-    cause = "".join(f"\n{textwrap.indent(textwrap.fill(one, 96), '  ')}" for one in commonest)
-    return (f"{name:44}  {len(entries):5}  {len(solved):6}  {f'{median(tries):g}' if tries else '':>5}  "
-            f"{f'{median(minutes):.0f}' if minutes else '':>7}  "
-            f"{sum(entry.get('solution', False) for entry in entries):13}{cause}")
+def _correct(entries):
+    """How many of them are."""
+    return sum(entry["status"] == "correct" for entry in entries)
 
 
-def _split(learners, key):
+def _last_seen(learner, lessons):
+    """The lesson of the latest entry; its key, where this version of the course does not have it."""
+    entries = {**learner["exercises"], **learner["predictions"]}
+
+    def seen(key):  # as text: dates with and without a time are in order
+        return max(entries[key].get(name, "") for name in ("date", "began", "solved"))
+
+    latest = max(entries, key=seen, default="")
+    return lessons.get(latest, latest)
+
+
+def _print_exercises(exercises):
+    print(f'\n{"exercise":44}  tried  solved  tries  minutes  solution seen\n  commonest cause of "not yet"')
+    for name, entries in exercises.items():
+        solved = [entry for entry in entries if entry["status"] == "correct"]
+        tries = _median([entry.get("tries") for entry in solved], "g")
+        minutes = _median([_minutes(entry) for entry in solved], ".0f")
+        seen = sum(entry.get("solution", False) for entry in entries)
+        print(f"{name:44}  {len(entries):5}  {len(solved):6}  {tries:>5}  {minutes:>7}  {seen:13}")
+        causes = Counter()
+        for entry in entries:
+            causes.update(entry.get("causes", {}).keys())  # so learners are counted, not their tries
+        for cause, times in causes.most_common(1):
+            print(textwrap.indent(textwrap.fill(f"{cause} ({times} of {len(entries)})", 96), "  "))
+
+
+def _median(values, form):
+    """The median of those that are not None, as text; empty if there are none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    return format(median(known), form)
+
+
+def _split(entries):
     """[((option, whether it holds), how many bet on it), …], the one that holds first."""
-    entries = [one["predictions"][key] for one in learners if key in one["predictions"]]
     times = Counter((entry["first"], entry["status"] == "correct") for entry in entries)
     return sorted(times.most_common(), key=lambda row: not row[0][1])
 
 
-def _draw(learners, exercises, bets):
+def _print_predictions(predictions):
+    questions = quiz.asked()
+    for key, split in predictions.items():
+        question = key  # of another version of the course
+        if key in questions:
+            question = questions[key].question
+        print(f"\n{question}")
+        for (option, holds), times in split:
+            print(f"{times:5} {'✔' if holds else ' '} {option}")
+
+
+def _draw(learners, exercises, predictions):
+    """Bars as long as there are learners: of each exercise and, below, of each question."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 2 + 0.32 * (len(exercises) + len(bets))), layout="constrained")
-    top, bottom = figure.subplots(2, height_ratios=[1 + len(exercises), 1 + len(bets)])
-    solved = [sum(entry["status"] == "correct" for entry in entries) for entries in exercises.values()]
-    tried = [*map(len, exercises.values())]
+    figure = Figure(figsize=(12, 2 + 0.32 * (len(exercises) + len(predictions))), layout="constrained")
+    top, bottom = figure.subplots(2, height_ratios=[1 + len(exercises), 1 + len(predictions)])
+    tried = [len(entries) for entries in exercises.values()]
+    solved = [_correct(entries) for entries in exercises.values()]
     top.barh(list(exercises), tried, color=WRONG, hatch="///", label="not yet solved")
     top.barh(list(exercises), solved, color=RIGHT, label="solved")
     top.legend(loc="lower right")
-    for row, split in enumerate(bets.values()):
+    for row, split in enumerate(predictions.values()):
         left = 0
         for (option, holds), times in split:
             bottom.barh(row, times, left=left, color=RIGHT if holds else WRONG, edgecolor="white")
             words = textwrap.shorten(option, max(3, 100 * times // learners), placeholder="…")
             bottom.text(left + 0.1, row, words, va="center", fontsize=8, parse_math=False)
             left += times
-    bottom.set_yticks(range(len(bets)), list(bets), parse_math=False)
+    bottom.set_yticks(range(len(predictions)), list(predictions), parse_math=False)
     top.set_title(f"Exercises, of {learners} learners")
     bottom.set_title("First bets (green: it holds)")
     for axes in (top, bottom):

@@ -18,18 +18,20 @@ import tempfile
 STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
 
 _PREDICTION = "predict:"
-_KINDS = {"date": str, "first": str, "began": str, "solved": str,
+#: The types of what an entry may hold beside its status.
+_TYPES = {"date": str, "first": str, "began": str, "solved": str,
           "tries": int, "hints": int, "solution": bool, "causes": dict}
-_warned = _told = False
+# What this process has already said, which is said once.
+_warned = False
+_told_where = False
 
 
 def best_status():
     """{exercise: the best status so far}, whichever lesson it stood in at that time."""
     best = {}
-    for key, entry in (_read(path()) or {}).items():
-        if not key.startswith(_PREDICTION):
-            name = key.rpartition(".")[2]
-            best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
+    for key, entry in exercises().items():
+        name = key.rpartition(".")[2]
+        best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
     return best
 
 
@@ -40,8 +42,11 @@ def exercises():
 
 def first_answers():
     """{question: {"first": the option, "status": "correct" or "not yet", "date": when}}."""
-    return {key.removeprefix(_PREDICTION): entry for key, entry in (_read(path()) or {}).items()
-            if key.startswith(_PREDICTION) and "first" in entry}
+    answers = {}
+    for key, entry in (_read(path()) or {}).items():
+        if key.startswith(_PREDICTION) and "first" in entry:
+            answers[key.removeprefix(_PREDICTION)] = entry
+    return answers
 
 
 def record(exercise, status, cause=""):
@@ -49,7 +54,9 @@ def record(exercise, status, cause=""):
     if status == STATUSES[0]:
         return
     with _unsolved(exercise) as entry:
-        entry.update(tries=entry.get("tries", 0) + 1, status=status, date=datetime.date.today().isoformat())
+        entry["status"] = status
+        entry["date"] = datetime.date.today().isoformat()
+        entry["tries"] = entry.get("tries", 0) + 1
         if status == STATUSES[2]:
             entry["solved"] = _now()
         else:
@@ -74,36 +81,39 @@ def helped(exercise, hints=0, solution=False):
 def _unsolved(exercise):
     """What is kept of an exercise, to be changed; once it is solved, changes are forgotten."""
     file = path()
-    kept = _read(file)  # again each time: another notebook may have written since
-    before = (kept or {}).get(exercise, {"status": STATUSES[0]})
+    entries = _read(file)  # again each time: another notebook may have written since
+    before = (entries or {}).get(exercise, {"status": STATUSES[0]})
     entry = copy.deepcopy(before)
     yield entry
-    if kept is not None and before["status"] != STATUSES[2] and entry != before:
-        kept[exercise] = entry
-        _save(file, kept)
+    is_solved = before["status"] == STATUSES[2]
+    if entries is not None and not is_solved and entry != before:
+        entries[exercise] = entry
+        _save(file, entries)
 
 
 def keep_first(question, option, holds):
     """Keep `option` as the answer to `question` if it is the first; return what counts. Never raises."""
     file = path()
-    kept = _read(file)
+    entries = _read(file)
     entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": _now(), "first": option}
-    if kept is None:
+    if entries is None:
         return entry
-    if "first" not in kept.get(_PREDICTION + question, {}):
-        kept[_PREDICTION + question] = entry
-        _save(file, kept)
-    return kept[_PREDICTION + question]
+    key = _PREDICTION + question
+    if "first" not in entries.get(key, {}):
+        entries[key] = entry
+        _save(file, entries)
+    return entries[key]
 
 
 def files():
     """The files of the progress: the file itself, one that was damaged, and lesson 14's best times."""
     file = path()
-    return [name for name in (file, f"{file}.damaged", f"{file.removesuffix('.json')}.ladders.json")
-            if os.path.exists(name)]
+    names = file, f"{file}.damaged", f"{file.removesuffix('.json')}.ladders.json"
+    return [name for name in names if os.path.exists(name)]
 
 
 def path():
+    """The file's whole path, whether it is there or not."""
     file = _named()
     if _is_homeless(file):
         file = os.path.basename(file)
@@ -123,9 +133,9 @@ def _read(path):
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        best = json.loads(text or "{}")
-        if all(map(is_sound, best.values())):
-            return best
+        entries = json.loads(text or "{}")
+        if all(map(is_sound, entries.values())):
+            return entries
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -139,28 +149,31 @@ def _read(path):
         return {}
     except OSError as error:
         _warn(error)
+        return None
 
 
 def is_sound(entry):
     """Whether it has the form of what is kept; what is no such object at all raises."""
-    kinds = all(isinstance(entry.get(name, kind()), kind) for name, kind in _KINDS.items())
-    return kinds and entry["status"] in STATUSES and all(isinstance(times, int)
-                                                         for times in entry.get("causes", {}).values())
+    for name, type_ in _TYPES.items():
+        if name in entry and not isinstance(entry[name], type_):
+            return False
+    counts = entry.get("causes", {}).values()
+    return entry["status"] in STATUSES and all(isinstance(times, int) for times in counts)
 
 
 def _now():
     return datetime.datetime.now().isoformat(timespec="seconds")
 
 
-def _save(file, kept):
-    global _told
+def _save(file, entries):
+    global _told_where
     try:
-        write(file, json.dumps(kept, indent=1, sort_keys=True))
+        write(file, json.dumps(entries, indent=1, sort_keys=True))
     except OSError as error:
         _warn(error)
         return
-    if _is_homeless(_named()) and not _told:
-        _told = True
+    if _is_homeless(_named()) and not _told_where:
+        _told_where = True
         print(f"This system knows of no home folder, so your progress is kept in {file}. Set COURSE_PROGRESS to a "
               "file to keep it elsewhere.")
 
@@ -173,7 +186,7 @@ def write(path, text):
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException:  # an interrupted cell, too, leaves no such file
         with contextlib.suppress(OSError):
             os.unlink(unfinished)
         raise

@@ -46,9 +46,13 @@ def bet(key):
     from IPython import get_ipython
     from IPython.display import HTML, Markdown, display
 
-    quiz, shell = predict(key), get_ipython()
-    first = journal.first_answers().get(key, {}).get("first")
-    display(Markdown(f"Your bet: **{first}**" if first else "You have not bet yet."))
+    quiz = predict(key)
+    shell = get_ipython()
+    first = _first_answer(key)
+    if first:
+        display(Markdown(f"Your bet: **{first}**"))
+    else:
+        display(Markdown("You have not bet yet."))
 
     def after(result):
         shell.events.unregister("post_run_cell", after)
@@ -58,13 +62,20 @@ def bet(key):
     shell.events.register("post_run_cell", after)
 
 
+def _first_answer(key):
+    """The option on which the learner has bet; None if there is none yet."""
+    return journal.first_answers().get(key, {}).get("first")
+
+
 @functools.cache
 def asked():
     """All questions of the course: {key: Quiz}."""
-    files = sorted(LESSONS.glob("*/questions.py"))
-    lessons = [importlib.import_module(f"lessons.{file.parent.name}.questions") for file in files]
-    return {key: Quiz(key, question, options)
-            for lesson in lessons for key, (question, options) in lesson.QUESTIONS.items()}
+    questions = {}
+    for file in sorted(LESSONS.glob("*/questions.py")):
+        module = importlib.import_module(f"lessons.{file.parent.name}.questions")
+        for key, (question, options) in module.QUESTIONS.items():
+            questions[key] = Quiz(key, question, options)
+    return questions
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,18 +92,20 @@ class Quiz:
 
     def shuffled(self):
         """[(letter, option), …] in an order that is the same everywhere, and tells nothing of the answer."""
-        hashes = {one: hashlib.sha256(f"{self.key}|{one}".encode()).digest() for one in self.options}
-        return list(zip(string.ascii_uppercase, sorted(hashes, key=hashes.get), strict=False))
+        def hashed(option):
+            return hashlib.sha256(f"{self.key}|{option}".encode()).digest()
+
+        return list(zip(string.ascii_uppercase, sorted(self.options, key=hashed), strict=False))
 
     def verdict(self, first):
         """HTML: whether the bet holds, and why. Who has not bet opens the answer with a click."""
-        holds = f"<strong>It is: {as_html(self.answer)}.</strong> {as_html(self.options[self.answer])}"
-        if first not in self.options:
-            return f"<details><summary>The answer, and why</summary>{holds}</details>"
+        answer = f"<strong>It is: {as_html(self.answer)}.</strong> {as_html(self.options[self.answer])}"
+        if first not in self.options:  # None, or an option of an older course
+            return f"<details><summary>The answer, and why</summary>{answer}</details>"
         if first == self.answer:
             return _framed(RIGHT, f"<strong>✔ Your bet holds.</strong> {as_html(self.options[first])}")
         return _framed(WRONG, f"<strong>✘ Your bet was: {as_html(first)}.</strong> "
-                                  f"{as_html(self.options[first])}<br>{holds}")
+                              f"{as_html(self.options[first])}<br>{answer}")
 
     def _asked(self):
         return f"<p><strong>Predict:</strong> {as_html(self.question)}</p>"
@@ -113,26 +126,29 @@ class Quiz:
         """A button for each option. The first click is kept and closes the question."""
         import ipywidgets as widgets
 
-        said = widgets.HTML()
-        buttons = [widgets.Button(description=f"{letter}) {option.replace('`', '')}")
-                   for letter, option in self.shuffled()]
+        status = widgets.HTML()
+        buttons = []
 
         def close(first):
-            said.value = (f'<div role="status">Your bet: <em>{as_html(first)}</em>. '
-                          "Run the next cells: the answer stands below the result.</div>")
+            status.value = (f'<div role="status">Your bet: <em>{as_html(first)}</em>. '
+                            "Run the next cells: the answer stands below the result.</div>")
             for button in buttons:
                 button.add_class("course-closed")  # not disabled: it would lose the keyboard's focus
 
         def click(option, _button):
-            close(journal.keep_first(self.key, option, option == self.answer)["first"])
+            # What counts may be an older bet, from another notebook that is open.
+            answer = journal.keep_first(self.key, option, option == self.answer)
+            close(answer["first"])
 
-        for button, (_, option) in zip(buttons, self.shuffled(), strict=True):
+        for letter, option in self.shuffled():
+            button = widgets.Button(description=f"{letter}) {option.replace('`', '')}")
             button.add_class("course-option")
             button.on_click(partial(click, option))
-        first = journal.first_answers().get(self.key)
+            buttons.append(button)
+        first = _first_answer(self.key)
         if first:
-            close(first["first"])
-        return widgets.VBox([widgets.HTML(_STYLE + self._asked()), *buttons, said])
+            close(first)
+        return widgets.VBox([widgets.HTML(_STYLE + self._asked()), *buttons, status])
 
 
 def _framed(colour, words):

@@ -2,10 +2,11 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
-from helpers.exercises import classroom, journal
+from helpers.exercises import catalogue, classroom, journal, predict, progress
 from helpers.exercises.exercise import Exercise
 from helpers.exercises.feedback import not_yet
 from tests.conftest import ROOT
@@ -153,3 +154,26 @@ def test_an_older_course_and_a_newer_one_read_each_others_progress():
     journal.record("a.c", "correct")
     kept = journal.exercises()
     assert kept["a.b"] == older["a.b"] and kept["a.c"]["tries"] == 1
+
+
+def test_what_version_0_1_0_has_kept_is_read_and_added_to():
+    """The file is that version's own: six exercises solved in real ranks, two failed, five bets."""
+    before = json.loads((ROOT / "tests/progress_of_0_1_0.json").read_text())
+    journal.write(journal.path(), json.dumps(before))
+    shown = progress()
+    solved = {lesson: sum(solved) for lesson, solved in shown.lessons.items() if any(solved)}
+    assert solved == {"00_start_here": 2, "01_processes": 1, "02_parallel_sgd": 1, "04_data_parallel": 1,
+                      "05_distributed_data_parallel": 1}
+    assert "You predicted 2 of 5. Your last 3 surprises:" in repr(shown)
+    assert journal.best_status()["average_gradients"] == journal.best_status()["train_step"] == "not yet"
+    for key, entry in journal.first_answers().items():
+        assert entry == before[f"predict:{key}"] and entry["first"] in predict(key).options
+    assert len(journal.first_answers()) == 5
+
+    exercise = catalogue.module_of("00_start_here").say_it_once
+    assert exercise.check(exercise.answer)
+    journal.record("mixed_precision.train_step", "correct")
+    after = json.loads(Path(journal.path()).read_text())
+    assert after.pop(exercise.key)["status"] == "correct"
+    assert after.pop("mixed_precision.train_step")["tries"] == 2 and len(before) == 13
+    assert after == {key: entry for key, entry in before.items() if key != "mixed_precision.train_step"}
