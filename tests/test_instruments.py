@@ -11,6 +11,7 @@ import torch
 from helpers import launch
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.memory import held_bytes, memory_by_kind
+from helpers.instruments.waits import IN_VAIN
 from helpers.instruments.wire import wire_bytes
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -110,6 +111,14 @@ def test_traffic_of_groups_of_sparse_and_of_meta_tensors():
         assert unwaited == 0
         assert collectives == [("all_reduce", "2", False), ("sparse_all_reduce", "default_pg", True),
                                ("barrier", "2", False)]
+
+
+def test_waiting_in_vain_is_told_by_gloos_words_alone():
+    for words in ("[…/unbound_buffer.cc:78] Timed out waiting 1500ms for recv operation to complete",
+                  "Application timeout caused pair closure", "[…/pair.cc:561] Connection closed by peer [127.0.0.1]:1",
+                  "Rank 1 successfully reached monitoredBarrier, but received errors while waiting"):
+        assert IN_VAIN.search(words)
+    assert not IN_VAIN.search("the reader's timeout of 3 s is over") and not IN_VAIN.search("Timeout")
 
 
 def test_held_bytes_follow_what_is_alive():

@@ -1,9 +1,5 @@
 """The explorers' base without a browser (test_browser.py uses it with one)."""
 
-import html
-import re
-
-import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
 
@@ -11,8 +7,6 @@ from helpers.figures import alt
 from helpers.widgets import explorer as base
 from lessons.distributed_data_parallel.ring_explorer import ring_explorer
 from tests.browser import EXPLORERS, made_here
-from tests.conftest import ROOT
-from tools import moving
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -59,14 +53,3 @@ def test_a_curtain_hides_what_is_still_to_come():
     assert not ax.patches
     base.curtain(ax, 40)
     assert ax.patches[0].get_x() == 20 and ax.patches[0].get_width() == 30 and "first 40 %" in alt(ax.figure)
-
-
-@pytest.mark.parametrize("make", moving.EXPLORERS)
-def test_moving_pictures_are_small_and_those_that_the_command_draws(make):
-    path, explorer = ROOT / "docs" / "moving" / f"{make.__name__}.svg", make()
-    text, slider = path.read_text(encoding="utf-8"), explorer.playing
-    steps = re.findall("<desc>(.+?)</desc>", text)
-    assert len(text) < 200_000
-    assert len(steps) == len(set(steps)) == 1 + (slider.max - slider.min) // slider.step
-    with plt.style.context(["helpers.course", moving.LOOK]):
-        assert html.unescape(steps[(slider.value - slider.min) // slider.step]) == alt(explorer.figure())

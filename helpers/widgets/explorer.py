@@ -1,5 +1,7 @@
 """What all explorers share: presets, play and controls beside a picture that they draw anew."""
 
+from functools import partial
+
 import ipywidgets as widgets
 
 from helpers.figures import as_html, small_png
@@ -89,24 +91,41 @@ class Explorer(widgets.Box):
             presets: {name on a button: ({name: value}, what to look for)}; other controls begin anew.
             play: The name of a slider of whole numbers through which the picture moves.
         """
-        self.controls, self.draw, self.look, self.playing = controls, draw, look, controls.get(play)
+        self.controls = controls
+        self.draw = draw
+        self.look = look
         self.description = " ".join(description.partition("\n\n")[0].split())
-        self.first = {name: control.value for name, control in controls.items()}
-        self.words, self.picture, self._held, self.player = widgets.HTML(), widgets.HTML(), False, None
-        self.presets = {name: self._button(name, lambda preset=preset: self.put(*preset))
-                        for name, preset in (presets or {}).items()}
+        self.first_values = {name: control.value for name, control in controls.items()}
+        self.words = widgets.HTML()
+        self.picture = widgets.HTML()
+        self.playing = controls.get(play)  # the slider that moves by itself
+        self.player = None  # the button that moves it
+        self._is_putting = False  # while `put` sets several controls, nothing is drawn
+        self.presets = {}
+        for name, preset in (presets or {}).items():
+            self.presets[name] = self._button(name, partial(self.put, *preset))
         self._say(look)
         self._redraw()
         for control in controls.values():
             control.observe(self._redraw, names="value")
-        tried = widgets.HBox([widgets.Label("Try:"), *self.presets.values()])
-        moved = widgets.HBox([*(self._player() if play else ()), self._button("Reset", self.put)])
+        super().__init__(self._laid_out())
+        self.add_class("explorer")
+
+    def _laid_out(self):
+        """What stands in the explorer: a column of all that can be pressed and moved, and the picture."""
+        preset_keys = widgets.HBox([widgets.Label("Try:"), *self.presets.values()])
+        keys = [self._button("Reset", self.put)]
+        if self.playing is not None:
+            self.player = self._player()
+            keys = [self.player, self._button("Step", self.step), *keys]
+        moving_keys = widgets.HBox(keys)
         sheet = widgets.HTML(SHEET, layout={"display": "none"})
-        side = widgets.VBox([sheet, tried, self.words, moved, *controls.values()])
-        super().__init__([side, self.picture])
-        for part, name in ((tried, "keys"), (moved, "keys"), (side, "side"), (self.picture, "picture"),
-                           (self, "explorer")):
-            part.add_class(name)
+        side = widgets.VBox([sheet, preset_keys, self.words, moving_keys, *self.controls.values()])
+        preset_keys.add_class("keys")
+        moving_keys.add_class("keys")
+        side.add_class("side")
+        self.picture.add_class("picture")
+        return [side, self.picture]
 
     def _button(self, words, press):
         button = widgets.Button(description=words)
@@ -114,27 +133,30 @@ class Explorer(widgets.Box):
         return button
 
     def _player(self):
-        """Buttons that move the slider. The browser counts, so that a slow kernel leaves pictures out."""
-        now = self.playing
-        play = self.player = widgets.Play(value=now.value, min=now.min, max=now.max, step=now.step)
-        play.interval, play.show_repeat = 500, False
-        widgets.link((now, "max"), (play, "max"))
-        widgets.jslink((play, "value"), (now, "value"))
-        return play, self._button("Step", self.step)
+        """The button that moves the slider. The browser counts, so that a slow kernel leaves pictures out."""
+        slider = self.playing
+        play = widgets.Play(value=slider.value, min=slider.min, max=slider.max, step=slider.step, interval=500)
+        play.show_repeat = False
+        widgets.link((slider, "max"), (play, "max"))
+        widgets.jslink((play, "value"), (slider, "value"))
+        return play
 
     def step(self):
         """Move on by one step; after the last one comes the first."""
-        now = self.playing
-        now.value = now.value + now.step if now.value < now.max else now.min
+        slider = self.playing
+        if slider.value < slider.max:
+            slider.value += slider.step
+        else:
+            slider.value = slider.min
 
     def put(self, values=(), look=None):
         """Set all controls to what they began with, but for `values`; draw once."""
-        self._held = True
+        self._is_putting = True
         if self.player is not None:
             self.player.playing = False  # or it would move on from here
-        for name, value in {**self.first, **dict(values)}.items():
+        for name, value in {**self.first_values, **dict(values)}.items():
             self.controls[name].value = value
-        self._held = False
+        self._is_putting = False
         self._say(self.look if look is None else look)
         self._redraw()
 
@@ -143,10 +165,11 @@ class Explorer(widgets.Box):
 
     def figure(self):
         """The figure for the controls' values of this moment."""
-        return self.draw(**{name: control.value for name, control in self.controls.items()})
+        values = {name: control.value for name, control in self.controls.items()}
+        return self.draw(**values)
 
     def _redraw(self, change=None):
-        if self._held:
+        if self._is_putting:
             return
         if change and change["owner"] is not self.playing:
             self._say(self.look)  # what a preset is about has changed
