@@ -63,7 +63,6 @@ class InGroup(Exercise):
                 if not IN_VAIN.search(str(error)):
                     raise
                 line = own_line(error, answer)
-            cls.traffic = together.traffic  # TRANSITION
             without_core = starved() - starved_before  # before `meet`: waiting there would itself count
             lines = meet(line)
             if any(lines):
