@@ -15,7 +15,8 @@ import json
 import os
 import tempfile
 
-STATUSES = ("not attempted", "not yet", "correct")  # from worst to best
+#: From worst to best.
+NOT_ATTEMPTED, NOT_YET, CORRECT = STATUSES = ("not attempted", "not yet", "correct")
 
 _PREDICTION = "predict:"
 #: The types of what an entry may hold beside its status.
@@ -31,7 +32,7 @@ def best_status():
     best = {}
     for key, entry in exercises().items():
         name = key.rpartition(".")[2]
-        best[name] = max(best.get(name, STATUSES[0]), entry["status"], key=STATUSES.index)
+        best[name] = max(best.get(name, NOT_ATTEMPTED), entry["status"], key=STATUSES.index)
     return best
 
 
@@ -51,13 +52,13 @@ def first_answers():
 
 def record(exercise, status, cause=""):
     """Count a check of "lesson.exercise" and the cause of a "not yet". Never raises."""
-    if status == STATUSES[0]:
+    if status == NOT_ATTEMPTED:
         return
     with _unsolved(exercise) as entry:
         entry["status"] = status
         entry["date"] = datetime.date.today().isoformat()
         entry["tries"] = entry.get("tries", 0) + 1
-        if status == STATUSES[2]:
+        if status == CORRECT:
             entry["solved"] = _now()
         else:
             causes = entry.setdefault("causes", {})
@@ -82,10 +83,10 @@ def _unsolved(exercise):
     """What is kept of an exercise, to be changed; once it is solved, changes are forgotten."""
     file = path()
     entries = _read(file)  # again each time: another notebook may have written since
-    before = (entries or {}).get(exercise, {"status": STATUSES[0]})
+    before = (entries or {}).get(exercise, {"status": NOT_ATTEMPTED})
     entry = copy.deepcopy(before)
     yield entry
-    is_solved = before["status"] == STATUSES[2]
+    is_solved = before["status"] == CORRECT
     if entries is not None and not is_solved and entry != before:
         entries[exercise] = entry
         _save(file, entries)
@@ -95,8 +96,8 @@ def keep_first(question, option, holds):
     """Keep `option` as the answer to `question` if it is the first; return what counts. Never raises."""
     file = path()
     entries = _read(file)
-    entry = {"status": STATUSES[2] if holds else STATUSES[1], "date": _now(), "first": option}
-    if entries is None:
+    entry = {"status": CORRECT if holds else NOT_YET, "date": _now(), "first": option}
+    if entries is None:  # it counts until this notebook is closed
         return entry
     key = _PREDICTION + question
     if "first" not in entries.get(key, {}):

@@ -69,7 +69,7 @@ def _recorder():
     return json.loads(c10d._dump_fr_trace_json())
 
 
-def recorded():
+def recorder_entries():
     """The collectives that torch's flight recorder keeps, as dicts, the oldest first; NCCL has one of its own."""
     return _recorder().get("entries", [])
 
@@ -95,10 +95,10 @@ class _Reader:
     def __init__(self):
         self.collectives = []
         self.missed = ""  # in words, what had been lost the first time
-        self._next = 1 + _last_number(recorded())
+        self._next = 1 + _last_number(recorder_entries())
 
     def read_on(self):
-        fresh = [entry for entry in recorded() if entry["record_id"] >= self._next]
+        fresh = [entry for entry in recorder_entries() if entry["record_id"] >= self._next]
         if not fresh:
             return
         missing = fresh[0]["record_id"] - self._next
@@ -167,7 +167,7 @@ def counted_traffic():
         yield traffic
 
     reader.read_on()
-    for (group, *_), _ in monitored["monitored_barrier"]:  # which is not recorded
+    for (group, *_), _ in monitored["monitored_barrier"]:  # which the recorder does not keep
         description = _description(group.group_name, group.group_desc)
         traffic.collectives.append(Collective("barrier", 0, description))
     # (Another type of work, such as that of a meta tensor, is none that can be waited for.)

@@ -172,6 +172,7 @@ def _row(name, actual, wanted, whole, longest, floor, tolerance):
             tolerance = max(tolerance, min(0.1, floor / length))  # the shorter it is, the more is rounding
         else:
             rests.append(_excess(gradient.norm().item(), whole.norm().item(), longest, floor))
+    # If only the ranks' sum is like the reference, each rank has a part of it.
     factor_of_sum, rest_of_sum = 0.0, 1.0
     if factors and all(piece.shape == whole.shape for piece in wanted.values()):
         factor_of_sum, rest_of_sum = _fit(sum(gradient.double() for gradient in actual.values()), whole)
@@ -204,6 +205,7 @@ def _excess(length, whole_length, longest, floor):
 
 def _fit(actual, wanted):
     """The multiple of `wanted` that comes nearest to `actual`, and what is left then, as a share of `wanted`."""
+    # Least squares: what is left is then at a right angle to `wanted`.
     factor = ((actual * wanted).sum() / (wanted * wanted).sum()).item()
     rest = ((actual - factor * wanted).norm() / wanted.norm()).item()
     return factor, rest

@@ -206,8 +206,9 @@ def _content(path):
     """What the JSON in the file says."""
     try:
         data = path.read_bytes()
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        return json.loads(text.decode(), strict=False)
+        if data.startswith(b"\x1f\x8b"):  # whatever the file is called
+            data = gzip.decompress(data)
+        return json.loads(data.decode(), strict=False)  # a name may hold a line break
     except FileNotFoundError:
         raise TraceError(f"there is no file {path.name}: a profiler with a schedule writes one when its "
                          "active steps are over. Is `prof.step()` called at the end of every step, "
@@ -292,7 +293,12 @@ def _of_the_only_group(events, groups):
     if len(groups) != 1 or len(threads) > _GLOO_THREADS:
         return events
     (group,) = groups.values()
-    return [event._replace(group=group) if is_gloos(event) else event for event in events]
+    with_group = []
+    for event in events:
+        if is_gloos(event):
+            event = event._replace(group=group)
+        with_group.append(event)
+    return with_group
 
 
 def _nested(events):
@@ -301,7 +307,7 @@ def _nested(events):
     placed = []
     for event in sorted(events, key=_order):
         depth = 0
-        if not event.mark:
+        if not event.mark:  # a mark is around all: it would put every event one deeper
             ends = open_ends[event.thread]
             while ends and ends[-1] <= event.begin_us:
                 ends.pop()
@@ -328,7 +334,7 @@ def together(traces):
     Returns new traces, in the order of the ranks (of the arguments, where they name no ranks).
     Raises TraceError: a rank is there twice.
     """
-    if any(trace.rank is None for trace in traces):
+    if any(trace.rank is None for trace in traces):  # written without a process group
         traces = [replace(trace, rank=rank) for rank, trace in enumerate(traces)]
     traces = sorted(traces, key=lambda trace: trace.rank)
     ranks = [trace.rank for trace in traces]
@@ -436,7 +442,9 @@ def waited_for(traces):
             if match := re.match(r"waits for rank (\d+)", event.name):
                 by_rank[int(match[1])].append((event.begin_us, event.end_us))
         for whom, pieces in by_rank.items():
-            total[trace.rank, whom] = _length(_both(union(pieces), trace.busy(WAITING))) / 1e6
+            # Without the moments in which it computed as well.
+            only_waiting = _both(union(pieces), trace.busy(WAITING))
+            total[trace.rank, whom] = _length(only_waiting) / 1e6
     return total
 
 
@@ -447,6 +455,7 @@ def _innermost(events):
     at = 0.0  # all before this moment is in `pieces`
 
     def until(moment):
+        """Share out the time up to this moment, from the innermost event outwards."""
         nonlocal at
         while running and at < moment:
             end = min(running[-1].end_us, moment)

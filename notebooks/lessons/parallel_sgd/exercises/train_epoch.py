@@ -9,7 +9,7 @@ import torch.distributed as dist
 from helpers.exercises.group import InGroup
 from helpers.exercises.mistakes import mistake, stop
 from helpers.exercises.rules import each, nothing, same
-from helpers.instruments.collectives import recorded
+from helpers.instruments.collectives import recorder_entries
 
 #: Collectives that return in no rank before all ranks have come.
 MEETS = re.compile(r"\b(barrier|all|reduce_scatter)|\b(reduce|gather)\b.*\b(broadcast|scatter)\b")
@@ -45,7 +45,7 @@ class TrainEpoch(InGroup):
         batches = [f"batch {number} of {at_least}" for number in range(at_least + is_last)]
         trained = []
         calls = []  # for each call of `step` or `barrier` an event, set when it has ended
-        recorded_before = len(recorded())
+        recorded_before = len(recorder_entries())
         recorded_at_last_step = recorded_before
 
         def called(function, *args, **kwargs):
@@ -61,7 +61,7 @@ class TrainEpoch(InGroup):
         def train(batch):
             nonlocal recorded_at_last_step
             trained.append(str(batch))
-            recorded_at_last_step = len(recorded())
+            recorded_at_last_step = len(recorder_entries())
 
         def step(batch):
             return called(train, batch)

@@ -8,7 +8,7 @@ import torch
 from helpers.exercises.group import InGroup
 from helpers.exercises.mistakes import mistake, stop
 from helpers.exercises.rules import between, nothing, same
-from helpers.instruments.collectives import recorded
+from helpers.instruments.collectives import recorder_entries
 from helpers.instruments.memory import memory_by_kind
 from helpers.models import GPT
 
@@ -62,7 +62,7 @@ class ShardIt(InGroup):
         gathers = []  # how many there have been when a block begins, its own among them
 
         def count_gathers(*_):
-            gathers.append(sum("all_gather" in entry["profiling_name"] for entry in recorded()))
+            gathers.append(sum("all_gather" in entry["profiling_name"] for entry in recorder_entries()))
 
         for block in model.blocks:
             block.register_forward_pre_hook(count_gathers)
