@@ -35,7 +35,7 @@ def test_a_new_lesson_passes_its_tests(tree):
     row = f"[{notebook.removeprefix('notebooks/')[:2]}]"
     code, said = tree("-m", "pytest", "-q", "-n0", "-o", f"addopts={strict}", "-k", f"a_new_one or {row}",
                       notebook, *tests,
-                      *(f"tests/{name}.py" for name in ("exercises/test_all", "exercises/test_tables",
+                      *(f"tests/{name}.py" for name in ("exercises/test_all", "exercises/test_all_mistakes",
                                                         "exercises/test_predictions", "test_notebooks",
                                                         "test_readme")))
     assert code == 0, said

@@ -26,7 +26,7 @@ every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=called)
 def kind(exercise):
     """The helpers that run its answer: an exercise of each kind is checked in every test run.
 
-    (test_tables runs the answers of all, and each lesson the stubs of its own.)
+    (test_all_mistakes runs the answers of all, and each lesson the stubs of its own.)
     """
     return tuple(base for base in type(exercise).__mro__ if base.__module__.startswith("helpers."))
 
