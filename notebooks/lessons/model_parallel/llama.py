@@ -10,20 +10,33 @@ class LlamaBlock(nn.Module):
     def __init__(self, width, hidden, heads, groups):
         super().__init__()
         self.head = width // heads
-        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
-        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.k, self.v = (nn.Linear(width, groups * self.head, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.norm1 = nn.RMSNorm(width)
+        self.norm2 = nn.RMSNorm(width)
+        self.q = nn.Linear(width, width, bias=False)
+        self.o = nn.Linear(width, width, bias=False)
+        self.k = nn.Linear(width, groups * self.head, bias=False)
+        self.v = nn.Linear(width, groups * self.head, bias=False)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x):
         y = self.norm1(x)
-        parts = self.q(y), self.k(y), self.v(y)
-        q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
-        k, v = (part.repeat_interleave(q.size(1) // k.size(1), 1) for part in (k, v))
-        x = x + self.o(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        q = self.to_heads(self.q(y))
+        k = self.to_heads(self.k(y))
+        v = self.to_heads(self.v(y))
+        # Several heads of queries use the same keys and values.
+        share = q.size(1) // k.size(1)
+        k = k.repeat_interleave(share, dim=1)
+        v = v.repeat_interleave(share, dim=1)
+        y = scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
         y = self.norm2(x)
         return x + self.down(silu(self.gate(y)) * self.up(y))
+
+    def to_heads(self, x):
+        """(batch, length, heads × head) to (batch, heads, length, head); a tensor-parallel rank has fewer heads."""
+        return x.unflatten(-1, (-1, self.head)).transpose(1, 2)
 
 
 class Llama(nn.Module):
@@ -36,7 +49,8 @@ class Llama(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(LlamaBlock(width, hidden, heads, groups) for _ in range(layers))
-        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens):
         x = self.tokens(tokens)

@@ -16,32 +16,46 @@ from helpers.instruments.gradients import compare_gradients
 
 MISTAKES = ("none", "a sum, not a mean", "a mean of means", "no sum in backward", "`norm` not summed",
             "`words` not summed")
-WORDS, WIDTH, HIDDEN, LENGTH, TEXTS = 16, 16, 32, 16, 16
+WORDS = 16
+WIDTH = 16
+HIDDEN = 32
+LENGTH = 16
+TEXTS = 16
 SHARDS = {"up": 0, "down": 1}
+"""The dimension along which a parameter is split; the others are whole in every rank."""
 
 
 def parameters():
     """In the order in which backward reaches them; `words` is the first, too."""
-    draw, kind = torch.Generator().manual_seed(0), torch.float64
-    words, up, down = (torch.randn(*size, generator=draw, dtype=kind) / size[1] ** 0.5
-                       for size in ((WORDS, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN)))
-    return {"down": down, "up": up, "norm": torch.ones(WIDTH, dtype=kind), "words": words}
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(outputs, inputs):
+        return torch.randn(outputs, inputs, generator=generator, dtype=torch.float64) / inputs ** 0.5
+
+    words = draw(WORDS, WIDTH)
+    up = draw(HIDDEN, WIDTH)
+    down = draw(WIDTH, HIDDEN)
+    norm = torch.ones(WIDTH, dtype=torch.float64)
+    return {"down": down, "up": up, "norm": norm, "words": words}
 
 
 def batch(step):
     """Four words in five follow from the one before. The first texts are short: -100 is no word."""
-    draw = torch.Generator().manual_seed(step)
-    text = [torch.randint(WORDS, (TEXTS,), generator=draw)]
+    generator = torch.Generator().manual_seed(step)
+    words = [torch.randint(WORDS, (TEXTS,), generator=generator)]
     for _ in range(LENGTH):
-        other, luck = torch.randint(WORDS, (TEXTS,), generator=draw), torch.rand(TEXTS, generator=draw)
-        text.append(torch.where(luck < 0.2, other, (5 * text[-1] + 3) % WORDS))
-    x, y = torch.stack(text[:-1], 1), torch.stack(text[1:], 1)
-    short = torch.arange(LENGTH) > torch.arange(TEXTS)[:, None]
-    return x, y.masked_fill(short, -100)
+        other = torch.randint(WORDS, (TEXTS,), generator=generator)
+        luck = torch.rand(TEXTS, generator=generator)
+        follows = (5 * words[-1] + 3) % WORDS
+        words.append(torch.where(luck < 0.2, other, follows))
+    x = torch.stack(words[:-1], dim=1)
+    y = torch.stack(words[1:], dim=1)
+    after_the_end = torch.arange(LENGTH) > torch.arange(TEXTS)[:, None]
+    return x, y.masked_fill(after_the_end, -100)
 
 
-class Do(torch.autograd.Function):
-    """One thing in forward, another in backward."""
+class ForwardBackward(torch.autograd.Function):
+    """Calls a function `forward` in the forward pass, and a function `backward` in the backward pass."""
 
     @staticmethod
     def forward(ctx, x, forward, backward):
@@ -54,10 +68,12 @@ class Do(torch.autograd.Function):
 
 
 def part(x):
+    """This rank's part of the sequence."""
     return x.chunk(dist.get_world_size(), 1)[dist.get_rank()]
 
 
 def gather(x):
+    """The whole sequence, from the parts of all ranks."""
     parts = [torch.empty_like(x).contiguous() for _ in range(dist.get_world_size())]
     dist.all_gather(parts, x.contiguous())
     return torch.cat(parts, 1)
@@ -73,51 +89,87 @@ def part_of_sum(x):
     return part(summed(x))
 
 
-def alone(x):
+def unchanged(x):
     return x
 
 
-def loss_sum(p, x, y, enter=alone, leave=alone):
+def loss_sum(p, x, y, enter=unchanged, leave=unchanged):
+    """The sum of all words' losses. `enter` and `leave` communicate before `up` and after `down`."""
     x = p["words"][x]
-    h = gelu(enter(layer_norm(x, (WIDTH,), p["norm"])) @ p["up"].T) @ p["down"].T
-    return cross_entropy(((x + leave(h)) @ p["words"].T).flatten(0, 1), y.flatten(), reduction="sum")
+    h = enter(layer_norm(x, (WIDTH,), p["norm"]))
+    h = gelu(h @ p["up"].T) @ p["down"].T
+    scores = (x + leave(h)) @ p["words"].T
+    return cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="sum")
 
 
 def step(p, x, y, mistake):
     """Leave the gradients in the parameters, and return the loss of the whole batch."""
-    n, y = dist.get_world_size(), part(y)
-    own = (y >= 0).sum()
-    count = {"a sum, not a mean": summed(own) / n, "a mean of means": own * n}.get(mistake, summed(own))
-    back = part if mistake == "no sum in backward" else part_of_sum
-    loss = loss_sum(p, part(x), y,
-                    lambda h: Do.apply(h, gather, back), lambda h: Do.apply(h, part_of_sum, gather))
-    (loss / count).backward()
+    n = dist.get_world_size()
+    y = part(y)
+    own_words = (y >= 0).sum()
+    all_words = summed(own_words)
+    divisor = all_words
+    if mistake == "a sum, not a mean":
+        divisor = all_words / n
+    elif mistake == "a mean of means":
+        divisor = own_words * n
+    # Each rank's part of `up` used the whole sequence, so its gradient is a term of a sum.
+    enter_backward = part_of_sum
+    if mistake == "no sum in backward":
+        enter_backward = part
+
+    def enter(h):
+        return ForwardBackward.apply(h, gather, enter_backward)
+
+    def leave(h):
+        return ForwardBackward.apply(h, part_of_sum, gather)
+
+    loss = loss_sum(p, part(x), y, enter, leave)
+    (loss / divisor).backward()
+    # These two are whole in every rank, and have seen a part of the sequence.
     for name in ("words", "norm"):
         if mistake != f"`{name}` not summed":
             p[name].grad = summed(p[name].grad)
-    return (summed(loss.detach()) / summed(own)).item()
+    return (summed(loss.detach()) / all_words).item()
+
+
+def gradients(p):
+    return {name: parameter.grad for name, parameter in p.items()}
+
+
+def gradients_of_one_process(x, y):
+    p = parameters()
+    for parameter in p.values():
+        parameter.requires_grad_()
+    (loss_sum(p, x, y) / (y >= 0).sum()).backward()
+    return gradients(p)
+
+
+def parameters_of_this_rank():
+    own = {}
+    for name, parameter in parameters().items():
+        if name in SHARDS:
+            parameter = parameter.chunk(dist.get_world_size(), SHARDS[name])[dist.get_rank()]
+        own[name] = parameter.clone().requires_grad_()
+    return own
 
 
 def main(steps=40):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    rank, n = dist.get_rank(), dist.get_world_size()
-    whole = {name: one.requires_grad_() for name, one in parameters().items()}
     x, y = batch(0)
-    (loss_sum(whole, x, y) / (y >= 0).sum()).backward()
-    reference = {name: one.grad for name, one in whole.items()}
+    reference = gradients_of_one_process(x, y)
     for mistake in MISTAKES:
-        mine = {name: (one.chunk(n, SHARDS[name])[rank] if name in SHARDS else one).clone().requires_grad_()
-                for name, one in parameters().items()}
+        mine = parameters_of_this_rank()
         first = step(mine, x, y, mistake)
-        table = compare_gradients({name: one.grad for name, one in mine.items()}, reference, SHARDS)
+        table = compare_gradients(gradients(mine), reference, SHARDS)
         optimizer = torch.optim.AdamW(mine.values(), lr=1e-2)
         for i in range(steps):
             optimizer.zero_grad()
             step(mine, *batch(i), mistake)
             optimizer.step()
         last = step(mine, x, y, mistake)
-        if rank == 0:
+        if dist.get_rank() == 0:
             report(mistake=mistake, first=first, last=last, table=[str(row) for row in table])
     dist.barrier()
     dist.destroy_process_group()

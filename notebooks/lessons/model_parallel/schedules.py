@@ -1,7 +1,6 @@
 """The logical clock of a pipeline's schedule: when each instruction would start, if sending cost nothing."""
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 COST = {"F": 1, "B": 2}
 """Of a forward and of a backward of one micro-batch in one stage, in units of a forward of this stage."""
@@ -17,19 +16,36 @@ class Timeline:
     @property
     def end(self):
         """When the last instruction ends."""
-        return max((at + COST[what] for rank in self.starts for (what, *_), at in rank.items()), default=0)
+        ends = [0]
+        for rank in self.starts:
+            for step, start in rank.items():
+                ends.append(start + cost(step))
+        return max(ends)
 
     @property
     def bubble(self):
         """The share of the time, from 0 to 1, for which the ranks stand idle, on average."""
-        busy = sum(COST[what] for rank in self.starts for what, *_ in rank)
+        busy = sum(cost(step) for rank in self.starts for step in rank)
         return 1 - busy / (len(self.starts) * self.end)
 
     @property
     def held(self):
         """By rank: how many micro-batches have gone forward through a stage and not yet backward, at most."""
-        return [max(accumulate((1 if what == "F" else -1 for what, *_ in rank), initial=0))
-                for rank in self.starts]
+        return [most_held(rank) for rank in self.starts]
+
+
+def cost(step):
+    return COST[step[0]]
+
+
+def most_held(order):
+    """The most micro-batches whose activations a rank holds at once: a forward adds one, its backward frees it."""
+    held = 0
+    most = 0
+    for kind, *_ in order:
+        held += 1 if kind == "F" else -1
+        most = max(most, held)
+    return most
 
 
 def simulate(orders):
@@ -41,36 +57,66 @@ def simulate(orders):
     Raises:
         ValueError: ranks wait for each other for ever (it says who for what), or an instruction stands twice.
     """
-    left, starts, clocks = [list(order) for order in orders], [{} for _ in orders], [0 for _ in orders]
-    p = len(orders)
-    stages = max((step[2] + 1 for order in orders for step in order if step[2:]), default=p)
-
-    def needs(rank):
-        what, i, *own = left[rank][0]
-        stage = own[0] if own else rank
-        wanted = [("F", stage - 1)] if what == "F" else [("F", stage), ("B", stage + 1)]
-        return [(at % p, (kind, i, at) if own else (kind, i)) for kind, at in wanted if 0 <= at < stages]
-
-    while any(left):
-        missing = {rank: [(other, step) for other, step in needs(rank) if step not in starts[other]]
-                   for rank, todo in enumerate(left) if todo}
-        if all(missing.values()):
-            rank, ((other, step), *_) = next(iter(missing.items()))
-            raise ValueError(f"rank {rank} is at {left[rank][0]} and waits for ever "
-                             f"for rank {other}'s {step}")
-        for rank in [rank for rank, steps in missing.items() if not steps]:
-            ready = [starts[other][step] + COST[step[0]] for other, step in needs(rank)]
-            step = left[rank].pop(0)
+    stages = number_of_stages(orders)
+    todo = [list(order) for order in orders]
+    starts = [{} for _ in orders]
+    clocks = [0 for _ in orders]
+    while any(todo):
+        needs = {rank: needed_by(rank, steps[0], len(orders), stages) for rank, steps in enumerate(todo) if steps}
+        ready = [rank for rank in needs if first_missing(needs[rank], starts) is None]
+        if not ready:
+            rank = min(needs)
+            other, step = first_missing(needs[rank], starts)
+            raise ValueError(f"rank {rank} is at {todo[rank][0]} and waits for ever for rank {other}'s {step}")
+        for rank in ready:
+            step = todo[rank].pop(0)
             if step in starts[rank]:
                 raise ValueError(f"rank {rank} does {step} twice")
-            starts[rank][step] = max([clocks[rank], *ready])
-            clocks[rank] = starts[rank][step] + COST[step[0]]
+            needs_end = [starts[other][needed] + cost(needed) for other, needed in needs[rank]]
+            starts[rank][step] = max([clocks[rank], *needs_end])
+            clocks[rank] = starts[rank][step] + cost(step)
     return Timeline(starts)
+
+
+def number_of_stages(orders):
+    """One for each rank, unless the steps name their stages."""
+    stages = len(orders)
+    for order in orders:
+        for _, _, *named in order:
+            if named:
+                stages = max(stages, named[0] + 1)
+    return stages
+
+
+def needed_by(rank, step, ranks, stages):
+    """The steps that must end before this one starts, as (rank that does it, step)."""
+    kind, micro_batch, *named = step
+    stage = named[0] if named else rank
+    if kind == "F":
+        needed = [("F", stage - 1)]
+    else:
+        needed = [("F", stage), ("B", stage + 1)]
+    steps = []
+    for needed_kind, needed_stage in needed:
+        if 0 <= needed_stage < stages:  # the first stage's input and the last stage's loss come from outside
+            names_stage = (needed_stage,) if named else ()
+            steps.append((needed_stage % ranks, (needed_kind, micro_batch, *names_stage)))
+    return steps
+
+
+def first_missing(needed, starts):
+    """The first of the needed steps that has not started yet; None if all have."""
+    for rank, step in needed:
+        if step not in starts[rank]:
+            return rank, step
+    return None
 
 
 def gpipe(rank, ranks, micro_batches):
     """All forwards, then all backwards. Source: Huang et al., 2018, https://arxiv.org/abs/1811.06965."""
-    return [(what, i) for what in "FB" for i in range(micro_batches)]
+    forwards = [("F", i) for i in range(micro_batches)]
+    backwards = [("B", i) for i in range(micro_batches)]
+    return forwards + backwards
 
 
 def one_f_one_b(rank, ranks, micro_batches):
@@ -78,10 +124,9 @@ def one_f_one_b(rank, ranks, micro_batches):
 
     Source: Narayanan et al., 2021, https://arxiv.org/abs/2104.04473, figure 4.
     """
-    warm = min(micro_batches, ranks - 1 - rank)
-    steady = [step for i in range(micro_batches - warm) for step in (("F", warm + i), ("B", i))]
-    rest = [("B", i) for i in range(micro_batches - warm, micro_batches)]
-    return [("F", i) for i in range(warm)] + steady + rest
+    forwards = [("F", i) for i in range(micro_batches)]
+    backwards = [("B", i) for i in range(micro_batches)]
+    return in_turns(forwards, backwards, warm_up=ranks - 1 - rank)
 
 
 def interleaved(rank, ranks, micro_batches, per_rank):
@@ -90,17 +135,27 @@ def interleaved(rank, ranks, micro_batches, per_rank):
     As many micro-batches as ranks go through the rank's first stage, then through its second, and so on.
     p ranks take a multiple of p micro-batches. Source: https://arxiv.org/abs/2104.04473, section 2.2.
     """
-    steps = [(start + i, part * ranks + rank) for start in range(0, micro_batches, ranks)
-             for part in range(per_rank) for i in range(ranks)]
-    forwards = [("F", *step) for step in steps]
-    backwards = [("B", i, (per_rank - 1) * ranks + 2 * rank - stage) for i, stage in steps]
-    warm = min(len(steps), 2 * (ranks - 1 - rank) + (per_rank - 1) * ranks)
-    turns = [step for pair in zip(forwards[warm:], backwards, strict=False) for step in pair]
-    return forwards[:warm] + turns + backwards[len(steps) - warm:]
+    forwards = []
+    backwards = []
+    for start in range(0, micro_batches, ranks):
+        for part in range(per_rank):
+            for i in range(start, start + ranks):
+                forwards.append(("F", i, part * ranks + rank))
+                # Backward comes to the rank's stages in the opposite order.
+                backwards.append(("B", i, (per_rank - 1 - part) * ranks + rank))
+    return in_turns(forwards, backwards, warm_up=2 * (ranks - 1 - rank) + (per_rank - 1) * ranks)
+
+
+def in_turns(forwards, backwards, warm_up):
+    """The first `warm_up` forwards, then forward and backward in turn, then the backwards that are left."""
+    order = forwards[:warm_up]
+    turns = len(forwards) - len(order)
+    for forward, backward in zip(forwards[warm_up:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[turns:]
 
 
 def messages(orders):
     """How often a stage sends to another: at each border each micro-batch's output, and its gradient back."""
-    steps = [step for order in orders for step in order]
-    stages = len({(rank, *step[2:]) for rank, order in enumerate(orders) for step in order})
-    return len(steps) - len(steps) // stages
+    steps = sum(len(order) for order in orders)
+    return steps - steps // number_of_stages(orders)
