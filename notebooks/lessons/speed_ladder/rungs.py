@@ -44,7 +44,9 @@ class Rung:
     def diff(self):
         """The changed lines, as difflib finds them, each hunk with the line before and after it."""
         lines = difflib.unified_diff(self.before.splitlines(), self.source.splitlines(), n=1, lineterm="")
-        return "\n".join("@@" if line.startswith("@@") else line for line in list(lines)[2:])
+        _, _, *hunks = lines  # the first two name files
+        # `changed` finds a hunk by its text, so line numbers would only distract.
+        return "\n".join(re.sub("^@@.*", "@@", line) for line in hunks)
 
     @property
     def changed_lines(self):
@@ -62,17 +64,22 @@ def changed(source, hunks):
         lines = [line for line in hunk.splitlines() if line]
         if not lines:
             continue
-        if wrong := [line for line in lines if line[0] not in " +-"]:
-            raise ValueError(f"this line begins with none of `+`, `-` and a space: {wrong[0]}")
-        old, new = ("\n".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+        for line in lines:
+            if line[0] not in " +-":
+                raise ValueError(f"this line begins with none of `+`, `-` and a space: {line}")
+        old = "\n".join(line[1:] for line in lines if line[0] in " -")
+        new = "\n".join(line[1:] for line in lines if line[0] in " +")
         if not old.strip():
             raise ValueError("this hunk names no line of the script: a line with `-`, or one with a space, "
                              "says where")
-        if (count := source.count(old)) != 1:
+        count = source.count(old)
+        if count != 1:
             spaces = "" if count else " (are the spaces after the sign those of the script?)"
             raise ValueError(f"these lines stand {count} times in the script; "
                              f"they must stand there once{spaces}:\n{old}")
-        source = source.replace(old if new else f"{old}\n", new)
+        if not new:
+            old += "\n"  # lines that go leave no empty line behind
+        source = source.replace(old, new)
     return source
 
 
@@ -83,15 +90,19 @@ def rungs(fast_bf16):
         fast_bf16: Whether the processor has units for bfloat16; without them that rung is tried, not kept.
     """
     source = (FOLDER / "slow.py").read_text(encoding="utf-8")
-    found = [Rung(0, "The slow script", "", source)]
+    ladder = [Rung(0, "The slow script", "", source)]
     diffs = (FOLDER / "rungs.diff").read_text(encoding="utf-8")
     for block in re.split(r"^# ", diffs, flags=re.MULTILINE)[1:]:
         head, _, hunks = block.partition("\n")
         title, lesson = map(str.strip, head.split("|"))
-        kept = title not in SIDE_RUNGS and (fast_bf16 or title != "bfloat16")
-        found.append(Rung(len(found), title, lesson, changed(source, hunks), source, kept))
-        source = found[-1].source if kept else source
-    return found
+        kept = title not in SIDE_RUNGS
+        if title == "bfloat16" and not fast_bf16:
+            kept = False
+        rung = Rung(len(ladder), title, lesson, changed(source, hunks), source, kept)
+        ladder.append(rung)
+        if kept:
+            source = rung.source
+    return ladder
 
 
 def own_rung(top, hunks, title="Your own"):

@@ -70,8 +70,10 @@ def main(options):
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
-    began, losses = perf_counter(), []
-    train, test = Photos(f"{options.folder}/train"), Photos(f"{options.folder}/test")
+    began = perf_counter()
+    losses = []
+    train = Photos(f"{options.folder}/train")
+    test = Photos(f"{options.folder}/test")
     for _ in range(options.epochs):
         order = torch.randperm(len(train), generator=dice)
         for step, (images, labels) in enumerate(batches(train, order)):
@@ -85,7 +87,7 @@ def main(options):
                 print(f"step {step}: {accuracy(net, test):.3f}")
         scheduler.step()
         right = accuracy(net, test)
-        weights = sum(one.double().square().sum().item() for one in net.parameters())
+        weights = sum(parameter.double().square().sum().item() for parameter in net.parameters())
         report(seconds=perf_counter() - began, loss=losses[-1], right=right, weights=weights)
         began = perf_counter()
 
