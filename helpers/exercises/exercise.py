@@ -44,9 +44,10 @@ import sys
 import textwrap
 from dataclasses import replace
 
-from helpers.exercises import in_rank, journal, mistakes
+from helpers.exercises import in_rank, journal
 from helpers.exercises.feedback import CORRECT, NOT_ATTEMPTED, NOT_YET, Feedback, cause, kind_of, not_yet
 from helpers.exercises.in_rank import Lost
+from helpers.exercises.mistakes import as_function, refuse_what_changes_nothing, without_names
 from helpers.exercises.rules import first_difference
 
 #: Seconds in which the other ranks may fail as well, once one has: the feedback then names the lowest.
@@ -97,7 +98,7 @@ class Exercise:
             if name in vars(cls):
                 setattr(cls, name, staticmethod(vars(cls)[name]))
         if cls.mistakes:
-            mistakes.refuse_what_changes_nothing(cls.answer, cls.mistakes)
+            refuse_what_changes_nothing(cls.answer, cls.mistakes)
 
     def __init__(self):
         self.name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
@@ -137,7 +138,7 @@ class Exercise:
     def solution(self):
         """One right answer, and why it is one."""
         journal.helped(self.key, solution=True)
-        source = mistakes.without_names(textwrap.dedent(inspect.getsource(self.answer))).rstrip()
+        source = without_names(textwrap.dedent(inspect.getsource(self.answer))).rstrip()
         source = source.replace("def answer(", f"def {self.name}(", 1)
         return Note(f"```python\n{source}\n```\n\n{self.explanation}")
 
@@ -257,14 +258,14 @@ class Exercise:
 
     def _recognised(self, answer):
         """Where to look, if a mistake leaves the same as the learner's function; else None."""
-        candidates = [row for row in self.mistakes if row.sign is None]
         if self.slow:
             return None
+        candidates = [row for row in self.mistakes if row.sign is None]
         has_run = False
         for world_size in self.world_sizes:
             if not candidates:
                 return None
-            functions = [mistakes.as_function(self.answer, row) for row in candidates]
+            functions = [as_function(self.answer, row) for row in candidates]
             *left, mine = self.left_by([*functions, answer], world_size)
             if mine is not None:  # None: this launch failed, and tells nothing of any mistake
                 has_run = True
@@ -272,7 +273,8 @@ class Exercise:
                 candidates = [row for row, theirs in pairs if first_difference(mine, theirs, 1e-6) is None]
         if not has_run or not candidates:
             return None
-        return max(candidates, key=lambda row: _alike(answer, mistakes.as_function(self.answer, row))).look
+        # Of several that leave the same, the one that is written most like it.
+        return max(candidates, key=lambda row: _alike(answer, as_function(self.answer, row))).look
 
     def left_by(self, functions, world_size):
         """For each function, what it left, by rank and case; None for all, where the ranks have failed."""
