@@ -15,15 +15,27 @@ REPEATS = 5
 
 def measured(kib, group):
     """Seconds of the quickest all_reduce, and core-seconds that all ranks of the group together spent on it."""
-    x, seconds, busy = torch.zeros(kib * 256), [], torch.empty(REPEATS)
+    x = torch.zeros(kib * 256)  # of 4 bytes each
+    seconds = []
+    core_seconds = torch.empty(REPEATS)
     dist.all_reduce(x, group=group)  # warm up: connect the ranks, use up what a cable lets through at once
     for i in range(REPEATS):
-        start, computed = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
+        start_on_core = time.process_time()
         dist.all_reduce(x, group=group)
         seconds.append(time.perf_counter() - start)
-        busy[i] = time.process_time() - computed
-    dist.all_reduce(busy, group=group)
-    return min(zip(seconds, busy.tolist(), strict=True))
+        core_seconds[i] = time.process_time() - start_on_core
+    dist.all_reduce(core_seconds, group=group)
+    return min(zip(seconds, core_seconds.tolist(), strict=True))
+
+
+def measure_sizes(ranks, group):
+    for argument in sys.argv[1:]:
+        kib = int(argument)
+        seconds, core_seconds = measured(kib, group)
+        if dist.get_rank() == 0:
+            row = {"ranks": ranks, "bytes": 1024 * kib, "seconds": seconds, "core_seconds": core_seconds}
+            print(json.dumps(row), flush=True)
 
 
 def main():
@@ -31,11 +43,8 @@ def main():
     torch.set_num_threads(1)
     pair = dist.new_group([0, 1])
     for ranks, group in (2, pair), (dist.get_world_size(), dist.group.WORLD):
-        for kib in map(int, sys.argv[1:]) if dist.get_rank() < ranks else ():
-            seconds, busy = measured(kib, group)
-            if dist.get_rank() == 0:
-                row = {"ranks": ranks, "bytes": 1024 * kib, "seconds": seconds, "core_seconds": busy}
-                print(json.dumps(row), flush=True)
+        if dist.get_rank() < ranks:
+            measure_sizes(ranks, group)
         dist.barrier()
     dist.destroy_process_group()
 

@@ -64,8 +64,10 @@ class Habits(NamedTuple):
 
 def bandwidth(table, gpus):
     """Bytes/s between `gpus` GPUs, from {GPUs: bytes/s}: straight lines in logarithms, level at both ends."""
-    sizes, speeds = zip(*sorted(table.items()), strict=True)
-    return math.exp(numpy.interp(math.log(gpus), numpy.log(sizes), numpy.log(speeds)))
+    sizes = sorted(table)
+    speeds = [table[size] for size in sizes]
+    logarithm = numpy.interp(math.log(gpus), numpy.log(sizes), numpy.log(speeds))
+    return math.exp(logarithm)
 
 
 def layer_seconds(shape, layout, cluster, length):
@@ -74,7 +76,8 @@ def layer_seconds(shape, layout, cluster, length):
     Products of matrices take time ~ width². All else moves bytes ~ width: it costs more in narrow layers.
     """
     flops = 6 * shape.layer + 6 * shape.width * length  # of a token; causal: half of attention's scores
-    products = flops * layout.micro_batch * length / layout.tensor / (cluster.peak * cluster.reached)
+    tokens = layout.micro_batch * length
+    products = flops * tokens / layout.tensor / (cluster.peak * cluster.reached)
     return products * (1 + cluster.narrow / shape.width)
 
 
@@ -83,20 +86,27 @@ def longest_stage(layers, stages, head):
 
     head: what scoring the vocabulary costs, in layers.
     """
-    return min(max(each, layers - (stages - 1) * each + head) for each in range(1, layers + 1))
+    cuts = []
+    for layers_each in range(1, layers + 1):
+        last_stage = layers - (stages - 1) * layers_each + head
+        cuts.append(max(layers_each, last_stage))
+    return min(cuts)
 
 
 def gather_seconds(shape, layout, cluster, length):
     """Seconds in which tensor-parallel ranks exchange activations (bf16) for a layer and a micro-batch."""
     activation = 2 * layout.micro_batch * length * shape.width  # bytes between two layers
     # Forward and backward of a layer each gather and reduce-scatter twice.
-    return 8 * (layout.tensor - 1) / layout.tensor * activation / bandwidth(cluster.all_gather, layout.tensor)
+    moved = 8 * (layout.tensor - 1) / layout.tensor * activation
+    return moved / bandwidth(cluster.all_gather, layout.tensor)
 
 
 def send_seconds(shape, layout, cluster, length, pieces):
     """Seconds in which a stage sends activations (bf16), and then their gradients, for one micro-batch."""
+    if layout.pipeline == 1:
+        return 0
     activation = 2 * layout.micro_batch * length * shape.width
-    return (layout.pipeline > 1) * pieces * 2 * activation / layout.tensor / cluster.cable
+    return pieces * 2 * activation / layout.tensor / cluster.cable
 
 
 def data_seconds(shape, layout, cluster, zero):
@@ -105,38 +115,49 @@ def data_seconds(shape, layout, cluster, zero):
     The groups of all stages are busy at the same time, so each gets the bandwidth of a group of all GPUs.
     """
     data, tensor, pipeline, *_ = layout
-    sent = (data - 1) / data * shape.parameters / (tensor * pipeline)  # numbers
+    numbers = (data - 1) / data * shape.parameters / (tensor * pipeline)
     gpus = data * tensor * pipeline
     if zero:
-        return 6 * sent / bandwidth(cluster.all_gather, gpus)
-    return 8 * sent / bandwidth(cluster.all_reduce, gpus)
+        # Each number is reduce-scattered with 4 bytes, and gathered with 2.
+        return 6 * numbers / bandwidth(cluster.all_gather, gpus)
+    # A ring sends each number twice, with 4 bytes.
+    return 8 * numbers / bandwidth(cluster.all_reduce, gpus)
 
 
 def seconds(shape, layout, cluster, length, habits):
     """Seconds of one step, as a dict of its parts: "compute", "tensor", "sends", "bubble" and "data"."""
-    again = 4 / 3 if habits.recompute else 1  # forward is a third of a layer's work
     head = shape.head / (shape.layer + shape.width * length)
-    stage = again * longest_stage(shape.layers, layout.pipeline, head)
-    one = {"compute": stage * layer_seconds(shape, layout, cluster, length),
-           "tensor": stage * gather_seconds(shape, layout, cluster, length) * (1 - habits.tensor_hidden),
-           "sends": send_seconds(shape, layout, cluster, length, habits.pieces)}
-    parts = {part: layout.micro_batches * took for part, took in one.items()}
-    shown = data_seconds(shape, layout, cluster, habits.zero) - habits.data_hidden * parts["compute"]
-    bubble = (layout.pipeline - 1) / habits.pieces * sum(one.values())
-    return parts | {"bubble": bubble, "data": max(0, shown)}
+    stage = longest_stage(shape.layers, layout.pipeline, head)
+    if habits.recompute:
+        stage *= 4 / 3  # forward, a third of a layer's work, is done again
+    # One micro-batch in the busiest stage:
+    compute = stage * layer_seconds(shape, layout, cluster, length)
+    tensor = stage * gather_seconds(shape, layout, cluster, length) * (1 - habits.tensor_hidden)
+    sends = send_seconds(shape, layout, cluster, length, habits.pieces)
+    # The whole step:
+    bubble = (layout.pipeline - 1) / habits.pieces * (compute + tensor + sends)
+    hidden = habits.data_hidden * layout.micro_batches * compute
+    data = max(0, data_seconds(shape, layout, cluster, habits.zero) - hidden)
+    return {"compute": layout.micro_batches * compute, "tensor": layout.micro_batches * tensor,
+            "sends": layout.micro_batches * sends, "bubble": bubble, "data": data}
 
 
 def mfu(shape, layout, cluster, length, habits):
     """The share of the GPUs' peak that goes into the model's own FLOPs, by `seconds`."""
-    gpus, sequences = math.prod(layout[:3]), layout.data * layout.micro_batches * layout.micro_batch
+    gpus = layout.data * layout.tensor * layout.pipeline
+    tokens = layout.data * layout.micro_batches * layout.micro_batch * length
     step = sum(seconds(shape, layout, cluster, length, habits).values())
-    return shape.flops(length) * sequences * length / step / (gpus * cluster.peak)
+    return shape.flops(length) * tokens / step / (gpus * cluster.peak)
 
 
 def layouts(gpus, batch, layers):
     """All layouts of `gpus` ranks for `batch` sequences: up to `layers` stages, up to 16 tensor-parallel."""
     for tensor in (1, 2, 4, 8, 16):
-        for pipeline in (stages for stages in range(1, layers + 1) if gpus % (tensor * stages) == 0):
+        for pipeline in range(1, layers + 1):
+            if gpus % (tensor * pipeline) != 0:
+                continue
             data = gpus // (tensor * pipeline)
-            for micro_batch in (size for size in range(1, batch // data + 1) if batch % (data * size) == 0):
-                yield Layout(data, tensor, pipeline, batch // (data * micro_batch), micro_batch)
+            for micro_batch in range(1, batch // data + 1):
+                if batch % (data * micro_batch) == 0:
+                    micro_batches = batch // (data * micro_batch)
+                    yield Layout(data, tensor, pipeline, micro_batches, micro_batch)
