@@ -33,7 +33,9 @@ ONLY_ON_A_CARD = {
         "if time.monotonic() > until:",
         "raise RuntimeError(Path(log.name).read_text() or answer.stderr)",
         'return ". ".join(refusals)',
-        'return f"The program was refused: **{refused[0]}**"',
+        'return f"The program was refused: **{rows[\'refused\']}**"',
+        'return f"| {title} | refused: {rows[\'refused\']} | | |"',
+        "table += others",
         "time.sleep(0.1)",
     ],
     "processes": [

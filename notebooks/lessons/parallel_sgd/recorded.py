@@ -38,10 +38,19 @@ def article_on_a_gpu(workers=4, epochs=3, samples=None):
     import torch._dynamo  # noqa: F401  (Every optimizer imports it. The ranks are forked, and share it.)
 
     name = "MNIST" if Path(download_folder(), "MNIST", "raw").exists() else "Digits"
-    task, models = replace(TASKS[name], lr=0.01), mp.get_context("fork").SimpleQueue()
-    programs = {"neither bug": (workers, 1, None), "both bugs": (workers, workers, models), "one process": (1, 1, None)}
-    return {"data": name, "workers": workers, "programs": {
-        program: attempt(train, nprocs, task, epochs, samples, *bugs) for program, (nprocs, *bugs) in programs.items()}}
+    task = replace(TASKS[name], lr=0.01)
+
+    def rows_of(nprocs, passes=1, models=None):
+        return attempt(train, nprocs, task, epochs, samples, passes, models)
+
+    shared_models = mp.get_context("fork").SimpleQueue()
+    programs = {
+        "neither bug": rows_of(workers),
+        # Each worker makes as many passes over its shard as there are workers, and all train the same model.
+        "both bugs": rows_of(workers, passes=workers, models=shared_models),
+        "one process": rows_of(1),
+    }
+    return {"data": name, "workers": workers, "programs": programs}
 
 
 def train(nprocs, *args):
@@ -51,23 +60,32 @@ def train(nprocs, *args):
 
 def train_in_rank(task, epochs, samples, passes, models):
     """Train on a shard, and average. With `models`, a queue, all ranks train rank 0's model instead: the bug."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     torch.cuda.set_device(0)  # one card for all ranks, also where there are several
     torch.set_num_threads(1)
-    shard = split(samples or len(labels_of(task)), world_size)[rank]
-    images, labels = (part.cuda() for part in tensors(task, rows=shard))
+    samples = samples or len(labels_of(task))
+    shard = split(samples, dist.get_world_size())[rank]
+    images, labels = [part.cuda() for part in tensors(task, rows=shard)]
     test_set = [part.cuda() for part in tensors(task, train=False)]
+
+    # One batch, for another model, starts cuDNN before the clock runs.
     model = task.model().cuda()
-    one_pass(model, task.optimizer(model), [(images[:task.batch], labels[:task.batch])])  # starts cuDNN: not measured
-    model = in_one_memory(task.model().cuda(), models) if models else task.model().cuda()
-    rows, seconds = [], 0.0
+    first_batch = (images[:task.batch], labels[:task.batch])
+    one_pass(model, task.optimizer(model), [first_batch])
+
+    model = task.model().cuda()
+    if models:
+        model = in_one_memory(model, models)
+    rows = []
+    seconds = 0.0
     for epoch in range(epochs):
         dist.barrier()
         began = time.perf_counter()
         for _ in range(passes):
             torch.manual_seed(seed(epoch, rank))
-            order = [batch.cuda() for batch in batches(len(labels), task.batch, epoch, rank)]
-            one_pass(model, task.optimizer(model), ((images[batch], labels[batch]) for batch in order))
+            order = [numbers.cuda() for numbers in batches(len(labels), task.batch, epoch, rank)]
+            shuffled = ((images[numbers], labels[numbers]) for numbers in order)
+            one_pass(model, task.optimizer(model), shuffled)
             torch.cuda.synchronize()
             dist.barrier()
         if not models:
@@ -89,36 +107,53 @@ def in_one_memory(model, models):
 
 @article_on_a_gpu.tells
 def article_in_words(result):
-    averaged, alone = (result["programs"][program] for program in ("neither bug", "one process"))
-    if refused := [rows["refused"] for rows in (averaged, alone) if "refused" in rows]:
-        return f"The program was refused: **{refused[0]}**"
-    workers, epochs, seconds = result["workers"], len(averaged), averaged[-1]["seconds"]
-    longer = alone[-1]["seconds"] / seconds
-    words = (f"On {result['data']}, after epoch {epochs}, {workers} workers that average their models have "
-             f"**{averaged[-1]['accuracy']:.1%}** of the test images right. They train for {seconds:.2f} s. One "
-             f"process with all the images has {alone[-1]['accuracy']:.1%} right, and takes {longer:.1f} times as "
-             "long.")
-    rows = [row_of(f"{workers} workers, {program}" if "bug" in program else program, rows)
-            for program, rows in result["programs"].items()]
+    averaged = result["programs"]["neither bug"]
+    alone = result["programs"]["one process"]
+    for rows in (averaged, alone):
+        if "refused" in rows:
+            return f"The program was refused: **{rows['refused']}**"
+    workers = result["workers"]
+    end = averaged[-1]
+    end_alone = alone[-1]
+    longer = end_alone["seconds"] / end["seconds"]
+    words = (
+        f"On {result['data']}, after epoch {len(averaged)}, {workers} workers that average their models have "
+        f"**{end['accuracy']:.1%}** of the test images right. They train for {end['seconds']:.2f} s. "
+        f"One process with all the images has {end_alone['accuracy']:.1%} right, "
+        f"and takes {longer:.1f} times as long."
+    )
+    table = ["| | right, by epoch | test loss at the end | seconds |", "|---|---|---|---|"]
+    for program, rows in result["programs"].items():
+        title = f"{workers} workers, {program}" if "bug" in program else program
+        table.append(row_of(title, rows))
     others = rows_of_others()
-    rows += others if result["data"] == "MNIST" else []
-    head = ["| | right, by epoch | test loss at the end | seconds |", "|---|---|---|---|"]
-    return "\n".join([f"{words}\n", *head, *rows])
+    if result["data"] == "MNIST":
+        table += others
+    return words + "\n\n" + "\n".join(table)
 
 
-def row_of(program, rows):
-    result = f"refused: {rows['refused']} | |" if "refused" in rows else (
-        f"{listed(row['accuracy'] for row in rows)} | {rows[-1]['loss']:.4f} | {rows[-1]['seconds']:.2f}")
-    return f"| {program} | {result} |"
+def row_of(title, rows):
+    """A program's row of the table: its end, and how it came there."""
+    if "refused" in rows:
+        return f"| {title} | refused: {rows['refused']} | | |"
+    accuracies = listed(row["accuracy"] for row in rows)
+    end = rows[-1]
+    return f"| {title} | {accuracies} | {end['loss']:.4f} | {end['seconds']:.2f} |"
 
 
 def rows_of_others():
     """What the article says of MNIST, and what was recorded without a GPU."""
     record = stored(RECORDS / "parallel_sgd.json")
-    article, cores = record["published"], record["results"]["ranks that stay"]
-    return [f"| the article | {listed(article['accuracy'])} | {article['loss'][-1]:.4f} | |",
-            f"| 4 workers on {record['machine']['cores']} cores, recorded | {listed(cores['accuracy'])} "
-            f"| {cores['loss'][-1]:.4f} | {cores['seconds']:.2f} |"]
+    article = record["published"]
+    on_cores = record["results"]["ranks that stay"]
+    number_of_cores = record["machine"]["cores"]
+    article_end = article["loss"][-1]
+    end_on_cores = on_cores["loss"][-1]
+    return [
+        f"| the article | {listed(article['accuracy'])} | {article_end:.4f} | |",
+        f"| 4 workers on {number_of_cores} cores, recorded | {listed(on_cores['accuracy'])} "
+        f"| {end_on_cores:.4f} | {on_cores['seconds']:.2f} |",
+    ]
 
 
 def listed(shares):
@@ -135,15 +170,23 @@ def one_card_many_processes(counts=(1, 2, 4, 8), width=4096, seconds=0.7, steps=
     """
     import torch._dynamo  # noqa: F401  (Every optimizer imports it. The ranks are forked, and share it.)
 
-    return {"time slicing": attempt(samples_a_second, counts, width, seconds, steps),
-            "MPS": attempt(with_mps, samples_a_second, counts, width, seconds, steps)}
+    settings = (counts, width, seconds, steps)
+    return {
+        "time slicing": attempt(samples_a_second, *settings),
+        "MPS": attempt(with_mps, samples_a_second, *settings),
+    }
 
 
 def samples_a_second(counts, width, seconds, steps):
     """{case: {number of processes: samples/s of all of them together}}."""
     barrier = mp.get_context("fork").Barrier(counts[-1])
     ranks = in_ranks(train_in_company, counts[-1], counts, width, seconds, steps, barrier)
-    return {case: {count: sum(rank[case][count] for rank in ranks[:count]) for count in counts} for case in ranks[0]}
+    together = {}
+    for case in ranks[0]:
+        together[case] = {}
+        for count in counts:
+            together[case][count] = sum(rank[case][count] for rank in ranks[:count])
+    return together
 
 
 def train_in_company(counts, width, seconds, steps, barrier):
@@ -152,7 +195,8 @@ def train_in_company(counts, width, seconds, steps, barrier):
     torch.set_num_threads(1)
     result = {}
     for case, (network, inputs, batch) in cases(width).items():
-        images, labels = torch.rand(batch, inputs, device="cuda"), torch.randint(10, (batch,), device="cuda")
+        images = torch.rand(batch, inputs, device="cuda")
+        labels = torch.randint(10, (batch,), device="cuda")
         rate = training(network.cuda(), images, labels)
         rate(0, steps)  # warms up
         result[case] = {}
@@ -166,8 +210,11 @@ def train_in_company(counts, width, seconds, steps, barrier):
 def cases(width):
     """{words: (network, inputs, samples in a batch)}"""
     wide = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
-    return {"digits, batches of 8": (digits_network(), 64, 8), "digits, batches of 64": (digits_network(), 64, 64),
-            f"width {width:,}, batches of 256": (wide, width, 256)}
+    return {
+        "digits, batches of 8": (digits_network(), 64, 8),
+        "digits, batches of 64": (digits_network(), 64, 64),
+        f"width {width:,}, batches of 256": (wide, width, 256),
+    }
 
 
 def training(model, images, labels):
@@ -175,7 +222,8 @@ def training(model, images, labels):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def rate(seconds, steps):
-        began, rounds = time.perf_counter(), 0
+        began = time.perf_counter()
+        rounds = 0
         while rounds == 0 or time.perf_counter() < began + seconds:
             for _ in range(steps):
                 train_step(model, optimizer, images, labels)
@@ -190,8 +238,9 @@ def with_mps(work, *args):
     """What `work(*args)` returns when the processes that it starts share the GPU by MPS."""
     with mps_daemon() as order:
         result = work(*args)
-        # CUDA says nothing if it finds no MPS, and goes on without.
-        return result if order("get_server_list").stdout.strip() else {"refused": "MPS has started no server for them"}
+        # CUDA says nothing if it finds no MPS, and goes on without. So we ask MPS whom it has served.
+        servers = order("get_server_list").stdout.strip()
+        return result if servers else {"refused": "MPS has started no server for them"}
 
 
 @contextlib.contextmanager
@@ -221,17 +270,26 @@ def mps_daemon():
             daemon.wait()
 
 
+def answered(result):
+    """{way: its samples/s}, of the ways that this machine has not refused."""
+    return {way: rows for way, rows in result.items() if "refused" not in rows}
+
+
 @one_card_many_processes.draws
 def processes_drawn(result):
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.4))
+    looks = {"time slicing": "o-", "MPS": "s--"}
     curves = []
-    for (way, rows), look in zip(result.items(), ("o-", "s--"), strict=True):
-        for ax, (case, by_count) in zip(axes, {} if "refused" in rows else rows.items(), strict=False):
-            ax.plot(list(by_count), [speed / 1000 for speed in by_count.values()], look, label=way)
+    for way, rows in answered(result).items():
+        for ax, (case, by_count) in zip(axes, rows.items(), strict=True):
+            thousands = [rate / 1000 for rate in by_count.values()]
+            ax.plot(list(by_count), thousands, looks[way], label=way)
             ax.set(title=case.replace(", batches", "\nbatches"), xlabel="processes")
-            curves.append(f"{case}, {way}: " + ", ".join(f"{speed:,.0f}" for speed in by_count.values()))
+            numbers = ", ".join(f"{rate:,.0f}" for rate in by_count.values())
+            curves.append(f"{case}, {way}: {numbers}")
     for ax in axes:
-        ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
+        _, top = ax.get_ylim()
+        ax.set_ylim(0, 1.1 * top)
     axes[0].set_ylabel("1,000 samples/s, all together")
     axes[2].legend()
     figure.suptitle("Processes that share a GPU")
@@ -241,26 +299,58 @@ def processes_drawn(result):
 @one_card_many_processes.tells
 def processes_in_words(result):
     refusals = [f"Refused with {way}: **{rows['refused']}**" for way, rows in result.items() if "refused" in rows]
-    if "refused" in result["time slicing"]:
+    sliced = result["time slicing"]
+    if "refused" in sliced:
         return ". ".join(refusals)
-    few, more, wide = result["time slicing"]
-    alone = {case: next(iter(by_count.values())) for case, by_count in result["time slicing"].items()}
-    step = {case: 1000 * int(case.split()[-1]) / speed for case, speed in alone.items()}  # ms: its last word is a batch
-    most = list(result["time slicing"][few])[-1]
-    gain = {way: {case: by_count[most] / alone[case] for case, by_count in rows.items()}
-            for way, rows in result.items() if "refused" not in rows}
-    best, batch = max(gain, key=lambda way: gain[way][few]), alone[more] / alone[few]
-    wide_gains = " and ".join(f"{by_case[wide]:.1f} times as much as one by {way}" for way, by_case in gain.items())
-    turns = gain["time slicing"][few]
-    free = "A step with 64 samples takes about as long as one with 8. " if step[more] < 1.2 * step[few] else ""
-    first = "Try a larger batch before you share a GPU. " if batch > gain[best][few] else ""
-    busy = " One process keeps the GPU busy." if all(0.9 < by_case[wide] < 1.1 for by_case in gain.values()) else ""
-    words = (f"With batches of 8, {most} processes train **{gain[best][few]:.1f} times** the samples/s of one "
-             f"(by {best}). One process with batches of 64 trains {batch:.1f} times the samples/s of one with batches "
-             f"of 8. {free}{first}With time slicing, only one process has the GPU at a time. {most} processes still do "
-             f"{turns:.1f} times the work of one, so one of them, with batches of 8, uses the GPU for at most "
-             f"{min(1, 1 / turns):.0%} of its time. With the wide network, {most} processes train {wide_gains}.{busy}")
-    rows = [f"| {case} | {step[case]:.2f} ms | " + " | ".join(f"{gain[way][case]:.1f}×" for way in gain) + " |"
-            for case in alone]
-    head = "| | a step of one process | " + " | ".join(f"{most} processes, {way}" for way in gain) + " |"
-    return " ".join([words, *refusals]) + "\n\n" + "\n".join([head, "|---|---" + "|---" * len(gain) + "|", *rows])
+    alone = {}  # case: samples/s of one process
+    step_ms = {}  # case: how long a step of one process takes
+    for case, by_count in sliced.items():
+        alone[case] = next(iter(by_count.values()))
+        batch = int(case.split()[-1])
+        step_ms[case] = 1000 * batch / alone[case]
+    batches_of_8, batches_of_64, wide = sliced
+    most = list(sliced[batches_of_8])[-1]  # processes
+    gains = {}  # way: {case: how many times as much most processes train as one}
+    for way, rows in answered(result).items():
+        gains[way] = {case: by_count[most] / alone[case] for case, by_count in rows.items()}
+
+    best = max(gains, key=lambda way: gains[way][batches_of_8])
+    best_gain = gains[best][batches_of_8]
+    batch_gain = alone[batches_of_64] / alone[batches_of_8]
+    free = step_ms[batches_of_64] < 1.2 * step_ms[batches_of_8]
+    about_free = "A step with 64 samples takes about as long as one with 8. " if free else ""
+    advice = "Try a larger batch before you share a GPU. " if batch_gain > best_gain else ""
+    # If time slicing, in which one process at a time has the GPU, does 4 times the work of one process, then that one
+    # uses the GPU for a quarter of its time.
+    turns = gains["time slicing"][batches_of_8]
+    at_most = min(1, 1 / turns)
+    wide_gains = {way: by_case[wide] for way, by_case in gains.items()}
+    wide_in_words = " and ".join(f"{gain:.1f} times as much as one by {way}" for way, gain in wide_gains.items())
+    busy = all(0.9 < gain < 1.1 for gain in wide_gains.values())
+    about_busy = " One process keeps the GPU busy." if busy else ""
+    words = (
+        f"With batches of 8, {most} processes train **{best_gain:.1f} times** the samples/s of one (by {best}). "
+        f"One process with batches of 64 trains {batch_gain:.1f} times the samples/s of one with batches of 8. "
+        f"{about_free}{advice}"
+        "With time slicing, only one process has the GPU at a time. "
+        f"{most} processes still do {turns:.1f} times the work of one, "
+        f"so one of them, with batches of 8, uses the GPU for at most {at_most:.0%} of its time. "
+        f"With the wide network, {most} processes train {wide_in_words}.{about_busy}"
+    )
+    return " ".join([words, *refusals]) + "\n\n" + table_of_gains(gains, step_ms, most)
+
+
+def table_of_gains(gains, step_ms, most):
+    """A row a case, with a column for each way to share the GPU."""
+    head = "| | a step of one process |"
+    rule = "|---|---|"
+    for way in gains:
+        head += f" {most} processes, {way} |"
+        rule += "---|"
+    lines = [head, rule]
+    for case, milliseconds in step_ms.items():
+        line = f"| {case} | {milliseconds:.2f} ms |"
+        for by_case in gains.values():
+            line += f" {by_case[case]:.1f}× |"
+        lines.append(line)
+    return "\n".join(lines)
