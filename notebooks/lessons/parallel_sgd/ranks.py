@@ -39,9 +39,13 @@ def in_ranks(train_pass, task, epochs, samples, skew=0.0, wrap=None, at_the_end=
     shards = skewed_split(labels_of(task)[:samples], world_size, skew)
     images, labels = tensors(task, rows=shards[rank])  # prepared once
     test_set = tensors(task, train=False)
-    steps = math.ceil(min(map(len, shards)) / task.batch)  # of the shortest: all ranks average equally often
-    model = wrap(task.model()) if wrap else task.model()
-    optimizer, clock = task.optimizer(model), 0.0
+    sizes = [len(shard) for shard in shards]
+    steps = math.ceil(min(sizes) / task.batch)  # of the shortest: all ranks average equally often
+    model = task.model()
+    if wrap:
+        model = wrap(model)
+    optimizer = task.optimizer(model)
+    clock = 0.0
     for epoch in range(epochs):
         torch.manual_seed(seed(epoch, rank))  # for dropout
         order = batches(len(labels), task.batch, epoch, rank)[:steps]
@@ -54,8 +58,9 @@ def in_ranks(train_pass, task, epochs, samples, skew=0.0, wrap=None, at_the_end=
             at_the_end(model)
         clock += time.perf_counter() - began
         loss, accuracy = tested(model, *test_set)
-        report(epoch=epoch + 1, samples=(epoch + 1) * sum(map(len, shards)), seconds=clock,
-               loss=loss, accuracy=accuracy, own=tested(own, *test_set)[1])
+        _, own_accuracy = tested(own, *test_set)
+        report(epoch=epoch + 1, samples=(epoch + 1) * sum(sizes), seconds=clock,
+               loss=loss, accuracy=accuracy, own=own_accuracy)
     if rank == 0:
         report(weights=nn.utils.parameters_to_vector(model.parameters()).tolist())
     dist.barrier()

@@ -40,7 +40,9 @@ def train(rank, task, epochs, shards, model, barrier):
 
 def main(task, epochs, samples, workers):
     torch.set_num_threads(1)  # a fork after torch has used threads could hang
-    shards = split(len(labels_of(task)) if samples is None else samples, workers)
+    if samples is None:
+        samples = len(labels_of(task))
+    shards = split(samples, workers)
     model = task.model().share_memory()
     barrier = mp.get_context(START).Barrier(workers)
     mp.start_processes(train, (task, epochs, shards, model, barrier), nprocs=workers, start_method=START)

@@ -25,10 +25,11 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     ddp, optimizer = with_post_local(torch.nn.Linear(8, 1))
-    own, apart = torch.Generator().manual_seed(dist.get_rank()), []
+    generator = torch.Generator().manual_seed(dist.get_rank())  # other samples in each rank
+    apart = []
     for step in range(1, 13):
         optimizer.zero_grad()
-        ddp(torch.randn(4, 8, generator=own)).square().mean().backward()
+        ddp(torch.randn(4, 8, generator=generator)).square().mean().backward()
         optimizer.step()
         weights = [torch.zeros_like(ddp.module.weight) for _ in range(dist.get_world_size())]
         dist.all_gather(weights, ddp.module.weight.detach())

@@ -17,7 +17,8 @@ def train_epoch(rank, epoch, task, shards, local_models):
     """One pass of a worker that is started for it, on images that are ready."""
     torch.set_num_threads(1)
     torch.manual_seed(seed(epoch, rank))
-    model, (images, labels) = local_models[rank], shards[rank]
+    model = local_models[rank]
+    images, labels = shards[rank]
     optimizer = task.optimizer(model)
     for batch in batches(len(labels), task.batch, epoch, rank):
         train_step(model, optimizer, images[batch], labels[batch])
@@ -44,13 +45,15 @@ def train(pull_down, times, task, epochs, shards, test_set):
 
 def main(task, epochs, samples, workers):
     torch.set_num_threads(1)  # a fork after torch has used threads could hang
-    ranges = split(len(labels_of(task)) if samples is None else samples, workers)
-    shards, test_set = [tensors(task, rows=rows) for rows in ranges], tensors(task, train=False)
-    for pulled in (pull_down, pull_down_as_published):
+    if samples is None:
+        samples = len(labels_of(task))
+    shards = [tensors(task, rows=rows) for rows in split(samples, workers)]
+    test_set = tensors(task, train=False)
+    for way in (pull_down, pull_down_as_published):
         for times in (1, workers):
-            rows = train(pulled, times, task, epochs, shards, test_set)
-            for epoch, (loss, accuracy) in enumerate(rows, start=1):
-                report(pull_down=pulled.__name__, times=times, epoch=epoch, loss=loss, accuracy=accuracy)
+            tests = train(way, times, task, epochs, shards, test_set)
+            for epoch, (loss, accuracy) in enumerate(tests, start=1):
+                report(pull_down=way.__name__, times=times, epoch=epoch, loss=loss, accuracy=accuracy)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def train_epoch(rank, epoch, task, shards, local_models, barrier, inside, thread
     """Make one pass over this worker's shard."""
     torch.set_num_threads(threads)  # otherwise every worker takes all cores
     torch.manual_seed(seed(epoch, rank))
-    model, shard = local_models[rank], shards[rank]
+    model = local_models[rank]
+    shard = shards[rank]
     order = batches(len(shard), task.batch, epoch, rank)
     loader = DataLoader(shard, batch_sampler=[batch.tolist() for batch in order])
     optimizer = task.optimizer(model)
@@ -55,17 +56,22 @@ def pull_down(global_model, local_models):
 def aggregate(global_model, local_models):
     """Make the global model the mean of the local ones."""
     states = [model.state_dict() for model in local_models]
-    means = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
+    means = {}
+    for name in states[0]:
+        means[name] = torch.stack([state[name] for state in states]).mean(0)
     global_model.load_state_dict(means)
 
 
 def main(task, epochs, samples, workers, threads):
-    dataset, test_set = load(task.dataset), tensors(task, train=False)
-    ranges = split(len(dataset) if samples is None else samples, workers)
-    shards = [CustomSubset(dataset, indices, transform(task)) for indices in ranges]
+    dataset = load(task.dataset)
+    test_set = tensors(task, train=False)
+    if samples is None:
+        samples = len(dataset)
+    shards = [CustomSubset(dataset, indices, transform(task)) for indices in split(samples, workers)]
     global_model = task.model()
     local_models = [task.model().share_memory() for _ in range(workers)]
-    barrier, inside = mp.get_context("spawn").Barrier(workers), torch.zeros(workers).share_memory_()
+    barrier = mp.get_context("spawn").Barrier(workers)
+    inside = torch.zeros(workers).share_memory_()  # the seconds that each worker trains, without its start
     for epoch in range(epochs):
         began = time.perf_counter()
         pull_down(global_model, local_models)

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 from dataclasses import replace
 from functools import lru_cache, partial
+from pathlib import Path
 
 import numpy
 import torch
@@ -28,29 +29,35 @@ def transform(task):
 def tensors(task, train=True, rows=slice(None)):
     """All images, or only `rows` of them, prepared at once: float32 [N, 1, height, width], and labels."""
     images, labels = _stored(task.dataset, train)
-    rows = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
-    return (images[rows].unsqueeze(1).float() / 255 - task.mean) / task.std, labels[rows].long()
+    if isinstance(rows, range):
+        rows = slice(rows.start, rows.stop)
+    pixels = images[rows].unsqueeze(1).float() / 255
+    return (pixels - task.mean) / task.std, labels[rows].long()
 
 
 def labels_of(task):
     """The labels of the training images."""
-    return _stored(task.dataset, train=True)[1].long()
+    _, labels = _stored(task.dataset, train=True)
+    return labels.long()
 
 
 @lru_cache(maxsize=2)
 def _stored(name, train):
     """Images and labels as they are stored; torchvision, which is slow to import, only where it must."""
     if name == "MNIST":
-        raw, part = download_folder() / name / "raw", "train" if train else "t10k"
+        part = "train" if train else "t10k"
+        files = download_folder() / name / "raw" / part
         with contextlib.suppress(OSError, ValueError):  # then `load` says what to do
-            return [parse_idx((raw / f"{part}-{kind}-ubyte").read_bytes())
-                    for kind in ("images-idx3", "labels-idx1")]
+            images = parse_idx(Path(f"{files}-images-idx3-ubyte").read_bytes())
+            labels = parse_idx(Path(f"{files}-labels-idx1-ubyte").read_bytes())
+            return images, labels
     data = load(name, train=train)
     return data.data, data.targets
 
 
 def _to_tensor(mean, std, image):
-    return (torch.from_numpy(numpy.array(image)).unsqueeze(0).float() / 255 - mean) / std
+    pixels = torch.from_numpy(numpy.array(image)).unsqueeze(0).float() / 255
+    return (pixels - mean) / std
 
 
 def split(n_samples, n_workers):
@@ -65,8 +72,9 @@ def split(n_samples, n_workers):
     size = n_samples // n_workers
     if size < 1:
         raise ValueError(f"{n_workers} shards of 1 or more need {n_workers} samples; there are {n_samples}")
-    return [range(rank * size, (rank + 1) * size if rank < n_workers - 1 else n_samples)
-            for rank in range(n_workers)]
+    shards = [range(rank * size, (rank + 1) * size) for rank in range(n_workers)]
+    shards[-1] = range(shards[-1].start, n_samples)
+    return shards
 
 
 def skewed_split(labels, n_workers, skew=0.0):
@@ -76,14 +84,17 @@ def skewed_split(labels, n_workers, skew=0.0):
     """
     if not 0 <= skew <= 1:
         raise ValueError(f"the skew is a share from 0 to 1, not {skew}")
-    count = round(skew * len(labels))
     if not len(labels):
         raise ValueError("the dataset is empty: there is nothing to split")
+    count = round(skew * len(labels))
     by_label = labels[:count].argsort(stable=True)
-    rest = torch.arange(count, len(labels))
-    parts = [[part[list(shard)] for shard in split(len(part), n_workers)]
-             for part in (by_label, rest) if len(part)]
-    return [torch.cat(of_worker) for of_worker in zip(*parts, strict=True)]
+    mixed = torch.arange(count, len(labels))
+    shards = [[] for _ in range(n_workers)]
+    for indices in (by_label, mixed):
+        if len(indices):
+            for shard, rows in zip(shards, split(len(indices), n_workers), strict=True):
+                shard.append(indices[list(rows)])
+    return [torch.cat(shard) for shard in shards]
 
 
 def seed(epoch, rank):
@@ -103,7 +114,8 @@ def tested(model, images, labels):
     with torch.no_grad():
         outputs = torch.cat([model(part) for part in images.split(1000)])
     model.train()
-    loss, right = nn.functional.cross_entropy(outputs, labels), outputs.argmax(1) == labels
+    loss = nn.functional.cross_entropy(outputs, labels)
+    right = outputs.argmax(1) == labels
     return loss.item(), right.float().mean().item()
 
 
@@ -113,23 +125,32 @@ def options(description, **more):
     Raises:
         ValueError: a number makes no sense; the message says which and why.
     """
-    defaults = {"task": "Digits", "epochs": 3, "samples": 0, "lr": 0.0, "method": "SGD", **more}
     parser = argparse.ArgumentParser(description=description)
-    for name, default in defaults.items():
-        optional = name in ("samples", "lr")
-        parser.add_argument(f"--{name}", type=type(default), default=None if optional else default)
+    parser.add_argument("--task", default="Digits")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--samples", type=int, help="of the training set; all, if this is left out")
+    parser.add_argument("--lr", type=float, help="the task's own, if this is left out")
+    parser.add_argument("--method", default="SGD")
+    for name, default in more.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     chosen = parser.parse_args()
     if chosen.task not in TASKS:
         raise ValueError(f"--task is one of {', '.join(TASKS)}, not {chosen.task}")
     if chosen.method not in ("SGD", "Adam"):
         raise ValueError(f"--method is SGD or Adam, not {chosen.method}")
-    for name in {"epochs", "workers", "every", "threads"} & set(defaults):
-        if getattr(chosen, name) < 1:
-            raise ValueError(f"--{name} must be 1 or more, not {getattr(chosen, name)}")
-    task = TASKS[chosen.task]
-    chosen.task = replace(task, method=chosen.method, lr=task.lr if chosen.lr is None else chosen.lr)
+    for name in ("epochs", "workers", "every", "threads"):
+        number = getattr(chosen, name, None)  # not every trainer has all of these
+        if number is not None and number < 1:
+            raise ValueError(f"--{name} must be 1 or more, not {number}")
+    task = replace(TASKS[chosen.task], method=chosen.method)
+    if chosen.lr is not None:
+        task = replace(task, lr=chosen.lr)
+    chosen.task = task
     del chosen.method, chosen.lr
-    if chosen.samples is not None and not 0 <= chosen.samples <= (there := len(labels_of(task))):
-        raise ValueError(f"--samples must be 0 or more, not {chosen.samples}" if chosen.samples < 0 else
-                         f"--samples {chosen.samples}: there are only {there}")
+    if chosen.samples is not None:
+        if chosen.samples < 0:
+            raise ValueError(f"--samples must be 0 or more, not {chosen.samples}")
+        available = len(labels_of(task))
+        if chosen.samples > available:
+            raise ValueError(f"--samples {chosen.samples}: there are only {available}")
     return vars(chosen)

@@ -11,8 +11,11 @@ class Worker:
     """
 
     def __init__(self, rank, until_all_are_started):
-        self.rank, self.until_all_are_started = rank, until_all_are_started
-        self.trains, self.killed, self.asked = True, False, 0
+        self.rank = rank
+        self.until_all_are_started = until_all_are_started
+        self.trains = True
+        self.killed = False
+        self.asked = 0
 
     def join(self, timeout=None):
         if timeout is None:
@@ -20,7 +23,8 @@ class Worker:
             self.trains = False
 
     def kill(self):
-        self.killed, self.trains = self.trains, False
+        self.killed = self.trains
+        self.trains = False
 
     terminate = kill
 
@@ -32,7 +36,9 @@ class Worker:
         self.asked += 1
         if self.asked > 1:
             self.join()
-        return None if self.trains else -9 if self.killed else 0
+        if self.trains:
+            return None
+        return -9 if self.killed else 0
 
     @property
     def sentinel(self):  # for `multiprocessing.connection.wait`
