@@ -147,7 +147,7 @@ def test_one_clock_for_all_ranks(tmp_path):
 
 def test_ranks_that_do_not_belong_together(tmp_path):
     slow, quick = two_ranks(tmp_path)
-    with pytest.raises(TraceError, match="one of each rank is needed"):
+    with pytest.raises(TraceError, match="one trace of each rank is needed"):
         together([quick, quick])
     with pytest.raises(TraceError, match="not known: the traces of all ranks have not been put together"):
         waited_for([slow, quick])

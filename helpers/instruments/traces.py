@@ -23,7 +23,7 @@ from typing import NamedTuple
 COMPUTE, COMMUNICATION, WAITING, OTHER = KINDS = ("compute", "communication", "waiting", "other")
 
 # What a backend itself does: "gloo:all_reduce" on the CPU, "ncclDevKernel_AllReduce_Sum_f32(…)" on a GPU.
-_TRANSFER = re.compile(r"gloo:|mpi:|ucc:|nccl(Dev)?Kernel", re.IGNORECASE)
+_TRANSFER = re.compile(r"gloo:|nccl(Dev)?Kernel")
 _WAITS = re.compile(r"cuda(Device|Stream|Event)Synchronize|enumerate\(DataLoader\)")
 #: On the CPU, what asks for communication or runs Python is no computing, though it is recorded as an operator.
 _ASKS = re.compile(r"_?c10d|Python")
@@ -167,11 +167,8 @@ class Trace:
         for kind in (COMPUTE, COMMUNICATION, WAITING):
             seconds[kind] = _length(self.busy(kind)) / 1e6
             intervals += self.busy(kind)
-        span = 0
-        if self.events:
-            begin, end = self.span_us
-            span = end - begin
-        seconds[OTHER] = (span - _length(union(intervals))) / 1e6
+        begin, end = self.span_us
+        seconds[OTHER] = (end - begin - _length(union(intervals))) / 1e6
         return seconds
 
     def overlap(self):
@@ -331,16 +328,13 @@ def together(traces):
     gloo's are paired where a rank is in one group only; messages (send, recv) name no peer, and broadcasts and
     the like no root. Traces that are together already stay as they are.
 
-    Returns new traces, in the order of the ranks (of the arguments, where they name no ranks).
+    Returns new traces, in the order of the ranks.
     Raises TraceError: a rank is there twice.
     """
-    if any(trace.rank is None for trace in traces):  # written without a process group
-        traces = [replace(trace, rank=rank) for rank, trace in enumerate(traces)]
+    ranks = sorted({trace.rank for trace in traces})
+    if len(ranks) < len(traces):
+        raise TraceError("one trace of each rank is needed, and a rank is there twice")
     traces = sorted(traces, key=lambda trace: trace.rank)
-    ranks = [trace.rank for trace in traces]
-    if len(set(ranks)) < len(ranks):
-        raise TraceError(f"these are traces of the ranks {', '.join(map(str, ranks))}: "
-                         "one of each rank is needed")
     start = min(trace.start_us for trace in traces)
     traces = [_shifted(trace, trace.start_us - start) for trace in traces]
 
