@@ -24,6 +24,7 @@ EXPERIMENTS = {f"{one.lesson}.{one.name}": one for one in all_experiments()}
 REFUSED = {"context_and_experts.packed_documents": "Expect q/k/v", "mixed_precision.batch_sizes": "out of memory"}
 #: Statements of experiments that no stand-in reaches, by lesson, sorted.
 ONLY_ON_A_CARD = {
+    "data_loading": ['words += f" This machine refused some settings: `{refusal}`."'],
     "distributed_data_parallel": [
         'return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."',
         'return f"{ones.item():g}"',

@@ -22,7 +22,9 @@ def prefetched(batches, side):
     def fetch():
         with torch.cuda.stream(side):
             batch = next(batches, None)
-            return None if batch is None else batch.to("cuda", non_blocking=True)
+            if batch is not None:
+                batch = batch.to("cuda", non_blocking=True)
+            return batch
 
     coming = fetch()
     while (batch := coming) is not None:
@@ -48,29 +50,41 @@ def copies(shape=(32, 3, 224, 224)):
     """
     ordinary = torch.rand(shape)
     pinned = ordinary.pin_memory()
-    return {"MB": ordinary.nbytes / 1e6,
-            "ordinary memory": copy_ms(lambda: ordinary),
-            "pinned memory": copy_ms(lambda: pinned),
-            "pinned in the loop, then copied": copy_ms(ordinary.pin_memory)}
+    return {
+        "MB": ordinary.nbytes / 1e6,
+        "ordinary memory": copy_ms(lambda: ordinary),
+        "pinned memory": copy_ms(lambda: pinned),
+        "pinned in the loop, then copied": copy_ms(ordinary.pin_memory),
+    }
 
 
-def copy_ms(batch):
+def copy_ms(make_batch):
     """[ms until `.to()` returns, ms until the batch is there]"""
-    return returned_and_done(lambda: batch().to("cuda", non_blocking=True), repeats=10, warm_up=2)
+    return returned_and_done(lambda: make_batch().to("cuda", non_blocking=True), repeats=10, warm_up=2)
 
 
 @copies.tells
 def copies_in_words(result):
-    rows = {how: row for how, row in result.items() if how != "MB"}
-    (_, slow), (returned, quick), (pinning, late) = rows.values()
-    speeds = f"{result['MB'] / slow:.0f} GB/s from ordinary memory, {result['MB'] / quick:.0f} GB/s from pinned memory"
-    table = "".join(f"\n| {how} | {first:.2f} ms | {second:.2f} ms |" for how, (first, second) in rows.items())
-    return (f"From pinned memory, `.to()` returns after **{returned:.2f} ms**, and the batch of {result['MB']:.0f} MB "
-            f"is on the GPU after {quick:.2f} ms. That makes {speeds}. If the loop pins the batch itself, pinning and "
-            f"`.to()` keep Python for {pinning:.2f} ms, and the batch is on the GPU after {late:.2f} ms. That is "
-            f"{late / quick:.1f} times as long as from memory that was pinned before, and {late / slow:.1f} times as "
-            "long as from ordinary memory.\n\n"
-            f"| | `.to()` returns after | the batch is there after |\n|---|---|---|{table}")
+    megabytes = result["MB"]
+    _, ordinary_done = result["ordinary memory"]
+    pinned_returned, pinned_done = result["pinned memory"]
+    in_loop_returned, in_loop_done = result["pinned in the loop, then copied"]
+    table = ["| | `.to()` returns after | the batch is there after |", "|---|---|---|"]
+    for kind, times in result.items():
+        if kind != "MB":
+            returned, done = times
+            table.append(f"| {kind} | {returned:.2f} ms | {done:.2f} ms |")
+    words = (  # MB a millisecond are GB a second
+        f"From pinned memory, `.to()` returns after **{pinned_returned:.2f} ms**, "
+        f"and the batch of {megabytes:.0f} MB is on the GPU after {pinned_done:.2f} ms. "
+        f"That makes {megabytes / ordinary_done:.0f} GB/s from ordinary memory, "
+        f"{megabytes / pinned_done:.0f} GB/s from pinned memory. "
+        f"If the loop pins the batch itself, pinning and `.to()` keep Python for {in_loop_returned:.2f} ms, "
+        f"and the batch is on the GPU after {in_loop_done:.2f} ms. "
+        f"That is {in_loop_done / pinned_done:.1f} times as long as from memory that was pinned before, "
+        f"and {in_loop_done / ordinary_done:.1f} times as long as from ordinary memory."
+    )
+    return words + "\n\n" + "\n".join(table)
 
 
 @experiment(gpus=1, seconds=3, small={"shape": (32, 3, 16, 16), "width": 64, "count": 4})
@@ -84,23 +98,35 @@ def overlap(shape=(32, 3, 224, 224), width=2560, count=20):
     pinned = [batch.pin_memory() for batch in ordinary[:4]] * (count // 4)
     weights = torch.rand(width, width, device="cuda", dtype=torch.half)
     side = torch.cuda.Stream()  # one for all epochs: each stream keeps memory of its own
-    copy = epoch_ms(lambda: [None for _ in copied(pinned)]) / count
-    products = max(1, round(copy / milliseconds(lambda: weights @ weights)))
+
+    def only_copies():
+        for _ in copied(pinned):
+            pass
+
+    copy_ms = epoch_ms(only_copies) / count
+    product_ms = milliseconds(lambda: weights @ weights)
+    products = max(1, round(copy_ms / product_ms))  # in a step
 
     def epoch(batches):
         for _ in batches:
             for _ in range(products):
                 weights @ weights
 
-    loops = {"steps alone": lambda: epoch(range(count)),
-             "copies alone": lambda: [None for _ in copied(pinned)],
-             "ordinary memory": lambda: epoch(copied(ordinary)),
-             "pinned memory": lambda: epoch(copied(pinned)),
-             "ordinary memory, side stream": lambda: epoch(prefetched(ordinary, side)),
-             "pinned memory, side stream": lambda: epoch(prefetched(pinned, side))}
-    arrived = [batch.clone() for batch in prefetched(pinned, side)]  # a step that reads the batch
-    damaged = sum(not torch.equal(here, there.cpu()) for here, there in zip(pinned, arrived, strict=True))
-    return {name: epoch_ms(loop) / count for name, loop in loops.items()} | {"batches": count, "damaged": damaged}
+    loops = {
+        "steps alone": lambda: epoch(range(count)),
+        "copies alone": only_copies,
+        "ordinary memory": lambda: epoch(copied(ordinary)),
+        "pinned memory": lambda: epoch(copied(pinned)),
+        "ordinary memory, side stream": lambda: epoch(prefetched(ordinary, side)),
+        "pinned memory, side stream": lambda: epoch(prefetched(pinned, side)),
+    }
+    # Does the memory of a batch stay its own until the step has read it? This step copies what it reads.
+    as_read = [batch.clone() for batch in prefetched(pinned, side)]
+    damaged = 0
+    for sent, read in zip(pinned, as_read, strict=True):
+        damaged += not torch.equal(sent, read.cpu())
+    ms_a_step = {name: epoch_ms(loop) / count for name, loop in loops.items()}
+    return {**ms_a_step, "batches": count, "damaged": damaged}
 
 
 def epoch_ms(epoch):
@@ -115,34 +141,47 @@ def epoch_ms(epoch):
 def overlap_drawn(result):
     loops = {name: ms for name, ms in result.items() if name not in ("batches", "damaged")}
     figure, ax = plt.subplots(figsize=(8, 2.6))
-    ax.bar_label(ax.barh(list(loops), list(loops.values())), fmt="%.2f", padding=3)
-    ax.set(title="A step with a copy, measured on a GPU", xlabel="ms a step", xlim=(0, 1.15 * max(loops.values())))
+    bars = ax.barh(list(loops), list(loops.values()))
+    ax.bar_label(bars, fmt="%.2f", padding=3)
+    longest = max(loops.values())
+    ax.set(title="A step with a copy, measured on a GPU", xlabel="ms a step", xlim=(0, 1.15 * longest))
     ax.invert_yaxis()
     figure.set_label("Milliseconds a step. " + "; ".join(f"{name}: {ms:.2f}" for name, ms in loops.items()))
 
 
 @overlap.tells
 def overlap_in_words(result):
-    one, side = (result[f"pinned memory{how}"] for how in ("", ", side stream"))
-    step, copy = result["steps alone"], result["copies alone"]
-    return (f"With pinned memory, the side stream makes the loop **{one / side:.2f} times** as fast: {one:.2f} ms a "
-            f"step without it, {side:.2f} ms with it. A step alone takes {step:.2f} ms and a copy {copy:.2f} ms. If "
-            f"the shorter one were hidden, the loop would be {(step + copy) / max(step, copy):.2f} times as fast. Of "
-            f"{result['batches']} batches that came by the side stream, {result['damaged']} had other values than "
-            "those that were sent.")
+    same_stream = result["pinned memory"]
+    side_stream = result["pinned memory, side stream"]
+    step = result["steps alone"]
+    copy = result["copies alone"]
+    at_best = (step + copy) / max(step, copy)
+    return (
+        f"With pinned memory, the side stream makes the loop **{same_stream / side_stream:.2f} times** as fast: "
+        f"{same_stream:.2f} ms a step without it, {side_stream:.2f} ms with it. "
+        f"A step alone takes {step:.2f} ms and a copy {copy:.2f} ms. "
+        f"If the shorter one were hidden, the loop would be {at_best:.2f} times as fast. "
+        f"Of {result['batches']} batches that came by the side stream, "
+        f"{result['damaged']} had other values than those that were sent."
+    )
 
 
 def photo_loader(workers, pin, batch, count, size, pixels):
     """A DataLoader of `count` batches of photos: the same JPEG file, decoded and made smaller each time."""
     picture = Image.radial_gradient("L").resize(size).convert("RGB")
-    picture.save(file := io.BytesIO(), "JPEG")
+    file = io.BytesIO()
+    picture.save(file, "JPEG")
 
     def decoded(numbers):
-        photos = [Image.open(io.BytesIO(file.getvalue())).resize((pixels, pixels)) for _ in numbers]
+        photos = []
+        for _ in numbers:
+            photo = Image.open(io.BytesIO(file.getvalue()))
+            photos.append(photo.resize((pixels, pixels)))
         return torch.from_numpy(np.stack(photos))  # 8 bits a number: the GPU converts them
 
+    start_method = "fork" if workers else None  # DataLoader refuses one where it has no workers to start
     return DataLoader(range(batch * count), batch_size=batch, collate_fn=decoded, num_workers=workers,
-                      pin_memory=pin, multiprocessing_context="fork" if workers else None)
+                      pin_memory=pin, multiprocessing_context=start_method)
 
 
 def training_step(channels):
@@ -170,15 +209,17 @@ def starving(counts=(0, 2, 4, 8, 16), channels=64, batch=32, batches=16, size=(5
     Workers decode JPEG files of 500 × 375 pixels; the GPU trains eight convolutions on batches of 32. The clock
     starts when all workers have delivered, and runs for 16 batches or more. Without pinning, and with it.
     """
-    step, result = training_step(channels), {"cores": len(os.sched_getaffinity(0))}
+    step = training_step(channels)
     step(torch.zeros(batch, pixels, pixels, 3, dtype=torch.uint8, device="cuda"))  # the slow first one
-    for pin in (False, True):
-        result["pinned" if pin else "ordinary"] = rows = {}
+    result = {"cores": len(os.sched_getaffinity(0))}
+    for kind, pin in (("ordinary", False), ("pinned", True)):
+        result[kind] = {}
         for workers in counts:
             turns = max(batches, 2 * workers)
             # More batches than the loop takes: a worker that had nothing left to do would leave its core to others.
-            loader = photo_loader(workers, pin, batch, turns + 4 * workers + 1, size, pixels)
-            rows[workers] = attempt(waiting, loader, step, turns)
+            enough = turns + 4 * workers + 1
+            loader = photo_loader(workers, pin, batch, enough, size, pixels)
+            result[kind][workers] = attempt(waiting, loader, step, turns)
     return result
 
 
@@ -209,28 +250,43 @@ def measured(rows):
 @starving.draws
 def starving_drawn(result):
     figure, ax = plt.subplots(figsize=(7, 2.8))
-    for kind, style in ("ordinary", "o-"), ("pinned", "s--"):
+    points = []
+    for kind, look in (("ordinary", "o-"), ("pinned", "s--")):
         rows = measured(result[kind])
-        ax.plot(list(rows), [100 * row["waiting"] for row in rows.values()], style, label=f"{kind} memory")
+        percents = [100 * row["waiting"] for row in rows.values()]
+        ax.plot(list(rows), percents, look, label=f"{kind} memory")
+        for workers, row in rows.items():
+            points.append(f"{kind} memory, {workers} workers: {row['waiting']:.0%}")
     ax.set(title="How long a GPU waits for photos", xlabel="num_workers", ylabel="% of the time", ylim=(0, 100))
     ax.legend()
-    figure.set_label("The share of the time in which the GPU waits: " + "; ".join(
-        f"{kind} memory, {workers} workers: {row['waiting']:.0%}"
-        for kind in ("ordinary", "pinned") for workers, row in measured(result[kind]).items()))
+    figure.set_label("The share of the time in which the GPU waits: " + "; ".join(points))
 
 
 @starving.tells
 def starving_in_words(result):
-    rows = {kind: measured(result[kind]) for kind in ("ordinary", "pinned")}
-    alone, most = rows["ordinary"][0], max(rows["ordinary"].keys() & rows["pinned"].keys())
-    load, step = alone["ms"] * alone["waiting"], alone["ms"] * (1 - alone["waiting"])
-    enough = next((n for n, row in rows["ordinary"].items() if row["waiting"] < 0.1), None)
-    until = (f"With {enough} workers it waits for less than 10 %" if enough is not None else
+    ordinary = measured(result["ordinary"])
+    pinned = measured(result["pinned"])
+    alone = ordinary[0]
+    load = alone["ms"] * alone["waiting"]
+    step = alone["ms"] - load
+    most = max(ordinary.keys() & pinned.keys())
+    enough = [workers for workers, row in ordinary.items() if row["waiting"] < 0.1]
+    until = (f"With {enough[0]} workers it waits for less than 10 %" if enough else
              f"Even with {most} workers it waits for 10 % or more")
-    one, two = (rows[kind][most]["ms"] for kind in rows)
-    refused = {row["refused"] for kind in rows for row in result[kind].values() if "refused" in row}
-    return (f"Without workers the GPU waits for **{alone['waiting']:.0%}** of the time, because a batch takes "
-            f"{load:.1f} ms to load and a step takes {step:.1f} ms. {until}. Loading divided by step, rounded up, is "
-            f"{math.ceil(load / step)}; this machine has {result['cores']} cores. With {most} workers, the loop takes "
-            f"{one:.1f} ms a batch from ordinary memory, and {two:.1f} ms from pinned memory."
-            + "".join(f" This machine refused some settings: `{words}`." for words in sorted(refused)))
+    words = (
+        f"Without workers the GPU waits for **{alone['waiting']:.0%}** of the time, "
+        f"because a batch takes {load:.1f} ms to load and a step takes {step:.1f} ms. {until}. "
+        f"Loading divided by step, rounded up, is {math.ceil(load / step)}; "
+        f"this machine has {result['cores']} cores. "
+        f"With {most} workers, the loop takes {ordinary[most]['ms']:.1f} ms a batch from ordinary memory, "
+        f"and {pinned[most]['ms']:.1f} ms from pinned memory."
+    )
+    for refusal in sorted(refusals(result)):
+        words += f" This machine refused some settings: `{refusal}`."
+    return words
+
+
+def refusals(result):
+    """What the machine said when it refused, each sentence once."""
+    rows = [*result["ordinary"].values(), *result["pinned"].values()]
+    return {row["refused"] for row in rows if "refused" in row}
