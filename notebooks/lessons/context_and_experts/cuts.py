@@ -11,7 +11,12 @@ def contiguous(length, ranks):
 def zigzag(length, ranks):
     """For each rank an early piece and a late one: rank 0 has the first and the last."""
     pieces = torch.arange(length).chunk(2 * ranks)
-    return [torch.cat([pieces[rank], pieces[-1 - rank]]) for rank in range(ranks)]
+    cut = []
+    for rank in range(ranks):
+        early = pieces[rank]
+        late = pieces[-1 - rank]
+        cut.append(torch.cat([early, late]))
+    return cut
 
 
 CUTS = {"contiguous": contiguous, "zigzag": zigzag}
@@ -19,4 +24,5 @@ CUTS = {"contiguous": contiguous, "zigzag": zigzag}
 
 def pairs(rows, columns):
     """How many pairs of a query and a key there are, where no query looks ahead."""
-    return int((rows[:, None] >= columns).sum())
+    may_look = rows[:, None] >= columns
+    return int(may_look.sum())

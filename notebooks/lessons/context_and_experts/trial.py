@@ -28,30 +28,40 @@ def trial(way, cut, heads=8, length=256, width=16):
     right.backward(slope)
 
     mine = [x[:, own].clone().requires_grad_() for x in (q, k, v)]
-    before = bytes_so_far()
+    before_forward = bytes_so_far()
     with held_bytes() as held:
         out = way(*mine, where)
-    between = bytes_so_far()
+    after_forward = bytes_so_far()
     out.backward(slope[:, own])
-    after, block = bytes_so_far(), mine[0].nbytes
-    apart = [out - right[:, own], *(x.grad - y.grad[:, own] for x, y in zip(mine, whole, strict=True))]
-    errors = [one.abs().max().item() for one in apart]
-    return {"output": errors[0] < 1e-12, "gradients": max(errors[1:]) < 1e-12,
-            "forward": (between - before) / block, "backward": (after - between) / block,
+    after_backward = bytes_so_far()
+
+    gradients_right = True
+    for part, whole_tensor in zip(mine, whole, strict=True):
+        gradients_right = gradients_right and equal(part.grad, whole_tensor.grad[:, own])
+    block = mine[0].nbytes
+    return {"output": equal(out, right[:, own]), "gradients": gradients_right,
+            "forward": (after_forward - before_forward) / block,
+            "backward": (after_backward - after_forward) / block,
             "held": held.peak / block}
+
+
+def equal(x, y):
+    return (x - y).abs().max().item() < 1e-12
 
 
 def compare(way):
     """Try a way in four ranks, with both cuts, and print whether it is right; return what the ranks found."""
     for cut in CUTS:
         ranks = launch(trial, nprocs=4, args=(way, cut), show=False).results
-        same = {what: all(rank[what] for rank in ranks) for what in ("output", "gradients")}
+        same = {}
+        for what in ("output", "gradients"):
+            same[what] = all(rank[what] for rank in ranks)
         print(f"{way.__name__:8} {cut:10} equal to one process, within 1e-12: {same}")
     return ranks
 
 
 def bytes_so_far():
-    dist.barrier()
+    dist.barrier()  # what still waits to be sent would not count
     return wire_bytes()
 
 
@@ -61,9 +71,11 @@ def make(experts, liking=0.0, width=16):
     router = nn.Linear(width, experts, bias=False).double()
     with torch.no_grad():
         router.weight[0] += liking  # all tokens have a 1 in common
-    sizes = width, 2 * width
-    return router, nn.ModuleList(
-        nn.Sequential(nn.Linear(*sizes), nn.GELU(), nn.Linear(*sizes[::-1])).double() for _ in range(experts))
+    nets = nn.ModuleList()
+    for _ in range(experts):
+        net = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        nets.append(net.double())
+    return router, nets
 
 
 def batch(step, rank, tokens=64, width=16, kinds=8):
@@ -82,10 +94,12 @@ def train(layer, route, balance, coefficient, run_of, liking=0.0, experts=4, ste
     form_group(60)
     torch.set_num_threads(1)
     rank, n = dist.get_rank(), dist.get_world_size()
-    received, losses = [], []
     router, nets = make(experts, liking)
     own = nets[rank * experts // n:(rank + 1) * experts // n]
-    optimizer = torch.optim.AdamW([*router.parameters(), *own.parameters()], lr=5e-3)
+    parameters = [*router.parameters(), *own.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=5e-3)
+    received = []
+    losses = []
     for step in range(steps):
         x, y = batch(step, rank)
         probabilities, weight, expert = route(router(x))
@@ -94,7 +108,7 @@ def train(layer, route, balance, coefficient, run_of, liking=0.0, experts=4, ste
         optimizer.zero_grad()
         (loss + coefficient * balance(probabilities, expert)).backward()
         dist.all_reduce(router.weight.grad)
-        for parameter in (*router.parameters(), *own.parameters()):
+        for parameter in parameters:
             parameter.grad /= n  # an expert's gradient is the sum over all ranks' losses already
         optimizer.step()
         received.append(receive)
