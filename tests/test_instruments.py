@@ -149,11 +149,10 @@ def test_held_bytes_see_the_activations_of_a_step():
 
 
 def test_held_bytes_of_tensors_of_all_kinds():
-    embedding, array = torch.nn.Embedding(100, 4, sparse=True), numpy.ones(1000)
-    made = {"listed": lambda: torch.tensor([1.0, 2.0]), "numpy's": lambda: torch.from_numpy(array),
+    array = numpy.ones(1000)
+    made = {"numpy's": lambda: torch.from_numpy(array),
             "meta": lambda: torch.ones(1000, device="meta"), "shrunk": lambda: resized(torch.ones(1000), 0),
-            "grown": lambda: resized(torch.ones(1), 400),
-            "sparse": lambda: torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (1000,), check_invariants=False)}
+            "grown": lambda: resized(torch.ones(1), 400)}
 
     def resized(tensor, size):
         tensor.untyped_storage().resize_(size)
@@ -165,29 +164,7 @@ def test_held_bytes_of_tensors_of_all_kinds():
             kept = make()
         counted[name] = held.now, held.peak
         del kept
-    assert counted == {"listed": (8, 8), "numpy's": (0, 0), "meta": (0, 0), "shrunk": (0, 4000), "grown": (400, 400),
-                       "sparse": (24, 24)}
-    with memory_by_kind(embedding, torch.optim.SGD(embedding.parameters())) as moments:
-        embedding(torch.arange(5)).sum().backward()
-    assert moments[-1].gradients == 5 * 8 + 5 * 16, "five indices, and five rows"
-
-
-def test_memory_by_kind_finds_states_in_lists_and_no_bytes_on_meta():
-    layer, on_meta = torch.nn.Linear(10, 10), torch.nn.Linear(10, 10, device="meta")
-    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=3)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = layer(torch.ones(2, 10)).square().sum()
-        loss.backward()
-        return loss
-
-    with memory_by_kind(layer, optimizer) as moments:
-        optimizer.step(closure)
-    assert moments[-1].optimizer > 440 and moments[-1].activations < 440
-    with memory_by_kind(on_meta, torch.optim.SGD(on_meta.parameters())) as moments:
-        on_meta(torch.ones(2, 10, device="meta"))
-    assert not any(moments[-1])
+    assert counted == {"numpy's": (0, 0), "meta": (0, 0), "shrunk": (0, 4000), "grown": (400, 400)}
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux alone counts the bytes of each connection")
@@ -318,11 +295,11 @@ def test_gradients_that_cannot_be_compared_are_listed():
         form_group()
         rank, x = dist.get_rank(), torch.arange(8.0, dtype=torch.float64).view(4, 2)
         rows, expert = torch.tensor([[0, 2]]), torch.stack([x, 0 * x])
-        mine = {"mine": x, "shape": x[:2], "meta": x.to("meta"), "nan": x / 0, "none": x if rank else None,
+        mine = {"mine": x, "shape": x[:2], "nan": x / 0, "none": x if rank else None,
                 "zero": x, "sparse": torch.sparse_coo_tensor(rows, torch.ones(2, 2).double(), (4, 2)),
                 "unused expert": expert[rank:rank + 1], "three pieces": x[:3].chunk(2)[rank],
                 f"stage {rank}": x}
-        whole = {"his": x, "shape": x, "meta": x, "nan": x, "none": x, "zero": 0 * x,
+        whole = {"his": x, "shape": x, "nan": x, "none": x, "zero": 0 * x,
                  "sparse": torch.ones(4, 2).double() * torch.tensor([[1], [0], [1], [0]]),
                  "unused expert": expert, "three pieces": x[:3], "stage 0": x, "stage 1": x}
         return compare_gradients(mine, whole, shards={"unused expert": 0, "three pieces": 0})
@@ -333,7 +310,7 @@ def test_gradients_that_cannot_be_compared_are_listed():
     assert [name for name, words in meaning.items() if words == "right"] == [
         "sparse", "unused expert", "three pieces", "stage 0", "stage 1"]
     for name, words in {"mine": "one process has no such name", "his": "no rank has such a name",
-                        "shape": "of shape (2, 2) in rank 0, not (4, 2)", "meta": "a meta tensor",
+                        "shape": "of shape (2, 2) in rank 0, not (4, 2)",
                         "nan": "inf or nan in rank 0", "none": "no gradient in rank 0, and one process has one",
                         "zero": "not zero, as it is in one process"}.items():
         assert words in meaning[name]

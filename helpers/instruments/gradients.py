@@ -55,10 +55,8 @@ def compare_gradients(mine, reference, shards=None, tolerance=1e-6):
     reference = {theirs[name]: _whole(gradient) for name, gradient in reference.items()}
     cut = {ours.get(name, theirs.get(name)): dimension for name, dimension in (shards or {}).items()}
 
-    usable = _usable(reference)
+    usable = [gradient for gradient in reference.values() if gradient is not None and gradient.isfinite().all()]
     longest = max((gradient.double().norm().item() for gradient in usable), default=0.0)
-    for gradients in by_rank:
-        usable += _usable(gradients)
     rounding = max((torch.finfo(gradient.dtype).eps for gradient in usable), default=0.0)
     # What is no longer than this counts as zero.
     floor = longest * min(tolerance, ROUNDINGS * rounding)
@@ -81,15 +79,10 @@ def compare_gradients(mine, reference, shards=None, tolerance=1e-6):
     return rows
 
 
-def _usable(gradients):
-    """Those of {name: gradient, or None} that hold numbers."""
-    return [gradient for gradient in gradients.values() if gradient is not None and not _no_numbers(gradient)]
-
-
 def _bare(names):
     """{name: the name that the model itself has for it}."""
     bare = {name: _WRAPPER.sub("", name) for name in names}
-    while bare and all(name.startswith("module.") for name in bare.values()):  # DDP's, around the whole model
+    if all(name.startswith("module.") for name in bare.values()):  # DDP's, around the whole model
         bare = {name: inner.removeprefix("module.") for name, inner in bare.items()}
     return bare
 
@@ -100,21 +93,7 @@ def _whole(gradient):
         return None
     if hasattr(gradient, "full_tensor"):  # a DTensor: FSDP2's, or that of a parallel layer
         gradient = gradient.full_tensor()
-    gradient = gradient.detach().to_dense()
-    if gradient.is_complex():
-        gradient = torch.view_as_real(gradient)
-    if gradient.is_meta:
-        return gradient
-    return gradient.cpu()
-
-
-def _no_numbers(gradient):
-    """Why it holds no numbers to compare; nothing if it does."""
-    if gradient.is_meta:
-        return "a meta tensor, without numbers,"
-    if not gradient.isfinite().all():
-        return "inf or nan"
-    return ""
+    return gradient.detach().to_dense().cpu()
 
 
 def _pieces(whole, ranks, dimension):
@@ -149,10 +128,10 @@ def _incomparable(actual, wanted):
         if shape != wanted_shape:
             return (f"not compared: of shape {shape} in rank {rank}, not {wanted_shape}. "
                     "Do `shards` say how it is cut?")
-        if reason := _no_numbers(wanted[rank]):
-            return f"not compared: {reason} in one process"
-        if reason := _no_numbers(gradient):
-            return f"not compared: {reason} in rank {rank}"
+        if not wanted[rank].isfinite().all():
+            return "not compared: inf or nan in one process"
+        if not gradient.isfinite().all():
+            return f"not compared: inf or nan in rank {rank}"
     return ""
 
 
@@ -171,7 +150,8 @@ def _row(name, actual, wanted, whole, longest, floor, tolerance):
             rests.append(rest)
             tolerance = max(tolerance, min(0.1, floor / length))  # the shorter it is, the more is rounding
         else:
-            rests.append(_excess(gradient.norm().item(), whole.norm().item(), longest, floor))
+            excess = gradient.norm().item()
+            rests.append(excess / (longest or excess) if excess > floor else 0.0)
     # If only the ranks' sum is like the reference, each rank has a part of it.
     factor_of_sum, rest_of_sum = 0.0, 1.0
     if factors and all(piece.shape == whole.shape for piece in wanted.values()):
@@ -190,17 +170,6 @@ def _row(name, actual, wanted, whole, longest, floor, tolerance):
     else:
         meaning = "another gradient"
     return Row(name, tuple(factors), rest, meaning)
-
-
-def _excess(length, whole_length, longest, floor):
-    """What there is of a gradient that should be zero: as a share of the whole one, or of the longest."""
-    if length <= floor:
-        return 0.0
-    if whole_length > floor:  # only this rank's piece of it should be zero
-        return length / whole_length
-    if longest:
-        return length / longest
-    return math.inf
 
 
 def _fit(actual, wanted):
