@@ -43,6 +43,10 @@ ONLY_ON_A_CARD = {
         'return f"Here a CUDA tensor cannot be sent: **{refused[0]}**"',
         'words += (f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each. "',
     ],
+    "speed_ladder": [
+        'lines.append(f"| {rung} | {refusals[0]} | | | | | |")',
+        'return ""',
+    ],
 }
 
 

@@ -28,7 +28,9 @@ RUNGS = {
     "vocabulary 50,304": {"larger": 47},  # 50,257 is odd, 50,304 is 393 · 128
     "compile": {"compiled": True},
 }
-TOP = {name: value for change in RUNGS.values() for name, value in change.items()}
+TOP = {}  # all changes together
+for change in RUNGS.values():
+    TOP.update(change)
 
 
 def text(rows, length, vocabulary):
@@ -45,18 +47,23 @@ def text(rows, length, vocabulary):
 def flops(shape):
     """FLOPs of training, for each token, as the planner counts them."""
     hidden = 8 * shape["width"] / 3  # of a net with a gate that has as many weights
-    return Shape(shape["layers"], shape["width"], hidden, shape["vocabulary"], tied=False).flops(shape["length"])
+    model = Shape(shape["layers"], shape["width"], hidden, shape["vocabulary"], tied=False)
+    return model.flops(shape["length"])
 
 
 def training(shape, larger=0, steps=5, warm_up=2):
     """A function that trains a GPT, always from the same first weights. However often it compiles, it does so once."""
+    vocabulary = shape["vocabulary"] + larger
     with torch.device("cuda"):
-        net = models.GPT(**shape | {"vocabulary": shape["vocabulary"] + larger})
-    plain = DistributedDataParallel(net, [torch.cuda.current_device()]) if dist.is_initialized() else net
+        net = models.GPT(**{**shape, "vocabulary": vocabulary})
+    called = net
+    if dist.is_initialized():
+        called = DistributedDataParallel(net, [torch.cuda.current_device()])
+    # No text has a word of the larger part.
     data = text(4 * (warm_up + steps), shape["length"] + 1, shape["vocabulary"])
 
     def loss_of(rows):
-        return cross_entropy(plain(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        return cross_entropy(called(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
 
     compiled_loss_of = torch.compile(loss_of)
 
@@ -66,10 +73,12 @@ def training(shape, larger=0, steps=5, warm_up=2):
         for module in net.modules():
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        precision = "high" if tf32 else "highest"
+        torch.set_float32_matmul_precision(precision)
         optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=fused_optimizer or None)
         attention = scaled_dot_product_attention if fused_attention else models.attention_by_hand
-        forward, clock = compiled_loss_of if compiled else loss_of, []
+        forward = compiled_loss_of if compiled else loss_of
+        clock = []  # where the first step begins, where it ends, where the steps begin that count
         with patch.object(models, "scaled_dot_product_attention", attention):
             for step, rows in enumerate(data.split(texts)[:warm_up + steps]):
                 if step in (0, 1, warm_up):
@@ -82,8 +91,12 @@ def training(shape, larger=0, steps=5, warm_up=2):
                 optimizer.zero_grad()
         torch.cuda.synchronize()
         seconds = time.perf_counter() - clock[-1]
-        return {"tokens a second": steps * texts * shape["length"] / seconds, "loss": loss.item(),
-                "first step, s": clock[1] - clock[0]}
+        tokens = steps * texts * shape["length"]
+        return {
+            "tokens a second": tokens / seconds,
+            "loss": loss.item(),
+            "first step, s": clock[1] - clock[0],
+        }
 
     return measure
 
@@ -99,15 +112,22 @@ def gpu_ladder(shape=SHAPE, size=8192, passes=3, **steps):
     """
     compile_here()
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
-    product = 2 * size**3 / milliseconds(lambda: a @ a) / 1e9
+    product = 2 * size**3 / milliseconds(lambda: a @ a) / 1e9  # TFLOP/s
+    # By how much the vocabulary is larger: the only change that needs another network.
     trainings = {larger: training(shape, larger, **steps) for larger in (0, 47)}
-    settings, so_far, runs = {}, {}, {name: [] for name in RUNGS}
-    for name, change in RUNGS.items():
-        settings[name] = so_far = so_far | change
+    settings = {}
+    so_far = {}
+    for rung, change in RUNGS.items():
+        so_far = {**so_far, **change}
+        settings[rung] = so_far
+    runs = {rung: [] for rung in RUNGS}
     for number in range(passes):
-        for name in reversed(RUNGS) if number % 2 else RUNGS:
-            how = dict(settings[name])
-            runs[name].append(attempt(trainings[how.pop("larger", 0)], **how))
+        upwards = number % 2 == 0
+        order = RUNGS if upwards else reversed(RUNGS)
+        for rung in order:
+            options = dict(settings[rung])
+            train = trainings[options.pop("larger", 0)]
+            runs[rung].append(attempt(train, **options))
     return {"rungs": runs, "product": product, "MFLOP": flops(shape) / 1e6}
 
 
@@ -120,8 +140,11 @@ def compile_here():
 
 def by_rung(result):
     """{rung: tokens a second of its runs}, of rungs that no card has refused."""
-    return {name: [run["tokens a second"] for run in runs] for name, runs in result["rungs"].items()
-            if not any("refused" in run for run in runs)}
+    speeds = {}
+    for rung, runs in result["rungs"].items():
+        if not any("refused" in run for run in runs):
+            speeds[rung] = [run["tokens a second"] for run in runs]
+    return speeds
 
 
 @gpu_ladder.draws
@@ -132,60 +155,125 @@ def ladder_drawn(result):
 
     _, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
     speeds = by_rung(result)
-    draw_ladder(ax, [SimpleNamespace(title=name, kept=True) for name in speeds], speeds,
-                {"product of matrices": 1e6 * result["product"] / result["MFLOP"]}, title="A GPT on one GPU")
+    rungs = [SimpleNamespace(title=rung, kept=True) for rung in speeds]
+    ceiling = 1e6 * result["product"] / result["MFLOP"]  # tokens a second
+    draw_ladder(ax, rungs, speeds, {"product of matrices": ceiling}, title="A GPT on one GPU")
     ax.set_xlabel("tokens a second")
 
 
 @gpu_ladder.tells
 def ladder_in_words(result):
     speeds = by_rung(result)
-    losses = {name: result["rungs"][name][0]["loss"] for name in speeds}
-    typical = {name: statistics.median(runs) for name, runs in speeds.items()}
-    share = {name: speed * result["MFLOP"] / 1e6 / result["product"] for name, speed in typical.items()}
-    before, *_, top = typical
+    typical = {rung: statistics.median(runs) for rung, runs in speeds.items()}
+    bottom, *_, top = typical
+    gain = typical[top] / typical[bottom]
+    share = share_of_product(typical[top], result)
     masked = 6 * SHAPE["layers"] * SHAPE["width"] * SHAPE["length"] / flops(SHAPE)
-    text = (f"From \"{before}\" to \"{top}\", training becomes **{typical[top] / typical[before]:.1f} times** as fast. "
-            f"At the top it does {share[top]:.0%} of the FLOP/s of a product of large matrices in bfloat16, "
-            f"{result['product']:,.0f} TFLOP/s. (We count FLOPs as for MFU, with all scores of attention. The causal "
-            f"mask makes half of them unnecessary: {masked:.0%} of the FLOPs that we count. Fused attention skips "
-            f"them.)\n\n{which_and_why(typical, result['rungs'])}\n\n"
-            "All rungs begin with the same seed and read the same texts. The loss is that of the last step, on texts "
-            "that the model has not read before. From \"four texts in a batch\" on, it has read four times as many by "
-            "then. A change is *known* if each run of one rung is faster than each run of the other.")
-    lines = ["| rung | tokens a second | µs a token | gain | | of the product's FLOP/s | loss |",
-             "|---|---:|---:|---:|---|---:|---:|"]
-    for name in speeds:
-        low, high = sorted((speeds[before], speeds[name]), key=statistics.median)
-        known = "" if name == before else "known" if min(high) > max(low) else "not known"
-        lines.append(f"| {name} | {typical[name]:,.0f} | {1e6 / typical[name]:.1f} | "
-                     f"{typical[name] / typical[before]:.2f}× | {known} | {share[name]:.0%} | {losses[name]:.3f} |")
-        before = name
-    refusals = {name: next(run["refused"] for run in runs if "refused" in run)
-                for name, runs in result["rungs"].items() if name not in speeds}
-    lines += [f"| {name} | {words} | | | | | |" for name, words in refusals.items()]
-    return text + "\n\n" + "\n".join(lines)
+    words = (
+        f'From "{bottom}" to "{top}", training becomes **{gain:.1f} times** as fast. '
+        f"At the top it does {share:.0%} of the FLOP/s of a product of large matrices in bfloat16, "
+        f"{result['product']:,.0f} TFLOP/s. "
+        "(We count FLOPs as for MFU, with all scores of attention. "
+        f"The causal mask makes half of them unnecessary: {masked:.0%} of the FLOPs that we count. "
+        "Fused attention skips them.)"
+    )
+    how_to_read = (
+        "All rungs begin with the same seed and read the same texts. "
+        "The loss is that of the last step, on texts that the model has not read before. "
+        'From "four texts in a batch" on, it has read four times as many by then. '
+        "A change is *known* if each run of one rung is faster than each run of the other."
+    )
+    return "\n\n".join([words, which_and_why(typical, result["rungs"]), how_to_read, table(result)])
+
+
+def share_of_product(speed, result):
+    """What part of the FLOP/s of a large product a training does with so many tokens a second."""
+    return speed * result["MFLOP"] / 1e6 / result["product"]
+
+
+def table(result):
+    """A row a rung, with its gain over the rung before; those that a card has refused come last."""
+    speeds = by_rung(result)
+    lines = [
+        "| rung | tokens a second | µs a token | gain | | of the product's FLOP/s | loss |",
+        "|---|---:|---:|---:|---|---:|---:|",
+    ]
+    before = next(iter(speeds))
+    for rung, runs in speeds.items():
+        speed = statistics.median(runs)
+        gain = speed / statistics.median(speeds[before])
+        known = "known" if never_meet(speeds[before], runs) else "not known"
+        if rung == before:
+            known = ""  # the first rung changes nothing
+        share = share_of_product(speed, result)
+        loss = result["rungs"][rung][0]["loss"]
+        lines.append(f"| {rung} | {speed:,.0f} | {1e6 / speed:.1f} | {gain:.2f}× | {known} | {share:.0%} "
+                     f"| {loss:.3f} |")
+        before = rung
+    for rung, runs in result["rungs"].items():
+        refusals = [run["refused"] for run in runs if "refused" in run]
+        if refusals:
+            lines.append(f"| {rung} | {refusals[0]} | | | | | |")
+    return "\n".join(lines)
+
+
+def never_meet(runs, others):
+    """Whether each run of one rung is faster than each run of the other."""
+    slower, faster = sorted((runs, others), key=statistics.median)
+    return max(slower) < min(faster)
 
 
 def which_and_why(typical, rungs):
     """Which rung gives most, and what the numbers, or other lessons, say of three of them."""
-    took = {name: 1e6 / speed for name, speed in typical.items()}  # µs a token
-    gains = {name: took[before] / took[name] for before, name in itertools.pairwise(took)}
-    saves = {name: took[before] - took[name] for before, name in itertools.pairwise(took)}
-    most, wider, fused = max(gains, key=gains.get), "vocabulary 50,304", "fused attention"
-    odd = (f" \"{wider}\" gives {gains[wider]:.2f}×, although its 47 words more stand in no text. Without them, each "
-           "token has 50,257 scores at the end, one for each word. That is an odd number, so in bfloat16 most rows of "
-           "scores do not begin at a multiple of 16 bytes. Lesson 07 measures what this costs a product of matrices: "
-           "4,097 × 4,097 beside 4,096 × 4,096." if gains.get(wider, 1) > 1.2 else "")
-    little = (f" But \"bfloat16\" gives only {gains['bfloat16']:.2f}×. Most of the time then goes into what later "
-              f"rungs remove: of the {took['bfloat16']:.1f} µs that a token takes, \"{fused}\" saves "
-              f"{saves[fused]:.1f} and \"{wider}\" {saves[wider]:.1f}."
-              if gains.get("bfloat16", 2) < 1.2 and {wider, fused} <= saves.keys() else "")
-    first = rungs["compile"][0].get("first step, s")
-    price = f" The first step of \"compile\" takes {first:.0f} s." if "compile" in saves else ""
-    paid = (f" That is paid back after {first / saves['compile']:,.0f} million tokens."
-            if saves.get("compile", 0) > 0 else "")
-    return f"Most comes from \"{most}\": {gains[most]:.2f}×.{odd}{little}{price}{paid}"
+    microseconds = {rung: 1e6 / speed for rung, speed in typical.items()}  # a token
+    gains = {}
+    saves = {}
+    for before, rung in itertools.pairwise(microseconds):
+        gains[rung] = microseconds[before] / microseconds[rung]
+        saves[rung] = microseconds[before] - microseconds[rung]
+    most = max(gains, key=gains.get)
+    explanations = [
+        why_a_larger_vocabulary(gains),
+        why_bfloat16_gives_little(gains, saves, microseconds),
+        when_compiling_pays(saves, rungs["compile"][0]),
+    ]
+    return " ".join([f'Most comes from "{most}": {gains[most]:.2f}×.', *filter(None, explanations)])
+
+
+def why_a_larger_vocabulary(gains):
+    gain = gains.get("vocabulary 50,304", 1)  # where it was refused, it gives nothing
+    words = (
+        f'"vocabulary 50,304" gives {gain:.2f}×, although its 47 words more stand in no text. '
+        "Without them, each token has 50,257 scores at the end, one for each word. "
+        "That is an odd number, so in bfloat16 most rows of scores do not begin at a multiple of 16 bytes. "
+        "Lesson 07 measures what this costs a product of matrices: 4,097 × 4,097 beside 4,096 × 4,096."
+    )
+    return words if gain > 1.2 else ""
+
+
+def why_bfloat16_gives_little(gains, saves, microseconds):
+    # The other two rungs come later. One that a card has refused saves nothing.
+    attention = saves.get("fused attention", 0)
+    vocabulary = saves.get("vocabulary 50,304", 0)
+    takes = microseconds.get("bfloat16", 0)
+    words = (
+        f'But "bfloat16" gives only {gains.get("bfloat16", 1):.2f}×. '
+        f"Most of the time then goes into what later rungs remove: of the {takes:.1f} µs that a token takes, "
+        f'"fused attention" saves {attention:.1f} and "vocabulary 50,304" {vocabulary:.1f}.'
+    )
+    none_refused = {"bfloat16", "fused attention", "vocabulary 50,304"} <= gains.keys()
+    return words if none_refused and gains["bfloat16"] < 1.2 else ""
+
+
+def when_compiling_pays(saves, first_run):
+    if "compile" not in saves:
+        return ""
+    seconds = first_run["first step, s"]
+    saved = saves["compile"]
+    price = f'The first step of "compile" takes {seconds:.0f} s.'
+    # Seconds over microseconds a token are millions of tokens.
+    paid_back = f" That is paid back after {seconds / saved:,.0f} million tokens." if saved > 0 else ""
+    return price + paid_back
 
 
 @experiment(gpus=2, seconds=60, small={
@@ -195,18 +283,24 @@ def gpu_ladder_ddp(shape=SHAPE, **steps):
 
     Tokens a second of all ranks together, over five steps after two of warm-up.
     """
-    one, two = (in_ranks(top_of_ladder, ranks, shape, steps, backend="nccl") for ranks in (1, 2))
-    return {"one GPU": one[0], "two GPUs": sum(two)}
+    [alone] = in_ranks(top_of_ladder, 1, shape, steps, backend="nccl")
+    both = in_ranks(top_of_ladder, 2, shape, steps, backend="nccl")
+    return {"one GPU": alone, "two GPUs": sum(both)}
 
 
 def top_of_ladder(shape, steps):
     compile_here()
-    how = dict(TOP)
-    return training(shape, how.pop("larger"), **steps)(**how)["tokens a second"]
+    options = dict(TOP)
+    train = training(shape, options.pop("larger"), **steps)
+    return train(**options)["tokens a second"]
 
 
 @gpu_ladder_ddp.tells
 def ddp_in_words(result):
-    one, two = result.values()
-    return (f"With DDP, two GPUs train **{two / one:.2f} times** as many tokens a second as one: {two:,.0f} and "
-            f"{one:,.0f}. Each computes a batch of its own, so together they take twice the batch.")
+    alone = result["one GPU"]
+    both = result["two GPUs"]
+    return (
+        f"With DDP, two GPUs train **{both / alone:.2f} times** as many tokens a second as one: "
+        f"{both:,.0f} and {alone:,.0f}. "
+        "Each computes a batch of its own, so together they take twice the batch."
+    )
