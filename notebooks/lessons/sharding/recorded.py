@@ -18,6 +18,8 @@ from helpers.models import GPT
 from lessons.sharding import train_fsdp
 
 GIB = 2**30
+#: What a step's memory holds, in the order of a bar.
+KINDS = ("weights", "optimizer", "gradients", "activations")
 
 
 def measured_bytes(shape, batch, checkpointing):
@@ -31,34 +33,54 @@ def measured_bytes(shape, batch, checkpointing):
 
     with torch.device("cuda"):
         model = GPT(**shape, checkpointing=checkpointing)
+
+    def forward():
+        return cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)  # its step makes no copies
     note()
-    loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    loss = forward()
     note()
     loss.backward()
     note()
     optimizer.step()
     note()
+
+    # In the second step, all states are there from the start.
     optimizer.zero_grad()
     torch.cuda.reset_peak_memory_stats()
-    cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    forward().backward()
     optimizer.step()
-    weights, forward, backward, stepped = levels
-    return {"weights": weights, "gradients": backward - weights, "optimizer": stepped - backward,
-            "activations": forward - weights, "peak": torch.cuda.max_memory_allocated() - before}
+    after_model, after_forward, after_backward, after_step = levels
+    return {
+        "weights": after_model,
+        "gradients": after_backward - after_model,
+        "optimizer": after_step - after_backward,
+        "activations": after_forward - after_model,
+        "peak": torch.cuda.max_memory_allocated() - before,
+    }
 
 
 def predicted_bytes(shape, batch, checkpointing):
     """The same by the lesson's formulas. The peak is where backward begins, or where it ends."""
     sizes = {name: size for name, size in shape.items() if name != "heads"}
-    held = states(parameters(**sizes), ranks=1, stage="DDP")
-    one, none = (activations(**{**shape, "layers": layers}, batch=batch) for layers in (1, 0))
-    block = one - none
-    kept = activations(**shape, batch=batch, checkpointing=checkpointing) - block * checkpointing
-    scores = 4 * batch * shape["length"] * shape["vocabulary"]  # their gradient, before and after the softmax
-    peak = held["parameters"] + held["optimizer"] + max(kept + 2 * scores, held["gradients"] + block)
-    return {"weights": held["parameters"], "gradients": held["gradients"], "optimizer": held["optimizer"],
-            "activations": kept, "peak": peak}
+    state = states(parameters(**sizes), ranks=1, stage="DDP")
+    with_one_block = activations(**{**shape, "layers": 1}, batch=batch)
+    without_blocks = activations(**{**shape, "layers": 0}, batch=batch)
+    block = with_one_block - without_blocks
+    after_forward = activations(**shape, batch=batch, checkpointing=checkpointing)
+    if checkpointing:
+        after_forward -= block  # the block that the formula counts whole is there only in backward
+    scores = 4 * batch * shape["length"] * shape["vocabulary"]
+    where_backward_begins = after_forward + 2 * scores  # the scores' gradient, before and after the softmax
+    where_it_ends = state["gradients"] + block
+    return {
+        "weights": state["parameters"],
+        "gradients": state["gradients"],
+        "optimizer": state["optimizer"],
+        "activations": after_forward,
+        "peak": state["parameters"] + state["optimizer"] + max(where_backward_begins, where_it_ends),
+    }
 
 
 @experiment(gpus=1, seconds=5, wanted=1,
@@ -70,44 +92,57 @@ def memory_of_a_larger_gpt(width=1024, layers=24, heads=16, vocabulary=50257, le
     texts of 512 tokens. The peak is that of the second step. Without activation checkpointing, and with it.
     """
     shape = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "length": length}
-    measured_bytes({**shape, "layers": 1}, batch, checkpointing=False)  # cuBLAS takes memory that it keeps
+    one_layer = {**shape, "layers": 1}
+    measured_bytes(one_layer, batch, checkpointing=False)  # cuBLAS takes memory that it keeps
     result = {}
     for way, checkpointing in (("all kept", False), ("checkpointing", True)):
         free_memory()
-        result[way] = {"predicted": predicted_bytes(shape, batch, checkpointing),
-                       "measured": measured_bytes(shape, batch, checkpointing)}
+        result[way] = {
+            "predicted": predicted_bytes(shape, batch, checkpointing),
+            "measured": measured_bytes(shape, batch, checkpointing),
+        }
     return result
 
 
 @memory_of_a_larger_gpt.draws
 def memory_drawn(result):
-    fig, ax = plt.subplots(figsize=(8, 2.8))
-    rows = {f"{way}, {how}": held for way, both in result.items() for how, held in both.items()}
-    begins = [0] * len(rows)
-    for kind in ("weights", "optimizer", "gradients", "activations"):
-        sizes = [held[kind] / GIB for held in rows.values()]
-        ax.barh(list(rows), sizes, left=begins, color=HELD[kind], label=kind)
-        begins = [begin + size for begin, size in zip(begins, sizes, strict=True)]
-    ax.plot([held["peak"] / GIB for held in rows.values()], list(rows), "k|", markersize=20, label="peak of a step")
+    figure, ax = plt.subplots(figsize=(8, 2.8))
+    bars = {}
+    for way, both in result.items():
+        for source, sizes in both.items():
+            bars[f"{way}, {source}"] = {kind: size / GIB for kind, size in sizes.items()}
+    ends = [0] * len(bars)
+    for kind in KINDS:
+        sizes = [bar[kind] for bar in bars.values()]
+        ax.barh(list(bars), sizes, left=ends, color=HELD[kind], label=kind)
+        ends = [end + size for end, size in zip(ends, sizes, strict=True)]
+    peaks = [bar["peak"] for bar in bars.values()]
+    ax.plot(peaks, list(bars), "k|", markersize=20, label="peak of a step")
     ax.invert_yaxis()
     ax.set(title="A GPT's training step on one GPU", xlabel="GiB")
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    fig.set_label("GiB by kind: " + "; ".join(f"{name} {sum(held.values()) / GIB - held['peak'] / GIB:.1f}, peak "
-                                              f"{held['peak'] / GIB:.1f}" for name, held in rows.items()))
+    labels = [f"{name} {end:.1f}, peak {peak:.1f}" for name, end, peak in zip(bars, ends, peaks, strict=True)]
+    figure.set_label("GiB by kind: " + "; ".join(labels))
 
 
 @memory_of_a_larger_gpt.tells
 def memory_in_words(result):
-    kinds = ("weights", "gradients", "optimizer", "activations")
-    misses = {(way, kind): result[way]["measured"][kind] / result[way]["predicted"][kind] - 1
-              for way in result for kind in kinds}
-    (way, kind), most = max(misses.items(), key=lambda item: abs(item[1]))
-    peaks = {way: [both[how]["peak"] / GIB for how in ("measured", "predicted")] for way, both in result.items()}
-    kept, saving = peaks["all kept"], peaks["checkpointing"]
-    lowers = "lowers" if saving[0] < kept[0] else "does not lower"
-    return (f"For weights, gradients, optimizer's states and activations, measurement and formula differ by "
-            f"at most **{abs(most):.2%}** ({kind}, {way}). The peak of a step is {kept[0]:.2f} GiB, predicted "
-            f"{kept[1]:.2f}. Checkpointing {lowers} it: {saving[0]:.2f} GiB, predicted {saving[1]:.2f}.")
+    misses = {}
+    for way, both in result.items():
+        for kind in KINDS:
+            misses[f"{kind}, {way}"] = abs(both["measured"][kind] / both["predicted"][kind] - 1)
+    worst = max(misses, key=misses.get)
+    all_kept = result["all kept"]["measured"]["peak"] / GIB
+    all_kept_predicted = result["all kept"]["predicted"]["peak"] / GIB
+    checkpointing = result["checkpointing"]["measured"]["peak"] / GIB
+    checkpointing_predicted = result["checkpointing"]["predicted"]["peak"] / GIB
+    lowers = "lowers" if checkpointing < all_kept else "does not lower"
+    return (
+        "For weights, gradients, optimizer's states and activations, measurement and formula differ by at most "
+        f"**{misses[worst]:.2%}** ({worst}). "
+        f"The peak of a step is {all_kept:.2f} GiB, predicted {all_kept_predicted:.2f}. "
+        f"Checkpointing {lowers} it: {checkpointing:.2f} GiB, predicted {checkpointing_predicted:.2f}."
+    )
 
 
 def trained(folder, *words):
@@ -128,31 +163,53 @@ def train_fsdp_resumed(width=256, steps=6, killed=4):
     train_fsdp.py runs three times with one rank: whole, killed by itself in a step, and resumed from its newest
     checkpoint. The last checkpoints of the whole run and of the resumed one are compared, tensor by tensor.
     """
-    sizes = "--width", str(width), "--steps", str(steps)
+    sizes = ("--width", str(width), "--steps", str(steps))
     with tempfile.TemporaryDirectory() as folder:
-        whole, other = Path(folder, "whole"), Path(folder, "other")
-        runs = {"whole": trained(whole, *sizes), "killed": trained(other, *sizes, "--die-in-step", str(killed))}
-        left = max(int(path.name[5:]) for path in other.glob("step-*"))
-        runs["resumed"] = trained(other, *sizes)
-        ends = [tensors(path / f"step-{steps}", Path(folder, "one.pt")) for path in (whole, other)]
-        size = sum(path.stat().st_size for path in (whole / f"step-{steps}").iterdir())
-    apart = max((one.double() - two.double()).abs().max().item() for one, two in zip(*ends, strict=True))
-    return {"runs": runs, "resumed from": left, "killed in": killed, "steps": steps, "tensors": len(ends[0]),
-            "largest difference": apart, "MiB": size / 2**20}
+        whole = Path(folder, "whole")
+        resumed = Path(folder, "resumed")
+        runs = {}
+        runs["whole"] = trained(whole, *sizes)
+        runs["killed"] = trained(resumed, *sizes, "--die-in-step", str(killed))
+        newest = max(int(path.name.removeprefix("step-")) for path in resumed.glob("step-*"))
+        runs["resumed"] = trained(resumed, *sizes)
+
+        last = f"step-{steps}"
+        tensors_of_whole = tensors(whole / last)
+        tensors_of_resumed = tensors(resumed / last)
+        size = sum(path.stat().st_size for path in (whole / last).iterdir())
+    differences = []
+    for tensor, other in zip(tensors_of_whole, tensors_of_resumed, strict=True):
+        differences.append((tensor.double() - other.double()).abs().max().item())
+    return {
+        "runs": runs,
+        "resumed from": newest,
+        "killed in": killed,
+        "steps": steps,
+        "tensors": len(differences),
+        "largest difference": max(differences),
+        "MiB": size / 2**20,
+    }
 
 
-def tensors(checkpoint, file):
+def tensors(checkpoint):
     """All tensors of a checkpoint, those of the optimizer among them."""
-    dcp_to_torch_save(checkpoint, file)
-    return [leaf for leaf in tree_leaves(torch.load(file)) if isinstance(leaf, torch.Tensor)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "tensors.pt")
+        dcp_to_torch_save(checkpoint, file)  # torch.load reads one file, a checkpoint is a folder of them
+        leaves = tree_leaves(torch.load(file))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 @train_fsdp_resumed.tells
 def resumed_in_words(result):
-    seconds = {name: run["seconds"] for name, run in result["runs"].items()}
-    verdict = "They are the same bits." if result["largest difference"] == 0 else "So they are not the same bits."
-    return (f"A run was ended by {result['runs']['killed']['ran']} in step {result['killed in']} and resumed from step "
-            f"{result['resumed from']}. Between the {result['tensors']} tensors of its last checkpoint "
-            f"({result['MiB']:.0f} MiB) and those of a run that nobody killed, the largest difference is "
-            f"**{result['largest difference']:.3g}**. {verdict} The whole run of {result['steps']} steps took "
-            f"{seconds['whole']:.1f} s, the resumed one {seconds['resumed']:.1f} s, with the start of CUDA and NCCL.")
+    runs = result["runs"]
+    difference = result["largest difference"]
+    verdict = "They are the same bits." if difference == 0 else "So they are not the same bits."
+    return (
+        f"A run was ended by {runs['killed']['ran']} in step {result['killed in']} "
+        f"and resumed from step {result['resumed from']}. "
+        f"Between the {result['tensors']} tensors of its last checkpoint ({result['MiB']:.0f} MiB) "
+        f"and those of a run that nobody killed, the largest difference is **{difference:.3g}**. {verdict} "
+        f"The whole run of {result['steps']} steps took {runs['whole']['seconds']:.1f} s, "
+        f"the resumed one {runs['resumed']['seconds']:.1f} s, with the start of CUDA and NCCL."
+    )
