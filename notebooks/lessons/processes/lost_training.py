@@ -15,14 +15,23 @@ from helpers.data import Digits
 
 def moved(model, device):
     """The model on the device. Without a GPU, a copy does what moving to one would do."""
-    if device == "gpu":
-        return model.to("cuda") if torch.cuda.is_available() else copy.deepcopy(model)
-    return model.to("cpu")
+    if device == "cpu":
+        return model.to("cpu")
+    if torch.cuda.is_available():
+        return model.to("cuda")
+    return copy.deepcopy(model)
+
+
+def digits_on_device_of(model, train):
+    """Images and labels, on the device on which the model is."""
+    device = next(model.parameters()).device
+    images, labels = Digits(train=train).tensors()
+    return images.to(device), labels.to(device)
 
 
 def accuracy(model):
     """Share of the test digits that the model reads correctly."""
-    images, labels = (part.to(next(model.parameters()).device) for part in Digits(train=False).tensors())
+    images, labels = digits_on_device_of(model, train=False)
     with torch.no_grad():
         return (model(images).argmax(1) == labels).float().mean().item()
 
@@ -30,7 +39,7 @@ def accuracy(model):
 def train(rank, model, device):
     """Move the model to the device and train it there."""
     model = moved(model, device)
-    images, labels = (part.to(next(model.parameters()).device) for part in Digits(train=True).tensors())
+    images, labels = digits_on_device_of(model, train=True)
     for _ in range(100):  # SGD by hand: a torch optimizer would import torch._dynamo in each process
         nn.functional.cross_entropy(model(images), labels).backward()
         with torch.no_grad():

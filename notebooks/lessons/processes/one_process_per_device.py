@@ -24,7 +24,9 @@ def train(rank, devices, queue):
     device = torch.device(devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)  # from here on, "cuda" means this GPU
-    images, labels = (part[rank::len(devices)].to(device) for part in Digits(train=True).tensors())
+    images, labels = Digits(train=True).tensors()
+    images = images[rank::len(devices)].to(device)
+    labels = labels[rank::len(devices)].to(device)
     model = build_model().to(device)  # a copy of its own, in its device's memory
     for _ in range(100):  # SGD by hand: a torch optimizer would import torch._dynamo in each process
         nn.functional.cross_entropy(model(images), labels).backward()
@@ -47,7 +49,8 @@ def accuracy(model):
 def main():
     """Start the processes, collect their weights, and average them."""
     devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    devices = devices if len(devices) > 1 else ["cpu", "cpu"]  # two stand-ins
+    if len(devices) < 2:
+        devices = ["cpu", "cpu"]  # two stand-ins
     model = build_model()
     print(f"before training: {accuracy(model):.0%} right")
     queue = mp.get_context("spawn").Queue()
@@ -56,12 +59,16 @@ def main():
     while not processes.join(0.1) or len(results) < len(devices):  # raises here what a child has raised
         while not queue.empty():  # a child that has put more than a pipe holds cannot end before
             results.append(queue.get())
-    weights = []
+    states = []
     for rank, images, buffer in sorted(results):
-        weights.append(torch.load(io.BytesIO(buffer)))
-        model.load_state_dict(weights[-1])
+        state = torch.load(io.BytesIO(buffer))
+        states.append(state)
+        model.load_state_dict(state)
         print(f"process {rank} on {devices[rank]}: {images} images, {accuracy(model):.0%} right")
-    model.load_state_dict({name: torch.stack([w[name] for w in weights]).mean(0) for name in weights[0]})
+    means = {}
+    for name in states[0]:
+        means[name] = torch.stack([state[name] for state in states]).mean(0)
+    model.load_state_dict(means)
     print(f"the average of these models: {accuracy(model):.0%} right")
 
 

@@ -40,13 +40,19 @@ def put_bytes(queue, done):
 
 def received_from(producer, context):
     """Start a producer, come late, and return what the queue then gives, or the error."""
-    queue, done = context.Queue(), context.Event()
+    queue = context.Queue()
+    done = context.Event()
     process = context.Process(target=producer, args=(queue, done))
     process.start()
-    process.join(0.5 if producer is put_and_stay else 60)
+    seconds = 60
+    if producer is put_and_stay:
+        seconds = 0.5  # it waits for us, so do not wait for its end
+    process.join(seconds)
     try:
-        thing = queue.get(timeout=60)
-        return torch.load(io.BytesIO(thing)) if isinstance(thing, bytes) else thing
+        message = queue.get(timeout=60)
+        if isinstance(message, bytes):
+            return torch.load(io.BytesIO(message))
+        return message
     except OSError as error:
         return type(error).__name__
     finally:

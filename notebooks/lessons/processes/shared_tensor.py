@@ -17,7 +17,9 @@ def write(numbers, tensor, shared):
 
 def main(method):
     """Start a child by this method, and look at the three things when it has ended."""
-    numbers, tensor, shared = [0, 0], torch.zeros(2), torch.zeros(2).share_memory_()
+    numbers = [0, 0]
+    tensor = torch.zeros(2)
+    shared = torch.zeros(2).share_memory_()
     child = mp.get_context(method).Process(target=write, args=(numbers, tensor, shared))
     child.start()
     child.join(60)

@@ -62,7 +62,8 @@ def ask_one_child(context, *args):
     process.start()
     if not here.poll(60):
         raise TimeoutError("no answer within 60 s")
-    answer, milliseconds = here.recv(), (time.perf_counter() - began) * 1000
+    answer = here.recv()
+    milliseconds = (time.perf_counter() - began) * 1000
     process.join()
     return answer, milliseconds
 
@@ -72,19 +73,24 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--preload", nargs="*", default=[])
     preload = parser.parse_args().preload
+    children = CHILDREN
+    if preload:
+        children = {"forkserver": 2}
     # Even if the list is empty: without this call, some versions of Python import this script in the server.
     multiprocessing.set_forkserver_preload(preload)
     change_things()
     rows = []
     # Under `launch` the file is removed with the run, even if this rank is killed.
     with tempfile.NamedTemporaryFile(dir=os.environ.get(RUN_FOLDER)) as file:
-        for method in ["forkserver"] if preload else [*CHILDREN]:
+        for method, number in children.items():
             context = multiprocessing.get_context(method)
-            answers = [ask_one_child(context, file.name, file.fileno())
-                       for _ in range(2 if preload else CHILDREN[method])]
-            answer, (first, *later) = answers[-1][0], [milliseconds for _, milliseconds in answers]
-            rows.append({"method": method, **answer, "first_ms": first,
-                         "ms": statistics.median(later or [first])})
+            times = []
+            for _ in range(number):
+                answer, milliseconds = ask_one_child(context, file.name, file.fileno())
+                times.append(milliseconds)
+            # The first child of a method may also wait for the server, or for imports. Later ones show the usual cost.
+            usual = statistics.median(times[1:] or times)
+            rows.append({"method": method, **answer, "first_ms": times[0], "ms": usual})
     for name in ("method", "setting", "lock", "threads", "file", "torch"):
         print(f"{name:10}" + "".join(f"{row[name]:<18}" for row in rows).rstrip())
     for row in rows:

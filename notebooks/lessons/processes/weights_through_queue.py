@@ -35,12 +35,15 @@ def show(way, weights):
 def main():
     """Start the child, load what it sends, and let it go."""
     context = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # nothing has computed yet
-    queue, done = context.Queue(), context.Event()
+    queue = context.Queue()
+    done = context.Event()
     here, there = context.Pipe()
     child = context.Process(target=train, args=(queue, there, done))
     child.start()
     show("Queue", queue.get(timeout=60))
-    show("Pipe ", here.recv() if here.poll(60) else None)
+    if not here.poll(60):
+        raise TimeoutError("no weights within 60 s")
+    show("Pipe ", here.recv())
     done.set()
     child.join(60)
     print("child ended with exit code", child.exitcode)
