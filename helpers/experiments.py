@@ -280,7 +280,7 @@ def machine():
     import torch
 
     # Some containers have GPUs and no nvidia-smi.
-    names = [gpu.name for gpu in hardware.gpus] or ["GPU without nvidia-smi"] * hardware.usable_gpus
+    names = hardware.gpus or ["GPU without nvidia-smi"] * hardware.usable_gpus
     gpus = " + ".join(f"{count} × {name}" for name, count in Counter(names).items())
     return {"gpus": gpus,
             "cpu": hardware.cpu, "cores": hardware.cores,  # on which it depends how fast work reaches a GPU

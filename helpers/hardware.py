@@ -1,59 +1,26 @@
 """What this machine has, and which parts of a lesson run for real on it.
 
     from helpers.hardware import hardware
-    hardware                  # a table
+    hardware.cores, hardware.gpus
     hardware.tier(gpus=2)     # "real here", "scaled down here" or "recorded", and why
 
-`python -m helpers.hardware` prints the same table for a bug report: it holds no user name, host name or path.
 Everything is looked up when first asked for. Importing this module imports no torch, and nothing here starts
 CUDA in the calling process (one that has started CUDA cannot fork workers that use it).
 """
 
-from __future__ import annotations  # helpers.preflight says, also in Python 3.9, that it is too old
-
-import multiprocessing
 import os
 import platform
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 
 GIB = 2**30
-BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
-# The instruction sets that decide which number formats are fast on a CPU: x86 first, then Arm.
-CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16",
-             "asimd", "sve", "bf16", "i8mm")
-# The oldest compute capability whose tensor cores work in this format.
-FAST_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+#: What processors call their instructions for numbers of 16 bits; the last is Arm's.
+FLAGS_FOR_16_BITS = ("avx512_bf16", "avx512_fp16", "amx_bf16", "bf16")
 NVIDIA_SMI_SECONDS = 15  # a driver that sleeps between uses needs some seconds; a broken one, more
-CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-
-
-@dataclass(frozen=True)
-class GPU:
-    """One NVIDIA GPU of this machine, as the driver tells."""
-
-    index: int
-    name: str
-    memory_gib: float | None
-    """None where the driver does not say (memory that is shared with the CPU)."""
-    capability: tuple[int, int]
-    """Compute capability, (8, 0) for an A100."""
-
-    @property
-    def fast_dtypes(self):
-        """The number formats that its tensor cores speed up, of fp16, bf16, tf32 and fp8."""
-        return tuple(dtype for dtype, since in FAST_SINCE.items() if self.capability >= since)
-
-    def __str__(self):
-        memory = "memory not known" if self.memory_gib is None else f"{self.memory_gib:.1f} GiB"
-        capability = ".".join(map(str, self.capability))
-        fast = ", ".join(self.fast_dtypes) or "fp32 only"
-        return f"{self.name}, {memory}, capability {capability}, fast: {fast}"
+CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -72,7 +39,7 @@ class Tier:
 class Hardware:
     """What this machine has. Each attribute is looked up when first asked for, then kept.
 
-    Only `backends`, `cuda`, `usable_gpus`, `sentence`, `tier` and the whole table import torch.
+    Only `usable_gpus`, `sentence` and `tier` import torch.
     """
 
     @cached_property
@@ -91,14 +58,9 @@ class Hardware:
 
     @cached_property
     def cpu_flags(self):
-        """Those of CPU_FLAGS that the processor has; empty where the system does not say (macOS, Windows)."""
+        """Those of FLAGS_FOR_16_BITS that it has; empty where the system does not say (macOS, Windows)."""
         flags = (_cpuinfo("flags") or _cpuinfo("Features")).split()
-        return tuple(flag for flag in CPU_FLAGS if flag in flags)
-
-    @cached_property
-    def memory_gib(self):
-        """All memory of the machine, in GiB."""
-        return _memory().total / GIB
+        return tuple(flag for flag in FLAGS_FOR_16_BITS if flag in flags)
 
     @property
     def memory_available_gib(self):
@@ -115,25 +77,17 @@ class Hardware:
     def cpu_limit(self):
         """How many cores' worth of time the container or batch job may use; None if nothing limits it."""
         limits = []
-        for group in _control_groups("cpu"):
-            version1 = f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
-            # Microseconds of work, in how many of the clock's. Where there is no limit, the first is "max" or -1.
-            quota_and_period = re.match(r"(\d+) (\d+)$", _read(group / "cpu.max") or version1)
+        for group in _control_groups():
+            # Microseconds of work, in how many of the clock's. Where there is no limit, the first is "max".
+            quota_and_period = re.match(r"(\d+) (\d+)$", _read(group / "cpu.max"))
             if quota_and_period:
                 limits.append(int(quota_and_period[1]) / int(quota_and_period[2]))
         return min(limits, default=None)
 
     @cached_property
-    def shm_gib(self):
-        """Size of /dev/shm in GiB: tensors travel between processes through it. None where there is none."""
-        if not os.path.isdir("/dev/shm"):
-            return None
-        return shutil.disk_usage("/dev/shm").total / GIB
-
-    @cached_property
     def gpus(self):
-        """The machine's NVIDIA GPUs, asked of nvidia-smi; none if it is absent or fails."""
-        return tuple(map(_parse_gpu, _nvidia_smi("index,name,memory.total,compute_cap")))
+        """The names of the machine's NVIDIA GPUs, asked of nvidia-smi; none if it is absent or fails."""
+        return _nvidia_smi("name")
 
     @cached_property
     def driver(self):
@@ -141,37 +95,11 @@ class Hardware:
         return next(iter(_nvidia_smi("driver_version")), None)
 
     @cached_property
-    def cuda(self):
-        """The CUDA version that this torch was built with; None for a build that cannot use NVIDIA GPUs."""
-        import torch
-
-        return torch.version.cuda
-
-    @cached_property
     def usable_gpus(self):
         """How many GPUs this torch can use: CUDA_VISIBLE_DEVICES may leave fewer than there are."""
         import torch
 
         return torch.cuda.device_count()  # asks the driver's library, and does not start CUDA
-
-    @cached_property
-    def backends(self):
-        """The ways to communicate that this torch was built with, of BACKENDS."""
-        import torch.distributed as dist
-
-        # A torch that was built without torch.distributed lacks these functions; then `bool()` says False.
-        return tuple(name for name in BACKENDS if getattr(dist, f"is_{name}_available", bool)())
-
-    @cached_property
-    def start_methods(self):
-        """How this system can start processes; the first is Python's default."""
-        return tuple(multiprocessing.get_all_start_methods())
-
-    @cached_property
-    def versions(self):
-        """Of the system, Python, torch and torchvision ("not installed" if so)."""
-        packages = {package: _version(package) for package in ("torch", "torchvision")}
-        return {"OS": _system(), "Python": platform.python_version(), **packages}
 
     @property
     def sentence(self):
@@ -199,37 +127,6 @@ class Hardware:
             return Tier("scaled down here", f"{lack}; ranks on the CPU that talk over gloo stand in.")
         return Tier("recorded", f"{lack}; what you see was measured on the machine named beside it.")
 
-    def rows(self):
-        """The table, as (what, answer) pairs of text."""
-        cores = [f"{self.cores} usable"]
-        if self.cpu_limit:
-            cores.append(f"limited to {self.cpu_limit:g}")
-        if self.cpu_flags:
-            cores.append(", ".join(self.cpu_flags))
-        memory = f"{self.memory_gib:.1f} GiB, {self.memory_available_gib:.1f} GiB available"
-        if self.memory_limit_gib is not None:
-            memory += f", limited to {self.memory_limit_gib:.1f} GiB"
-        shared_memory = "none" if self.shm_gib is None else f"{self.shm_gib:.2f} GiB"
-        gpus = [(f"GPU {gpu.index}", str(gpu)) for gpu in self.gpus] or [("GPU", "none")]
-        if len(self.gpus) != self.usable_gpus:
-            gpus.append(("GPU use", f"torch can use {self.usable_gpus} of them here"))
-        return [
-            ("CPU", self.cpu),
-            ("CPU cores", "; ".join(cores)),
-            ("Memory", memory),
-            ("/dev/shm", shared_memory),
-            *gpus,
-            *self.versions.items(),
-            ("CUDA in torch", self.cuda or "none"),
-            ("Backends", ", ".join(self.backends) or "none"),
-            ("Start methods", ", ".join(self.start_methods)),
-        ]
-
-    def __repr__(self):
-        rows = self.rows()
-        width = max(len(what) for what, _ in rows)
-        return "\n".join(f"{what:<{width}}  {answer}" for what, answer in rows)
-
 
 def _output(*command, seconds=5):
     """What a command prints, or nothing at all if it is absent, fails or takes too long."""
@@ -240,19 +137,10 @@ def _output(*command, seconds=5):
         return ""
 
 
-def _nvidia_smi(fields):
-    """What the driver says of each GPU, a line each."""
-    text = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits",
-                   seconds=NVIDIA_SMI_SECONDS)
-    return [line for line in text.splitlines() if line[:1].isdigit()]  # it also says "No devices were found"
-
-
-def _parse_gpu(line):
-    """A GPU from a line such as `0, NVIDIA H200, 143771, 9.0`."""
-    index, name, mib, capability = line.split(", ")
-    memory = float(mib) / 1024 if mib.isdigit() else None  # "[N/A]" where the CPU's memory is shared
-    major, minor = capability.split(".")
-    return GPU(int(index), name, memory, (int(major), int(minor)))
+def _nvidia_smi(field):
+    """What the driver says of each GPU."""
+    text = _output("nvidia-smi", f"--query-gpu=index,{field}", "--format=csv,noheader", seconds=NVIDIA_SMI_SECONDS)
+    return tuple(re.findall(r"^\d+, (.*)$", text, re.MULTILINE))  # it also says "No devices were found"
 
 
 def _memory():
@@ -274,53 +162,25 @@ def _read(path):
         return ""
 
 
-def _control_groups(controller):
-    """The folders of this process's control group and of those above it: each limits it.
-
-    With version 2 of control groups, one tree holds all controllers; with version 1, each has its own.
-    """
-    for line in _read(OWN_CGROUPS).splitlines():  # version 2: "0::/a/b"; version 1: "4:cpu,cpuacct:/a/b"
-        _, controllers, group = line.split(":", 2)
-        if not controllers or controller in controllers.split(","):
-            root = CGROUPS / controller if controllers else CGROUPS
-            own = root / group.lstrip("/")  # a container may see no such folder: its own group is the root
-            for folder in (own, *own.parents):
-                if folder.is_relative_to(root):
-                    yield folder
+def _control_groups():
+    """The folders of this process's control group and of those above it: each limits it."""
+    own = re.search(r"^0::/(.*)$", _read(OWN_CGROUP), re.MULTILINE)
+    if own:
+        folder = CGROUPS / own[1]  # a container may see no such folder: its own group is the root
+        for group in (folder, *folder.parents):
+            if group.is_relative_to(CGROUPS):
+                yield group
 
 
 def _memory_limits():
     """For each control group that limits this process's memory: the limit and what is used of it, in bytes."""
-    total = _memory().total
-    for group in _control_groups("memory"):
-        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
-        if limit.isdigit() and int(limit) < total:  # version 1 writes a huge number where there is none
-            used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
-            # Copies of files count as used, and the system gives them up when programs need room. Version 1 has
-            # first those of this group alone, then those with the groups below it.
-            files = re.findall(r"^(?:total_)?(?:in)?active_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-            copies = sum(map(int, files[-2:]))
-            yield int(limit), int(used) - copies
-
-
-def _system():
-    """Distribution and kernel; of that only the number: the rest may be a company's or a person's name."""
-    number = re.match(r"[\d.]*", platform.release())[0].rstrip(".")
-    text = f"{platform.system()} {number} {platform.machine()}"
-    try:
-        return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {text}"
-    except OSError:  # no Linux
-        return text
-
-
-def _version(package):
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    for group in _control_groups():
+        limit = _read(group / "memory.max")
+        if limit.isdigit():
+            # Copies of files count as used, and the system gives them up when programs need room.
+            files = re.findall(r"^(?:in)?active_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+            copies = sum(map(int, files))
+            yield int(limit), int(_read(group / "memory.current")) - copies
 
 
 hardware = Hardware()
-
-if __name__ == "__main__":
-    print(hardware)

@@ -171,7 +171,7 @@ def loopback():
 def gpus():
     if not hardware.gpus:
         return OK, "no GPU: every lesson runs without one", ""
-    advice = (f"torch cannot use the {hardware.gpus[0].name} of this machine: unset CUDA_VISIBLE_DEVICES if it is set, "
+    advice = (f"torch cannot use the {hardware.gpus[0]} of this machine: unset CUDA_VISIBLE_DEVICES if it is set, "
               "or choose another torch at pytorch.org")
     level = OK if hardware.usable_gpus else NOTE
     return level, hardware.sentence, advice

@@ -301,8 +301,7 @@ def test_then_it_shows_the_words_and_their_machine(speed):
 
 
 def test_what_was_recorded_on_this_machine_today_is_not_measured_again(speed, monkeypatch):
-    one_gpu = types.SimpleNamespace(usable_gpus=1, gpus=[types.SimpleNamespace(name="Card")], driver="580.1",
-                                    cpu="CPU", cores=16)
+    one_gpu = types.SimpleNamespace(usable_gpus=1, gpus=("Card",), driver="580.1", cpu="CPU", cores=16)
     monkeypatch.setattr("helpers.experiments.hardware", one_gpu)
     speed.store({"result": {"rate": 5.0, "raw.gz": b"raw"}, **machine()})
     assert "**5 a second**" in shown(speed)[0]["text/markdown"]

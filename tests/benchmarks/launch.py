@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import datetime
+import importlib.metadata
 import inspect
 import json
 import os
@@ -167,7 +168,7 @@ def main():
         if not reached:
             missed.append(what)
     machine = {"cpu": hardware.cpu, "cores": hardware.cores, "load_before": load,
-               "versions": hardware.versions, "date": datetime.date.today().isoformat()}
+               "torch": importlib.metadata.version("torch"), "date": datetime.date.today().isoformat()}
     content = {"machine": machine, "milliseconds": {"first": first, **again}, "steps per second": training}
     store(options.json, content)
     if missed:

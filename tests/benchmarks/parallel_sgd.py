@@ -79,9 +79,9 @@ def replayed():
 
 
 if __name__ == "__main__":
-    machine = {"cpu": hardware.cpu, "cores": hardware.cores, "memory_gib": round(hardware.memory_gib, 1),
+    machine = {"cpu": hardware.cpu, "cores": hardware.cores,
                "load_before": round(os.getloadavg()[0], 2), "date": datetime.date.today().isoformat(),
-               "versions": hardware.versions}  # no host or user name, no path
+               "torch": torch.__version__}  # no host or user name, no path
     content = {"machine": machine, "task": "MNIST", "workers": WORKERS, "epochs": EPOCHS}
     launch(int, 1, show=False)  # the fork server's import of torch is nobody's time
     if "--replay" in sys.argv:

@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
 
-NAME, MEMORY, CAPABILITY = "Stand-in GPU", 4 * 2**30, (9, 0)  # as this folder's nvidia-smi says
+NAME, MEMORY, CAPABILITY = "Stand-in GPU", 4 * 2**30, (9, 0)  # the name is that of this folder's nvidia-smi
 LARGE = 2**34  # multiply-adds; a product of more takes the CPU a second
 RANDOM = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli",
           "multinomial", "dropout", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"}
