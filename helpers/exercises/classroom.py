@@ -9,7 +9,6 @@ An export holds no code, and no name but the one that was typed. Anyone can edit
 """
 
 import json
-import os
 import textwrap
 from collections import Counter
 from datetime import datetime
@@ -24,8 +23,6 @@ FORMAT = "parallel-pytorch-course, progress, 1"
 
 def export(file, name):
     """Write what the journal holds into `file`."""
-    if Path(file).expanduser().resolve() == Path(journal.path()):
-        raise SystemExit(f"{file} is your progress itself: name another file.")
     exercises = journal.exercises()
     predictions = journal.first_answers()
     content = {"format": FORMAT, "name": name, "exercises": exercises, "predictions": predictions}
@@ -37,9 +34,7 @@ def export(file, name):
 def summary(folder):
     """Print who is where, how each exercise went, how the room split; draw the last two into the folder."""
     folder = Path(folder)
-    if not folder.is_dir():
-        raise SystemExit(f"{folder} is no folder.")
-    learners = _told_apart(_once(_read(folder)))
+    learners = _learners(folder)
     lessons = _lessons()
     exercises = _by_key(learners, "exercises", lessons)
     predictions = {key: _split(entries) for key, entries in _by_key(learners, "predictions", lessons).items()}
@@ -54,94 +49,39 @@ def summary(folder):
               "Anyone can edit such a file: do not grade.")
 
 
-def _read(folder):
-    """(path within the folder, what it holds) of each export; what else is there is named, and left out."""
-    others = []
-    for path in _files(folder):
-        shown = path.relative_to(folder).as_posix()
-        if shown == "class.png":  # drawn by an earlier summary
+def _learners(folder):
+    """What each export in the folder, or in folders in it, holds; where two have the same name, with their files."""
+    learners = {}  # by file
+    for path in sorted(folder.rglob("*")):
+        file = path.relative_to(folder).as_posix()
+        if path.is_dir() or file == "class.png":  # drawn by an earlier summary
             continue
-        if path.suffix.lower() != ".json":
-            others.append(shown)
-            continue
-        try:
-            yield shown, _checked(json.loads(path.read_bytes()))  # from bytes: whatever an editor has made of it
-        except OSError as error:
-            print(f"Left out: {shown} cannot be read ({error.strerror}).")
-        except _NoExport as why:
-            print(f"Left out: {shown} is no export of this course: {why} "
-                  "(python -m helpers.exercises export FILE makes one).")
-        except (ValueError, RecursionError):
-            print(f"Left out: {shown} is no export of this course: it is no JSON, or breaks off.")
-    if others:
-        print(f"Left out, because they do not end in .json: {', '.join(others)}. Unpack what is packed.")
+        learner = _read(path)
+        same = [other for other in learners if learners[other] == learner]
+        if learner is None:
+            print(f"Left out: {file} is no export of this course, or breaks off. (python -m helpers.exercises export "
+                  "FILE makes one. Unpack what is packed.)")
+        elif same:
+            print(f"Counted once: {file} is the same export as {same[0]}.")
+        else:
+            learners[file] = learner
+    times = Counter(learner["name"] for learner in learners.values())
+    for file, learner in learners.items():
+        if times[learner["name"]] > 1:
+            learner["name"] += f" ({file})"
+    return list(learners.values())
 
 
-def _files(folder):
-    """All files in it and in its folders, sorted; a folder that cannot be read is named."""
-    def unreadable(error):
-        print(f"Left out: the folder {error.filename} cannot be read ({error.strerror}).")
-
-    return sorted(Path(place, name) for place, _, names in os.walk(folder, unreadable) for name in names)
-
-
-class _NoExport(Exception):
-    """Its words say why not."""
-
-
-def _checked(content):
-    """An export, without the exercises that were only looked at. Raises _NoExport: it is none."""
-    if not (isinstance(content, dict) and "format" in content):
-        raise _NoExport("it is something else")
-    if content["format"] != FORMAT:
-        raise _NoExport(f"its format is {content['format']!r:.60}, not {FORMAT!r}")
+def _read(path):
+    """An export, without the exercises that were only looked at; None if it is none."""
     try:
-        usable = _is_usable(content)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
-        usable = False
-    if not usable:
-        raise _NoExport("somebody has changed it, and it cannot be used any more")
+        content = json.loads(path.read_bytes())  # from bytes: whatever an editor has made of it
+        if content["format"] != FORMAT:
+            return None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
     tried = {key: entry for key, entry in content["exercises"].items() if entry["status"] != "not attempted"}
     return {**content, "exercises": tried}
-
-
-def _is_usable(content):
-    """Whether all that `summary` reads of an export has its form; raises where it has another one."""
-    predictions = content["predictions"].values()
-    for entry in (*content["exercises"].values(), *predictions):
-        if not journal.is_sound(entry):
-            return False
-        float(entry.get("tries", 0))  # a number of 400 digits raises,
-        _minutes(entry)  # and so does a date that is none,
-    json.dumps(content, ensure_ascii=False).encode()  # and half a character, which nothing prints
-    return isinstance(content["name"], str) and all("first" in entry for entry in predictions)
-
-
-def _once(exports):
-    """The exports, each once."""
-    first_paths = {}
-    for shown, content in exports:
-        first = first_paths.setdefault(json.dumps(content, sort_keys=True), shown)
-        if first == shown:
-            yield shown, content
-        else:
-            print(f"Counted once: {shown} is the same export as {first}.")
-
-
-def _told_apart(exports):
-    """The learners, with names that can be printed; where two have the same, with their files as well."""
-    learners = []
-    for shown, content in exports:
-        name = "".join(filter(str.isprintable, content["name"]))[:30]
-        learners.append({**content, "name": name, "file": shown})
-    times = Counter(learner["name"] for learner in learners)
-    for name, count in times.items():
-        if count > 1:
-            print(f"{count} files bear the name {name}: are they of {count} people? Each counts as one.")
-    for learner in learners:
-        if times[learner["name"]] > 1:
-            learner["name"] += f" ({learner['file']})"
-    return learners
 
 
 def _lessons():

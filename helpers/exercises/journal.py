@@ -19,12 +19,7 @@ import tempfile
 NOT_ATTEMPTED, NOT_YET, CORRECT = STATUSES = ("not attempted", "not yet", "correct")
 
 _PREDICTION = "predict:"
-#: The types of what an entry may hold beside its status.
-_TYPES = {"date": str, "first": str, "began": str, "solved": str,
-          "tries": int, "hints": int, "solution": bool, "causes": dict}
-# What this process has already said, which is said once.
-_warned = False
-_told_where = False
+_warned = False  # whether this process has said that progress cannot be kept
 
 
 def best_status():
@@ -115,18 +110,10 @@ def files():
 
 def path():
     """The file's whole path, whether it is there or not."""
-    file = _named()
-    if _is_homeless(file):
+    file = os.path.expanduser(os.environ.get("COURSE_PROGRESS") or "~/.parallel-pytorch-course.json")
+    if file.startswith("~"):  # Python has no folder to put in its place
         file = os.path.basename(file)
     return os.path.realpath(file)  # a link stays a link: what it points to is replaced
-
-
-def _named():
-    return os.path.expanduser(os.environ.get("COURSE_PROGRESS") or "~/.parallel-pytorch-course.json")
-
-
-def _is_homeless(file):
-    return file.startswith("~")  # Python has no folder to put in its place
 
 
 def _read(path):
@@ -135,7 +122,7 @@ def _read(path):
         with open(path, encoding="utf-8") as file:
             text = file.read()
         entries = json.loads(text or "{}")
-        if all(map(is_sound, entries.values())):
+        if all(entry["status"] in STATUSES for entry in entries.values()):
             return entries
     except FileNotFoundError:
         return {}
@@ -153,30 +140,15 @@ def _read(path):
         return None
 
 
-def is_sound(entry):
-    """Whether it has the form of what is kept; what is no such object at all raises."""
-    for name, type_ in _TYPES.items():
-        if name in entry and not isinstance(entry[name], type_):
-            return False
-    counts = entry.get("causes", {}).values()
-    return entry["status"] in STATUSES and all(isinstance(times, int) for times in counts)
-
-
 def _now():
     return datetime.datetime.now().isoformat(timespec="seconds")
 
 
 def _save(file, entries):
-    global _told_where
     try:
         write(file, json.dumps(entries, indent=1, sort_keys=True))
     except OSError as error:
         _warn(error)
-        return
-    if _is_homeless(_named()) and not _told_where:
-        _told_where = True
-        print(f"This system knows of no home folder, so your progress is kept in {file}. Set COURSE_PROGRESS to a "
-              "file to keep it elsewhere.")
 
 
 def write(path, text):

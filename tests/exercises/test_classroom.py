@@ -90,13 +90,10 @@ def room(tmp_path, monkeypatch):
 def test_thirty_learners(room, capsys):
     (room / "notes.json").write_text("{}")
     (room / "cut.json").write_text((room / "0.json").read_text()[:90])
-    damaged = json.loads((room / "1.json").read_text())
-    damaged["exercises"][COURSE[0]]["solved"] = "yesterday"
-    (room / "when.json").write_text(json.dumps(damaged))
     capsys.readouterr()
     classroom.summary(room)
     said = capsys.readouterr().out
-    for words in (*(f"Left out: {name}.json is no" for name in ("cut", "notes", "when")), "30 learners\n",
+    for words in (*(f"Left out: {name}.json is no" for name in ("cut", "notes")), "30 learners\n",
                   "Learner 0                            3      3     0 of 1  01_processes\n",
                   "Learner 29                           0      3     1 of 1  00_start_here\n",
                   "   20 ✔ four\n   10   one\n", "Anyone can edit such a file"):
@@ -129,10 +126,9 @@ def test_what_a_real_class_sends(tmp_path, capsys):
         said = capsys.readouterr().out
         assert "3 learners\n" in said and "class.png can" not in said
         for words in ("Counted once: anna (1).json is the same export as Anna Abel_1_assignsubmission_file/anna.json",
-                      "Left out: newer.json is no export of this course: its format is",
-                      "Left out: progress.json is no export of this course: it is something else",
-                      "Left out, because they do not end in .json: rest.zip. Unpack",
-                      "2 files bear the name Anna: are they of 2 people? Each counts as one."):
+                      "Left out: newer.json is no export of this course",
+                      "Left out: progress.json is no export of this course",
+                      "Left out: rest.zip is no export of this course"):
             assert words in said, said
         rows = [line for line in said.splitlines() if line.startswith(("Anna (", "Bert"))]
         assert [row.split()[-6] for row in rows] == ["1", "0", "1"] and "Anna Zech_2" in rows[1], said
