@@ -20,7 +20,7 @@ GIB = 2**30
 #: What processors call their instructions for numbers of 16 bits; the last is Arm's.
 FLAGS_FOR_16_BITS = ("avx512_bf16", "avx512_fp16", "amx_bf16", "bf16")
 NVIDIA_SMI_SECONDS = 15  # a driver that sleeps between uses needs some seconds; a broken one, more
-CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,10 @@ class Hardware:
     def cpu_limit(self):
         """How many cores' worth of time the container or batch job may use; None if nothing limits it."""
         limits = []
-        for group in _control_groups():
-            # Microseconds of work, in how many of the clock's. Where there is no limit, the first is "max".
-            quota_and_period = re.match(r"(\d+) (\d+)$", _read(group / "cpu.max"))
+        for group in _control_groups("cpu"):
+            version1 = f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
+            # Microseconds of work, in how many of the clock's. Where there is no limit, the first is "max" or -1.
+            quota_and_period = re.match(r"(\d+) (\d+)$", _read(group / "cpu.max") or version1)
             if quota_and_period:
                 limits.append(int(quota_and_period[1]) / int(quota_and_period[2]))
         return min(limits, default=None)
@@ -162,25 +163,33 @@ def _read(path):
         return ""
 
 
-def _control_groups():
-    """The folders of this process's control group and of those above it: each limits it."""
-    own = re.search(r"^0::/(.*)$", _read(OWN_CGROUP), re.MULTILINE)
-    if own:
-        folder = CGROUPS / own[1]  # a container may see no such folder: its own group is the root
-        for group in (folder, *folder.parents):
-            if group.is_relative_to(CGROUPS):
-                yield group
+def _control_groups(controller):
+    """The folders of this process's control group and of those above it: each limits it.
+
+    With version 2 of control groups, one tree holds all controllers; with version 1, each has its own.
+    """
+    for line in _read(OWN_CGROUPS).splitlines():  # version 2: "0::/a/b"; version 1: "4:cpu,cpuacct:/a/b"
+        _, controllers, group = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            root = CGROUPS / controller if controllers else CGROUPS
+            own = root / group.lstrip("/")  # a container may see no such folder: its own group is the root
+            for folder in (own, *own.parents):
+                if folder.is_relative_to(root):
+                    yield folder
 
 
 def _memory_limits():
     """For each control group that limits this process's memory: the limit and what is used of it, in bytes."""
-    for group in _control_groups():
-        limit = _read(group / "memory.max")
-        if limit.isdigit():
-            # Copies of files count as used, and the system gives them up when programs need room.
-            files = re.findall(r"^(?:in)?active_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-            copies = sum(map(int, files))
-            yield int(limit), int(_read(group / "memory.current")) - copies
+    total = _memory().total
+    for group in _control_groups("memory"):
+        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+        if limit.isdigit() and int(limit) < total:  # version 1 writes a huge number where there is none
+            used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
+            # Copies of files count as used, and the system gives them up when programs need room. Version 1 has
+            # first those of this group alone, then those with the groups below it.
+            files = re.findall(r"^(?:total_)?(?:in)?active_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+            copies = sum(map(int, files[-2:]))
+            yield int(limit), int(used) - copies
 
 
 hardware = Hardware()

@@ -71,18 +71,32 @@ def test_no_driver_or_a_broken_one_means_no_gpus(smi, monkeypatch, shell):
     assert Hardware().gpus == ()
 
 
-#: A group whose parent limits it. tests/test_preflight.py makes a real one.
-GROUPS = {"own": "0::/a/b", "root/a/b/cpu.max": "max 100000", "root/a/cpu.max": "150000 100000",
-          "root/memory.max": "max", "root/a/memory.max": str(2**28), "root/a/memory.current": str(2**27),
-          "root/a/memory.stat": f"anon 9\ninactive_file {2**25}\nactive_file {2**25}\nslab 9"}
+#: The layouts of control groups, of version 2 and of version 1, in a group whose parent limits it.
+#: tests/test_preflight.py makes a real one, of the version that this machine has.
+GROUPS = {
+    "v2": {"own": "0::/a/b", "root/a/b/cpu.max": "max 100000", "root/a/cpu.max": "150000 100000",
+           "root/memory.max": "max", "root/a/memory.max": str(2**28), "root/a/memory.current": str(2**27),
+           "root/a/memory.stat": f"anon 9\ninactive_file {2**25}\nactive_file {2**25}\nslab 9"},
+    "v1": {"own": "4:memory:/a/b\n1:cpu,cpuacct:/a/b\n0::/", "root/cpu/cpu.cfs_quota_us": "-1",
+           "root/cpu/a/b/cpu.cfs_quota_us": "75000", "root/cpu/a/b/cpu.cfs_period_us": "50000",
+           "root/memory/a/b/memory.limit_in_bytes": "9223372036854771712",
+           "root/memory/a/memory.limit_in_bytes": str(2**28), "root/memory/a/memory.usage_in_bytes": str(2**27),
+           "root/memory/a/memory.stat": "cache 9\ninactive_file 0\nactive_file 0\ntotal_cache 9\n"
+                                        f"total_inactive_file {2**25}\ntotal_active_file {2**25}\ntotal_unevictable 0"},
+    # A container sees its own group at the root, by whatever name it goes outside.
+    "v1 from inside": {"own": "9:memory:/docker/0c\n3:cpuacct,cpu:/docker/0c", "root/cpu/cpu.cfs_quota_us": "150000",
+                       "root/cpu/cpu.cfs_period_us": "100000", "root/memory/memory.limit_in_bytes": str(2**28),
+                       "root/memory/memory.usage_in_bytes": str(2**26), "root/memory/memory.stat": "cache 0"},
+}
 
 
-def test_container_limits(tmp_path, monkeypatch):
-    for name, text in GROUPS.items():
+@pytest.mark.parametrize("layout", GROUPS)
+def test_container_limits(layout, tmp_path, monkeypatch):
+    for name, text in GROUPS[layout].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
     monkeypatch.setattr(module, "CGROUPS", tmp_path / "root")
-    monkeypatch.setattr(module, "OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(module, "OWN_CGROUPS", tmp_path / "own")
     machine = Hardware()
     assert (machine.cpu_limit, machine.memory_limit_gib, machine.memory_available_gib) == (1.5, 0.25, 0.1875)
     shutil.rmtree(tmp_path / "root")

@@ -88,19 +88,24 @@ def test_a_small_shared_memory_is_no_fault():
 @pytest.fixture
 def control_group():
     """How a command begins that runs in a control group of its own, inside this process's, with these limits."""
-    limits = {"cpu.max": "50000 100000", "memory.max": str(3 * 2**29)}
-    own = next(_control_groups(), None)
-    if own is None or not (own / "cgroup.controllers").exists():
-        pytest.skip("this system has no control groups, or those of version 1")
-    group = own / f"course-{os.getpid()}"
+    limits = {"cpu.max": "50000 100000", "cpu.cfs_quota_us": "50000",
+              "memory.max": str(3 * 2**29), "memory.limit_in_bytes": str(3 * 2**29)}
+    groups = {next(_control_groups(controller)) / f"course-{os.getpid()}" for controller in ("cpu", "memory")}
+    limited = 0
     try:
-        group.mkdir()
-        for name, limit in limits.items():
-            (group / name).write_text(limit)
+        for group in groups:
+            group.mkdir()
+            for name in limits.keys() & set(os.listdir(group)):
+                (group / name).write_text(limits[name])
+                limited += 1
     except OSError as error:
-        pytest.skip(f"this system lets nobody make a control group with limits here: {error}")
-    yield ["sh", "-c", f"echo $$ > '{group}/cgroup.procs'; exec \"$@\"", "sh"]
-    group.rmdir()
+        pytest.skip(f"this system lets nobody make a control group here: {error}")
+    if limited < 2:
+        pytest.skip("this system's control groups limit no cores or no memory")
+    enter = "".join(f"echo $$ > '{group}/cgroup.procs'; " for group in groups)
+    yield ["sh", "-c", enter + 'exec "$@"', "sh"]
+    for group in groups:
+        group.rmdir()
 
 
 @on_linux
