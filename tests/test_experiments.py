@@ -26,9 +26,11 @@ REFUSED = {"context_and_experts.packed_documents": "Expect q/k/v", "mixed_precis
 ONLY_ON_A_CARD = {
     "data_loading": ['words += f" This machine refused some settings: `{refusal}`."'],
     "distributed_data_parallel": [
+        "about_number = (",
         'return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."',
         'return f"{ones.item():g}"',
         'return {"refused": str(error).partition("\\n")[0]}',
+        'words += f" `{name}`: {after_call.get(\'refused\', after_call)}."',
     ],
     "parallel_sgd": [
         "if time.monotonic() > until:",

@@ -33,38 +33,50 @@ def collectives():
     afterwards is compared with what it holds on the CPU, over gloo.
     """
     result = {}
-    for name, nprocs, backend in ("one rank over nccl", 1, "nccl"), ("two ranks over gloo", 2, "gloo"):
+    groups = {"one rank over nccl": (1, "nccl"), "two ranks over gloo": (2, "gloo")}
+    for group, (nprocs, backend) in groups.items():
         on_gpu = in_ranks(after_each, nprocs, "cuda:0", backend=backend)[0]
         on_cpu = in_ranks(after_each, nprocs, "cpu", backend="gloo")[0]
-        result[name] = {call: "the same" if held == on_cpu[call] else held for call, held in on_gpu.items()}
+        result[group] = {}
+        for name in COLLECTIVES:
+            as_on_cpu = on_gpu[name] == on_cpu[name]
+            result[group][name] = "the same" if as_on_cpu else on_gpu[name]
     return result
 
 
 def after_each(device):
     """What this rank holds after each collective, or why it was refused: {name: its numbers and its rows}"""
-    rank, n = dist.get_rank(), dist.get_world_size()
+    return {name: after(collective, device) for name, collective in COLLECTIVES.items()}
 
-    def held(call):
-        mine, rows = torch.arange(1, n + 1, device=device) * 10 ** rank, torch.zeros(n, n, dtype=int, device=device)
-        try:
-            call(mine, rows, rank)
-        except RuntimeError as error:
-            return {"refused": str(error).partition("\n")[0]}
-        return {"numbers": mine.tolist(), "rows": rows.tolist()}
 
-    return {name: held(call) for name, call in COLLECTIVES.items()}
+def after(collective, device):
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
+    mine = torch.arange(1, world_size + 1, device=device) * 10**rank
+    rows = torch.zeros(world_size, world_size, dtype=int, device=device)
+    try:
+        collective(mine, rows, rank)
+    except RuntimeError as error:
+        return {"refused": str(error).partition("\n")[0]}
+    return {"numbers": mine.tolist(), "rows": rows.tolist()}
 
 
 @collectives.tells
 def collectives_in_words(result):
-    return " ".join(f"{name[0].upper()}{name[1:]}: " + one_group_in_words(calls) for name, calls in result.items())
+    sentences = []
+    for group, calls in result.items():
+        title = group[0].upper() + group[1:]
+        sentences.append(f"{title}: {one_group_in_words(calls)}")
+    return " ".join(sentences)
 
 
 def one_group_in_words(calls):
-    others = {call: held.get("refused", held) for call, held in calls.items() if held != "the same"}
-    count = f"**{len(calls) - len(others)} of {len(calls)}**"
-    return f"{count} collectives run, and leave the numbers that they leave on the CPU." + "".join(
-        f" `{call}`: {held}." for call, held in others.items())
+    others = {name: after_call for name, after_call in calls.items() if after_call != "the same"}
+    same = len(calls) - len(others)
+    words = f"**{same} of {len(calls)}** collectives run, and leave the numbers that they leave on the CPU."
+    for name, after_call in others.items():
+        words += f" `{name}`: {after_call.get('refused', after_call)}."
+    return words
 
 
 @experiment(gpus=1, seconds=4, wanted=1)
@@ -83,7 +95,8 @@ def sum_over_nccl():
     torch.cuda.set_device(device)
     try:
         dist.init_process_group("nccl", device_id=device)
-        dist.all_reduce(ones := torch.ones(1, device=device))
+        ones = torch.ones(1, device=device)
+        dist.all_reduce(ones)
         return f"{ones.item():g}"
     except RuntimeError as error:
         return str(error).strip()
@@ -91,15 +104,19 @@ def sum_over_nccl():
 
 @two_ranks_over_nccl.tells
 def two_ranks_in_words(result):
-    words = max(result.values(), key=lambda words: "GPU" in words)  # the other may only have lost its peer
+    # Of two refusals, the one that names the GPU: the other rank may only have lost its peer.
+    words = max(result.values(), key=lambda words: "GPU" in words)
     if words == "2":
         return "This NCCL lets two ranks use the same GPU: the sum of a one in each rank is **2**."
     refusal = words.splitlines()[-1]
-    address = (f" The number {refusal.split()[-1]} is not torch's number of the GPU. NCCL prints `busId`, the GPU's "
-               "place on the PCI bus, in hexadecimal ([its source]"
-               "(https://github.com/NVIDIA/nccl/blob/master/src/init.cc))."
-               if "both on CUDA device" in refusal else "")
-    return f"NCCL refuses: **{refusal}**.{address} The whole message:\n\n```text\n{words}\n```"
+    about_number = ""
+    if "both on CUDA device" in refusal:
+        about_number = (
+            f" The number {refusal.split()[-1]} is not torch's number of the GPU. "
+            "NCCL prints `busId`, the GPU's place on the PCI bus, in hexadecimal "
+            "([its source](https://github.com/NVIDIA/nccl/blob/master/src/init.cc))."
+        )
+    return f"NCCL refuses: **{refusal}**.{about_number} The whole message:\n\n```text\n{words}\n```"
 
 
 @experiment(gpus=1, seconds=5, wanted=2, small={"sizes": (1, 2)})
@@ -118,10 +135,15 @@ def all_reduces_and_copies(sizes):
 
 
 def all_reduce_and_copies(mib):
-    here, there = torch.zeros(mib * 2**18), torch.zeros(mib * 2**18, device="cuda")
-    pinned = here.pin_memory()
-    return {"CPU": wall_ms(lambda: dist.all_reduce(here)), "GPU": wall_ms(lambda: dist.all_reduce(there)),
-            "copies": wall_ms(lambda: there.copy_(pinned.copy_(there)))}
+    numbers = mib * 2**18  # of 4 bytes
+    on_cpu = torch.zeros(numbers)
+    on_gpu = torch.zeros(numbers, device="cuda")
+    pinned = on_cpu.pin_memory()
+    return {
+        "CPU": wall_ms(lambda: dist.all_reduce(on_cpu)),
+        "GPU": wall_ms(lambda: dist.all_reduce(on_gpu)),
+        "copies": wall_ms(lambda: on_gpu.copy_(pinned.copy_(on_gpu))),
+    }
 
 
 def wall_ms(work):
@@ -132,28 +154,33 @@ def wall_ms(work):
         work()
         torch.cuda.synchronize()
         times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times[1:])
+    return statistics.median(times[1:])  # the first call prepares what later ones use
 
 
 @gloo_with_tensors_on_the_gpu.draws
 def gloo_drawn(result):
     figure, ax = plt.subplots(figsize=(7, 2.8))
-    sizes = list(map(int, result))
-    for place, style in ("CPU", "o-"), ("GPU", "s--"):
-        ax.loglog(sizes, [row[place] for row in result.values()], style, label=f"tensors on the {place}")
+    sizes = [int(mib) for mib in result]
+    for place, look in (("CPU", "o-"), ("GPU", "s--")):
+        times = [row[place] for row in result.values()]
+        ax.loglog(sizes, times, look, label=f"tensors on the {place}")
     ax.set(title="An all-reduce over gloo, two ranks", xlabel="MiB", ylabel="ms", xticks=sizes, xticklabels=sizes)
     ax.minorticks_off()
     ax.legend()
-    figure.set_label("Milliseconds of an all-reduce over gloo: " + "; ".join(
-        f"{mib} MiB: CPU {row['CPU']:.2f}, GPU {row['GPU']:.2f}" for mib, row in result.items()))
+    labels = [f"{mib} MiB: CPU {row['CPU']:.2f}, GPU {row['GPU']:.2f}" for mib, row in result.items()]
+    figure.set_label("Milliseconds of an all-reduce over gloo: " + "; ".join(labels))
 
 
 @gloo_with_tensors_on_the_gpu.tells
 def gloo_in_words(result):
-    mib, row = list(result.items())[-1]
-    return (f"An all-reduce of {mib} MiB takes {row['CPU']:.1f} ms with tensors on the CPU and {row['GPU']:.1f} ms "
-            f"with tensors on the GPU, **{row['GPU'] / row['CPU']:.2f} times** as long. To copy {mib} MiB from the GPU "
-            f"to the CPU and back takes {row['copies']:.1f} ms by itself.")
+    largest = list(result)[-1]
+    row = result[largest]
+    longer = row["GPU"] / row["CPU"]
+    return (
+        f"An all-reduce of {largest} MiB takes {row['CPU']:.1f} ms with tensors on the CPU "
+        f"and {row['GPU']:.1f} ms with tensors on the GPU, **{longer:.2f} times** as long. "
+        f"To copy {largest} MiB from the GPU to the CPU and back takes {row['copies']:.1f} ms by itself."
+    )
 
 
 @experiment(gpus=2, seconds=10, small={"width": 16, "repeats": 2})
@@ -170,26 +197,34 @@ def backwards(width, repeats):
     x = torch.randn(width, width, device="cuda")
 
     def ms(by_hand=False, **options):
-        model = nn.Sequential(*(nn.Linear(width, width) for _ in range(8))).cuda()
-        model = model if by_hand else DistributedDataParallel(model, device_ids=[x.device.index], **options)
+        model = nn.Sequential(*[nn.Linear(width, width) for _ in range(8)]).cuda()
+        if not by_hand:
+            model = DistributedDataParallel(model, device_ids=[x.device.index], **options)
 
         def step():
             model.zero_grad()
             model(x).square().mean().backward()
-            for parameter in model.parameters() if by_hand else ():
-                dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+            if by_hand:
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
 
         return milliseconds(step, repeats)
 
-    return {"by hand, after backward": ms(by_hand=True), "DDP, one bucket": ms(bucket_cap_mb=10_000),
-            "DDP, buckets as it makes them": ms()}
+    return {
+        "by hand, after backward": ms(by_hand=True),
+        "DDP, one bucket": ms(bucket_cap_mb=10_000),
+        "DDP, buckets as it makes them": ms(),
+    }
 
 
 @overlap.tells
 def overlap_in_words(result):
-    by_hand, one, many = result.values()
-    return (f"With DDP's buckets, forward and backward take {many:.1f} ms. By hand they take {by_hand:.1f} ms, "
-            f"**{by_hand / many:.2f} times** as long, and with one bucket for all gradients {one:.1f} ms.")
+    by_hand, one_bucket, buckets = result.values()
+    return (
+        f"With DDP's buckets, forward and backward take {buckets:.1f} ms. "
+        f"By hand they take {by_hand:.1f} ms, **{by_hand / buckets:.2f} times** as long, "
+        f"and with one bucket for all gradients {one_bucket:.1f} ms."
+    )
 
 
 @experiment(gpus=2, seconds=10, small={"width": 16, "batches": (8,), "steps": 2})
@@ -198,22 +233,36 @@ def three_ways(width=2048, batches=(128, 8192), steps=20):
 
     Four layers; SGD; the fastest of 20 steps, by the CPU's clock. The batch is that of all ranks together.
     """
-    ddp = {batch: in_ranks(ddp_seconds, 2, width, batch, steps, backend="nccl")[0] for batch in batches}
-    return {batch: {
-        "one GPU": seconds(lambda net: net, width, batch, batch, steps),
-        "DataParallel": seconds(lambda net: nn.DataParallel(net, device_ids=[0, 1]), width, batch, batch, steps),
-        "DDP": ddp[batch]} for batch in batches}
+    # DDP comes first: its ranks are forked, which must be before this process touches CUDA.
+    by_ddp = {batch: in_ranks(ddp_seconds, 2, width, batch, steps, backend="nccl")[0] for batch in batches}
+
+    def wrap(net):
+        return nn.DataParallel(net, device_ids=[0, 1])
+
+    result = {}
+    for batch in batches:
+        result[batch] = {
+            "one GPU": seconds(lambda net: net, width, batch, batch, steps),
+            "DataParallel": seconds(wrap, width, batch, batch, steps),
+            "DDP": by_ddp[batch],
+        }
+    return result
 
 
 def ddp_seconds(width, batch, steps):
-    rank = dist.get_rank()
-    return seconds(lambda net: DistributedDataParallel(net, device_ids=[rank]), width, batch // 2, batch, steps)
+    def wrap(net):
+        return DistributedDataParallel(net, device_ids=[dist.get_rank()])
+
+    return seconds(wrap, width, batch // 2, batch, steps)
 
 
 def seconds(wrap, width, samples, batch, steps):
     """For 10,000 samples, if this process computes `samples` of a batch."""
-    model, times = wrap(nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).cuda()), []
-    x, optimizer = torch.randn(samples, width, device="cuda"), torch.optim.SGD(model.parameters(), lr=1e-4)
+    net = nn.Sequential(*[nn.Linear(width, width) for _ in range(4)]).cuda()
+    model = wrap(net)
+    x = torch.randn(samples, width, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    times = []
     for _ in range(steps):
         began = time.perf_counter()
         optimizer.zero_grad()
@@ -226,6 +275,9 @@ def seconds(wrap, width, samples, batch, steps):
 
 @three_ways.tells
 def three_ways_in_words(result):
-    lines = [f"batch {batch}: **{row['one GPU'] / row['DDP']:.2f} times** by DDP, "
-             f"{row['one GPU'] / row['DataParallel']:.2f} times by nn.DataParallel" for batch, row in result.items()]
-    return "Two GPUs are so many times as fast as one: " + "; ".join(lines) + "."
+    factors = []
+    for batch, row in result.items():
+        ddp = row["one GPU"] / row["DDP"]
+        data_parallel = row["one GPU"] / row["DataParallel"]
+        factors.append(f"batch {batch}: **{ddp:.2f} times** by DDP, {data_parallel:.2f} times by nn.DataParallel")
+    return "Two GPUs are so many times as fast as one: " + "; ".join(factors) + "."
