@@ -112,10 +112,8 @@ class Progress:
         if not right + wrong:
             return "You have predicted nothing yet."
         sentence = f"You predicted {right} of {right + wrong}."
-        if len(self.surprises) > 1:
-            sentence += f" Your last {len(self.surprises)} surprises:"
-        elif self.surprises:
-            sentence += " Your surprise:"
+        if self.surprises:
+            sentence += " Your latest surprises:"
         return sentence
 
     def __repr__(self):

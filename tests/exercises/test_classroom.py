@@ -160,7 +160,7 @@ def test_what_version_0_1_0_has_kept_is_read_and_added_to():
     solved = {lesson: sum(solved) for lesson, solved in shown.lessons.items() if any(solved)}
     assert solved == {"00_start_here": 2, "01_processes": 1, "02_parallel_sgd": 1, "04_data_parallel": 1,
                       "05_distributed_data_parallel": 1}
-    assert "You predicted 2 of 5. Your last 3 surprises:" in repr(shown)
+    assert "You predicted 2 of 5. Your latest surprises:" in repr(shown)
     assert journal.best_status()["average_gradients"] == journal.best_status()["train_step"] == "not yet"
     for key, entry in journal.first_answers().items():
         assert entry == before[f"predict:{key}"] and entry["first"] in predict(key).options

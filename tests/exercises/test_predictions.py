@@ -128,7 +128,7 @@ def test_progress_follows_questions_to_other_lessons_and_forgets_those_that_are_
     (tmp_path / "03_data_loading.ipynb").rename(tmp_path / "05_distributed_data_parallel.ipynb")
     now = progress()
     assert now.predictions == {"05_distributed_data_parallel": (False,)}
-    assert "You predicted 0 of 1. Your surprise:" in repr(now) and "You said: ten" in repr(now)
+    assert "You predicted 0 of 1. Your latest surprises:" in repr(now) and "You said: ten" in repr(now)
     assert 'href="05_distributed_data_parallel.ipynb#cell-id=here"' in now._repr_html_()
 
 

@@ -42,7 +42,7 @@ def test_a_bet_is_kept_and_the_progress_leads_back_to_the_question(tmp_path):
         assert kept["first"] == quiz.shuffled()[wrong][1]
 
         open_and_start(page, lab, "second.ipynb")
-        page.get_by_text("You predicted 0 of 1. Your surprise:").wait_for(timeout=120_000)
+        page.get_by_text("You predicted 0 of 1. Your latest surprises:").wait_for(timeout=120_000)
         assert page.get_by_text("Your bet was:").count() == 1, "the verdict stands below the result"
         page.locator(f"a[href*='cell-id={cell}']").click()
         assert eventually(lambda: page.evaluate(IN_VIEW, [f"{LESSON}.ipynb", cell]), 120), "the link's cell"
