@@ -19,34 +19,51 @@ def killed_on_a_gpu(epochs=4, undisturbed=2):
     The weights at the end are compared.
     """
     with tempfile.TemporaryDirectory() as folder:
-        *wholes, killed = (os.path.join(folder, f"{number}.pt") for number in range(undisturbed + 1))
+        wholes = [os.path.join(folder, f"whole-{number}.pt") for number in range(undisturbed)]
         for path in wholes:
             in_ranks(train, 1, path, epochs)
+        killed = os.path.join(folder, "killed.pt")
         with contextlib.suppress(ProcessExitedException):  # by SIGKILL
             in_ranks(train, 1, killed, epochs, "--die-in-epoch", "1")
         left_at = torch.load(killed, map_location="cpu")["epoch"]
         in_ranks(train, 1, killed, epochs)
-        return {"resumed after epoch": left_at, "undisturbed twice": differences(wholes[0], wholes[-1]),
-                "killed and resumed": differences(wholes[0], killed)}
+        return {
+            "resumed after epoch": left_at,
+            "undisturbed twice": differences(wholes[0], wholes[-1]),
+            "killed and resumed": differences(wholes[0], killed),
+        }
 
 
 def train(path, epochs, *options):
-    run_script(Path(__file__).with_name("train.py"), path, "--fp16", "--epochs", str(epochs), *options)
+    script = Path(__file__).with_name("train.py")
+    run_script(script, path, "--fp16", "--epochs", str(epochs), *options)
 
 
-def differences(one, other):
+def differences(snapshot, other_snapshot):
     """How many weights of two snapshots differ in a bit, of how many; and by how much the one that differs most."""
-    pairs = [torch.cat([weight.flatten() for weight in torch.load(path, map_location="cpu")["model"].values()])
-             for path in (one, other)]
-    return {"weights": len(pairs[0]), "differ": int((pairs[0] != pairs[1]).sum()),
-            "largest": (pairs[0] - pairs[1]).abs().max().item()}
+    weights = weights_of(snapshot)
+    others = weights_of(other_snapshot)
+    return {
+        "weights": len(weights),
+        "differ": int((weights != others).sum()),
+        "largest": (weights - others).abs().max().item(),
+    }
+
+
+def weights_of(snapshot):
+    """All weights in one row."""
+    state = torch.load(snapshot, map_location="cpu")["model"]
+    return torch.cat([weight.flatten() for weight in state.values()])
 
 
 @killed_on_a_gpu.tells
 def killed_in_words(result):
-    resumed, twice = result["killed and resumed"], result["undisturbed twice"]
-    return (f"The training that was resumed after epoch {result['resumed after epoch']} ends with "
-            f"**{resumed['differ']} of {resumed['weights']:,} weights** different from those of an undisturbed one. "
-            f"The largest difference is {resumed['largest']:.1g}. Two undisturbed trainings differ in "
-            f"{twice['differ']} weights, by at most {twice['largest']:.1g}. "
-            "`torch.use_deterministic_algorithms` was not called.")
+    resumed = result["killed and resumed"]
+    twice = result["undisturbed twice"]
+    return (
+        f"The training that was resumed after epoch {result['resumed after epoch']} ends with "
+        f"**{resumed['differ']} of {resumed['weights']:,} weights** different from those of an undisturbed one. "
+        f"The largest difference is {resumed['largest']:.1g}. "
+        f"Two undisturbed trainings differ in {twice['differ']} weights, by at most {twice['largest']:.1g}. "
+        "`torch.use_deterministic_algorithms` was not called."
+    )
