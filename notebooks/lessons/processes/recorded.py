@@ -26,7 +26,8 @@ def cost_of_a_context(counts=(1, 2, 4)):
 
 def touch_in_turns(counts, barrier):
     """In a rank: touch CUDA when its turn comes. Rank 0 comes first, and returns MiB; the others return seconds."""
-    rank, used = int(os.environ["RANK"]), {}
+    rank = int(os.environ["RANK"])
+    used = {}  # MiB, by number of processes that have touched CUDA beside rank 0
     for before, count in itertools.pairwise((-1, 0, *counts)):
         barrier.wait()
         if before < rank <= count:
@@ -44,8 +45,13 @@ def touch_in_turns(counts, barrier):
     barrier.wait()
     result = seconds
     if rank == 0:
-        result = {"used": used, "after a product": used_mib(), "of": torch.cuda.mem_get_info()[1] / 2**20,
-                  "nvidia-smi": listed_by_nvidia_smi()}
+        _, total = torch.cuda.mem_get_info()
+        result = {
+            "used": used,
+            "after a product": used_mib(),
+            "of": total / 2**20,
+            "nvidia-smi": listed_by_nvidia_smi(),
+        }
     barrier.wait()  # until rank 0 has looked, all processes stay
     return result
 
@@ -65,12 +71,20 @@ def listed_by_nvidia_smi():
 
 @cost_of_a_context.tells
 def cost_in_words(result):
-    nobody, one, *_, everybody = result["used"].values()
-    together, worked, listed = everybody - nobody, result["after a product"] - nobody, result["nvidia-smi"]
-    words = (f"A process that has made only a tensor of one number takes **{one - nobody:,.0f} MiB** of the GPU's "
-             f"memory for its context. {len(result['seconds'])} such processes take {together:,.0f} MiB, which is "
-             f"{together / result['of']:.1%} of this GPU, and {worked:,.0f} MiB after one matrix product in each. "
-             f"The first tensor took {min(result['seconds']):.2f} to {max(result['seconds']):.2f} s.")
+    with_no_process, with_one, *_, with_all = result["used"].values()
+    one_process = with_one - with_no_process
+    all_processes = with_all - with_no_process
+    after_product = result["after a product"] - with_no_process
+    share = all_processes / result["of"]
+    seconds = result["seconds"]
+    listed = result["nvidia-smi"]
+    words = (
+        f"A process that has made only a tensor of one number takes **{one_process:,.0f} MiB** "
+        "of the GPU's memory for its context. "
+        f"{len(seconds)} such processes take {all_processes:,.0f} MiB, which is {share:.1%} of this GPU, "
+        f"and {after_product:,.0f} MiB after one matrix product in each. "
+        f"The first tensor took {min(seconds):.2f} to {max(seconds):.2f} s."
+    )
     if listed:
         words += (f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each. "
                   "One of them only watches.")
@@ -84,9 +98,15 @@ def fork_after_cuda(methods=("fork", "spawn")):
     Each row is a process that does something and then starts a child. The child tries to make a tensor on the GPU.
     """
     cases = [("has made a tensor on the GPU", use_cuda, method) for method in methods]
-    cases += [("has called `torch.cuda.is_available()`", torch.cuda.is_available, "fork"),
-              ("has called `torch.cuda.device_count()`", torch.cuda.device_count, "fork")]
-    return {"rows": [[what, method, *in_ranks(what_the_child_says, 1, first, method)] for what, first, method in cases]}
+    cases += [
+        ("has called `torch.cuda.is_available()`", torch.cuda.is_available, "fork"),
+        ("has called `torch.cuda.device_count()`", torch.cuda.device_count, "fork"),
+    ]
+    rows = []
+    for parent, first, method in cases:
+        [answer] = in_ranks(what_the_child_says, 1, first, method)
+        rows.append([parent, method, answer])
+    return {"rows": rows}
 
 
 def use_cuda():
@@ -108,14 +128,19 @@ def what_the_child_says(first, method):
 
 def use_and_say(pipe):
     answer = attempt(use_cuda)
-    pipe.send(answer if isinstance(answer, str) else answer["refused"])
+    if isinstance(answer, dict):
+        answer = answer["refused"]
+    pipe.send(answer)
 
 
 @fork_after_cuda.tells
 def fork_in_words(result):
-    rows = [f"| {what} | {method} | `{answer}` |" for what, method, answer in result["rows"]]
-    return (f"The child that was forked from a parent with a tensor on the GPU says: **{result['rows'][0][2]}**\n\n"
-            + "\n".join(["| the parent | starts its child by | the child says |", "|---|---|---|", *rows]))
+    _, _, first_answer = result["rows"][0]
+    words = f"The child that was forked from a parent with a tensor on the GPU says: **{first_answer}**"
+    table = ["| the parent | starts its child by | the child says |", "|---|---|---|"]
+    for parent, method, answer in result["rows"]:
+        table.append(f"| {parent} | {method} | `{answer}` |")
+    return words + "\n\n" + "\n".join(table)
 
 
 @experiment(gpus=1, seconds=4, wanted=2, small={"sizes": (1_000, 4_000)})
@@ -126,13 +151,18 @@ def cuda_tensor_in_a_queue(sizes=(1_000_000, 250_000_000)):
     and whether the sender sees the 1 that the receiver writes. The receiver was forked before anything touched CUDA.
     """
     context = mp.get_context("fork")
-    queue, (here, there) = context.SimpleQueue(), context.Pipe()
-    context.Process(target=receive_all, args=(queue, 1 + len(sizes), there), daemon=True).start()
+    queue = context.SimpleQueue()
+    here, there = context.Pipe()
+    elements_sent = (sizes[0], *sizes)  # the first is not counted
+    receiver = context.Process(target=receive_all, args=(queue, len(elements_sent), there), daemon=True)
+    receiver.start()
     here.recv()  # the receiver is ready
-    _, *rows = [attempt(send, torch.zeros(elements, device="cuda"), queue, here)  # the first is not counted
-                for elements in (sizes[0], *sizes)]
-    mine = torch.zeros(1, device="cuda")
-    return {"rows": rows, "share_memory_ moved it": mine.data_ptr() != mine.share_memory_().data_ptr()}
+    rows = []
+    for elements in elements_sent:
+        rows.append(attempt(send, torch.zeros(elements, device="cuda"), queue, here))
+    tensor = torch.zeros(1, device="cuda")
+    moved = tensor.data_ptr() != tensor.share_memory_().data_ptr()
+    return {"rows": rows[1:], "share_memory_ moved it": moved}
 
 
 def send(tensor, queue, answers):
@@ -141,8 +171,14 @@ def send(tensor, queue, answers):
     began = time.perf_counter()
     queue.put(tensor)
     arrived = answers.recv() if answers.poll(8) else {"refused": "nothing arrived within 8 s"}
-    return arrived if isinstance(arrived, dict) else {
-        "of": tensor.nbytes, "bytes": carried, "ms": 1000 * (arrived - began), "sender sees": tensor[0].item()}
+    if isinstance(arrived, dict):
+        return arrived
+    return {
+        "of": tensor.nbytes,
+        "bytes": carried,
+        "ms": 1000 * (arrived - began),
+        "sender sees": tensor[0].item(),
+    }
 
 
 def receive_all(queue, count, answers):
@@ -162,13 +198,25 @@ def receive(queue):
 
 @cuda_tensor_in_a_queue.tells
 def queue_in_words(result):
-    if refused := [row["refused"] for row in result["rows"] if "refused" in row]:
-        return f"Here a CUDA tensor cannot be sent: **{refused[0]}**"
-    rows = [f"for a tensor of {row['of'] / 1e6:,g} MB the queue carries **{row['bytes']:,} bytes**, and the receiver "
-            f"has the tensor after {row['ms']:.1f} ms" for row in result["rows"]]
-    sees = "sees it, because both use the same memory" if result["rows"][-1]["sender sees"] == 1 else "does not see it"
+    rows = result["rows"]
+    for row in rows:
+        if "refused" in row:
+            return f"Here a CUDA tensor cannot be sent: **{row['refused']}**"
+    arrivals = []
+    for row in rows:
+        megabytes = row["of"] / 1e6
+        arrivals.append(f"for a tensor of {megabytes:,g} MB the queue carries **{row['bytes']:,} bytes**, "
+                        f"and the receiver has the tensor after {row['ms']:.1f} ms")
+    words = "; ".join(arrivals)
+    small = rows[0]
+    large = rows[-1]
+    same_time = large["ms"] < 1.5 * small["ms"]
+    why = "The larger tensor takes no longer, because its numbers stay where they are. " if same_time else ""
+    sees_it = large["sender sees"] == 1
+    sees = "sees it, because both use the same memory" if sees_it else "does not see it"
     does = "gave it other memory" if result["share_memory_ moved it"] else "left it where it was"
-    small, *_, large = (row["ms"] for row in result["rows"])
-    size = "The larger tensor takes no longer, because its numbers stay where they are. " if large < 1.5 * small else ""
-    return (f"F{'; '.join(rows)[1:]}. {size}The receiver writes a 1, and the sender {sees}. "
-            f"`share_memory_()`, called for another CUDA tensor, {does}.")
+    return (
+        f"{words[0].upper()}{words[1:]}. {why}"
+        f"The receiver writes a 1, and the sender {sees}. "
+        f"`share_memory_()`, called for another CUDA tensor, {does}."
+    )
