@@ -32,6 +32,9 @@ ONLY_ON_A_CARD = {
         'return {"refused": str(error).partition("\\n")[0]}',
         'words += f" `{name}`: {after_call.get(\'refused\', after_call)}."',
     ],
+    "model_parallel": [
+        'on_gpu = real["refused"]',
+    ],
     "parallel_sgd": [
         "if time.monotonic() > until:",
         "raise RuntimeError(Path(log.name).read_text() or answer.stderr)",
@@ -42,7 +45,8 @@ ONLY_ON_A_CARD = {
         "time.sleep(0.1)",
     ],
     "processes": [
-        'return f"Here a CUDA tensor cannot be sent: **{refused[0]}**"',
+        "return arrived",
+        'return f"Here a CUDA tensor cannot be sent: **{row[\'refused\']}**"',
         'words += (f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each. "',
     ],
     "speed_ladder": [

@@ -11,7 +11,7 @@ from helpers.experiments import attempt, experiment, in_ranks, peak_mib
 from lessons.model_parallel import dry_run
 from lessons.model_parallel.llama import Llama
 
-AXES = "copies", "shards", "tensor"
+AXES = ("copies", "shards", "tensor")
 
 
 def predicted(layers, lengths, shape):
@@ -19,7 +19,11 @@ def predicted(layers, lengths, shape):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     mesh = init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=AXES)
-    return [dry_run.step(layers, mesh, length, sequence=False, **shape)["peak"] for length in lengths]
+    peaks = []
+    for length in lengths:
+        row = dry_run.step(layers, mesh, length, sequence=False, **shape)
+        peaks.append(row["peak"])
+    return peaks
 
 
 def measured(layers, lengths, shape):
@@ -49,19 +53,26 @@ def dry_run_against_a_gpu(layers=2, lengths=(8192, 16384), width=4096, hidden=14
     parallel on a mesh of one rank. The dry run sees no GPU. The real peak is torch.cuda.max_memory_allocated().
     """
     shape = {"width": width, "hidden": hidden, "heads": heads, "groups": groups, "vocabulary": vocabulary}
-    [dry] = in_ranks(predicted, 1, layers, lengths, shape)
-    [real] = in_ranks(measured, 1, layers, lengths, shape, backend="nccl")
-    return {length: {"predicted": one, "measured": other}
-            for length, one, other in zip(lengths, dry, real, strict=True)}
+    [predictions] = in_ranks(predicted, 1, layers, lengths, shape)
+    [measurements] = in_ranks(measured, 1, layers, lengths, shape, backend="nccl")
+    result = {}
+    for length, prediction, measurement in zip(lengths, predictions, measurements, strict=True):
+        result[length] = {"predicted": prediction, "measured": measurement}
+    return result
 
 
 @dry_run_against_a_gpu.tells
 def dry_run_in_words(result):
-    fits = {length: row for length, row in result.items() if not isinstance(row["measured"], dict)}
-    misses = [abs(row["predicted"] / row["measured"] - 1) for row in fits.values()]
+    table = ["| tokens | predicted, GiB | on the GPU, GiB |", "|-|-|-|"]
+    misses = []
+    for length, row in result.items():
+        dry = row["predicted"]
+        real = row["measured"]
+        if isinstance(real, dict):
+            on_gpu = real["refused"]
+        else:
+            on_gpu = f"{real:.2f}"
+            misses.append(abs(dry / real - 1))
+        table.append(f"| {int(length):,} | {dry:.2f} | {on_gpu} |")
     verdict = f"misses the real peak by at most **{max(misses):.1%}**" if misses else "**could not be compared**"
-    rows = "\n".join(f"| {int(length):,} | {row['predicted']:.2f} | "
-                     + (f"{row['measured']:.2f} |" if length in fits else f"{row['measured']['refused']} |")
-                     for length, row in result.items())
-    return (f"The dry run {verdict}.\n\n"
-            f"| tokens | predicted, GiB | on the GPU, GiB |\n|-|-|-|\n{rows}")
+    return f"The dry run {verdict}.\n\n" + "\n".join(table)
