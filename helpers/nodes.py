@@ -22,9 +22,7 @@ that called `Nodes`, however that ends. All nodes see the same files, like a clu
 
 import atexit
 import contextlib
-import importlib.util
 import ipaddress
-import itertools
 import json
 import os
 import shutil
@@ -59,7 +57,6 @@ class Nodes(contextlib.AbstractContextManager):
         self._inits = {}  # by node: the process id of its first process
         self._keeper = None  # the process with which all ends; with namespaces, it is the switch
         self._jobs = 0
-        self._asked = 0
         atexit.register(self.close)
         try:
             why_not = self._make_namespaces()
@@ -83,8 +80,6 @@ class Nodes(contextlib.AbstractContextManager):
             return "COURSE_NODES=loopback"
         if sys.platform != "linux" or not all(map(shutil.which, ("unshare", "nsenter"))):
             return "it takes Linux, with util-linux"
-        if importlib.util.find_spec("pyroute2") is None:
-            return "the package pyroute2 is missing"
         self._keeper = _keeper(["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork",
                                 "--kill-child", "--mount-proc", sys.executable, _INSIDE, "switch"])
         try:
@@ -110,28 +105,17 @@ class Nodes(contextlib.AbstractContextManager):
         """Have the switch do something, and wait until it is done. Raises RuntimeError: it was not."""
         limit = threading.Timer(20, self._keeper.kill)
         limit.start()
-        self._asked += 1
         try:
             with contextlib.suppress(BrokenPipeError):
-                self._keeper.stdin.write(json.dumps({"number": self._asked, **what}) + "\n")
+                self._keeper.stdin.write(json.dumps(what) + "\n")
                 self._keeper.stdin.flush()
-            answer = self._answer_to(self._asked)
+            answer = self._keeper.stdout.readline().strip()
         finally:
             limit.cancel()
+        if not answer:  # it has ended, and its last line on stderr tells why
+            *_, answer = ["it does not answer", *self._keeper.stderr.read().splitlines()]
         if answer != "done":
-            raise RuntimeError(answer or "it does not answer")
-
-    def _answer_to(self, number):
-        """What the switch answers; where it has ended, its last line on stderr, which tells why."""
-        for line in self._keeper.stdout:
-            answered, _, answer = line.strip().partition(" ")
-            if answered == str(number):  # an interrupted call has left its answer behind
-                return answer
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            _, errors = self._keeper.communicate(timeout=5)
-            if errors.strip():
-                return errors.strip().splitlines()[-1]
-        return ""
+            raise RuntimeError(answer)
 
     def cable(self, mbit):
         """Let every node send at most `mbit` Mbit/s (10^6 bits) from now on; None: as fast as it can.
@@ -272,7 +256,7 @@ class Nodes(contextlib.AbstractContextManager):
         atexit.unregister(self.close)
         keeper = self._keeper
         self._keeper = None
-        processes = list(itertools.chain(*self._started))
+        processes = [process for started in self._started for process in started]
         for process in processes:
             _let_go(process)
         if keeper is not None:

@@ -5,7 +5,6 @@
 
 import contextlib
 import ctypes
-import errno
 import json
 import os
 import shutil
@@ -33,15 +32,14 @@ class Switch:
             ip.link("set", index=_index(ip, "switch"), state="up")
 
     def serve(self):
-        """Do what each line of stdin asks for, and answer with its number: "done", or why not."""
+        """Do what each line of stdin asks for, and answer "done", or why not."""
         for line in sys.stdin:
-            request = json.loads(line)
             try:
-                self.do(request)
+                self.do(json.loads(line))
                 answer = "done"
             except Exception as error:
                 answer = f"{type(error).__name__}: {error}".splitlines()[0]
-            print(request["number"], answer, flush=True)
+            print(answer, flush=True)
 
     def do(self, request):
         match request:
@@ -58,7 +56,6 @@ class Switch:
                     self.shape(node)
 
     def boot(self, node):
-        self.kill(node)  # one whose starter was interrupted
         init = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
                                  "sh", "-c", "echo up; exec cat", f"node-{node}"],
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -76,18 +73,15 @@ class Switch:
         self.shape(node)
 
     def kill(self, node):
-        if node not in self.nodes:
-            return
         from pyroute2 import NetlinkError
 
+        if node not in self.nodes:
+            return
         self.nodes.pop(node).communicate()  # closes its stdin: its first process ends, and with it all others
         with _netlink() as ip:  # the system removes the port, too, now or some time later
             for port in ip.link_lookup(ifname=f"port{node}"):
-                try:
+                with contextlib.suppress(NetlinkError):
                     ip.link("del", index=port)
-                except NetlinkError as error:
-                    if error.code != errno.ENODEV:
-                        raise
 
     def shape(self, node):
         """Give a node's cable its speed."""

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -161,38 +160,6 @@ def test_a_cable_is_as_slow_as_it_says_and_can_be_changed():
         assert seconds() > 0.06
         lab.cable(None)
         assert min(seconds() for _ in range(3)) < 0.06
-
-
-def interrupted(call, after):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, after)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@needs_namespaces
-def test_after_an_interrupt_the_nodes_answer_as_before():
-    with Nodes(2, mbit=100) as lab:
-        switch = psutil.Process(lab._keeper.pid).children()[0]
-        for call in (lambda: lab.cable(50), lambda: lab.kill(1), lambda: lab.boot(1), lambda: lab.kill(1)):
-            switch.suspend()  # until the interrupt has come
-            assert interrupted(call, 0.05)
-            switch.resume()
-        for _ in range(2):
-            lab.boot(1)
-            assert lab.start(1, ["true"]).wait(20) == 0
-            lab.kill(1)
-        with pytest.raises(RuntimeError, match="IndexError"):  # what is answered is what was asked
-            lab._ask(unplug=7)
-        lab.cable(20)
 
 
 @pytest.mark.long
