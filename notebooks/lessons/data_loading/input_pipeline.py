@@ -27,11 +27,14 @@ class Photos(Dataset):
     """Digits as JPEG files: wait for a disk (a sleep per batch), decode, turn."""
 
     def __init__(self, options):
-        self.options, self.files, digits = options, [], Digits(train=True)
+        self.options = options
+        self.files = []
+        digits = Digits(train=True)
         for index in range(options.batch * options.batches):
             image, label = digits[index % len(digits)]
             image = image.resize((options.pixels, options.pixels))
-            image.save(file := io.BytesIO(), "JPEG")
+            file = io.BytesIO()
+            image.save(file, "JPEG")
             self.files.append((file.getvalue(), label))
 
     def __len__(self):
@@ -41,8 +44,10 @@ class Photos(Dataset):
         began = time.perf_counter()
         batch, number = divmod(index, self.options.batch)
         if number == 0:
-            stalls = batch % 7 == 6  # now and then a disk or a network takes its time
-            time.sleep((self.options.read_ms + stalls * self.options.stall_ms) / 1000)
+            milliseconds = self.options.read_ms
+            if batch % 7 == 6:  # now and then a disk or a network takes its time
+                milliseconds += self.options.stall_ms
+            time.sleep(milliseconds / 1000)
         file, label = self.files[index]
         photo = Image.open(io.BytesIO(file))
         image = photo.rotate(index % 11 - 5, Image.Resampling.BILINEAR).resize((32, 32))
@@ -53,19 +58,22 @@ class Photos(Dataset):
 
 def epoch(loader, step):
     """Train once; return when batches were loaded and computed, in milliseconds."""
-    began, loads, computes = time.perf_counter(), [], []
+    began = time.perf_counter()
+
+    def milliseconds(moment):
+        return round((moment - began) * 1000, 2)
+
+    loads = []
+    computes = []
     for images, labels, stamps in loader:
         arrived = time.perf_counter()
         step(images, labels)
-        computes.append([arrived, time.perf_counter()])
+        done = time.perf_counter()
+        computes.append([milliseconds(arrived), milliseconds(done)])
         workers, begins, ends = stamps.T
-        loads.append([workers[0].item(), begins.min().item(), ends.max().item()])
-
-    def ms(times):
-        return [round((at - began) * 1000, 2) for at in times]
-
-    loads = [[int(worker), *ms(times)] for worker, *times in loads]
-    return {"loads": loads, "computes": [ms(times) for times in computes]}
+        # One worker has loaded the whole batch, photo by photo.
+        loads.append([int(workers[0]), milliseconds(begins.min().item()), milliseconds(ends.max().item())])
+    return {"loads": loads, "computes": computes}
 
 
 def training_step(device):
@@ -85,7 +93,7 @@ def training_step(device):
     return step
 
 
-if __name__ == "__main__":
+def command_line():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--prefetch", type=int, nargs="+", default=[2])
@@ -101,21 +109,36 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.batches < 1 or options.batch < 1:
         raise ValueError("--batches and --batch must be 1 or more: there is no epoch without photos")
+    return options
 
+
+def main(options):
     if options.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.cores])
     torch.set_num_threads(1)  # the workers share the cores with this process
     photos = Photos(options)
     if options.device_ms is None:
-        step = training_step("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        step = training_step(device)
     else:
-        step = lambda images, labels: time.sleep(options.device_ms / 1000)  # noqa: E731
+        def step(images, labels):
+            time.sleep(options.device_ms / 1000)
+
     for workers in options.workers:
-        for prefetch in options.prefetch if workers else [None]:
+        if workers == 0:  # then there is nobody to load ahead
+            settings = {}
+            prefetches = [None]
+        else:
             # fork is quick, and safe: the workers touch neither CUDA nor threads
-            method = "fork" if workers and sys.platform == "linux" else None
+            method = "fork" if sys.platform == "linux" else None
+            settings = {"multiprocessing_context": method, "persistent_workers": options.keep}
+            prefetches = options.prefetch
+        for prefetch in prefetches:
             loader = DataLoader(photos, batch_size=options.batch, num_workers=workers,
-                                prefetch_factor=prefetch, multiprocessing_context=method,
-                                persistent_workers=options.keep and workers > 0)
+                                prefetch_factor=prefetch, **settings)
             for _ in range(options.epochs):
                 report(workers=workers, prefetch=prefetch, **epoch(loader, step))
+
+
+if __name__ == "__main__":
+    main(command_line())

@@ -24,8 +24,8 @@ class Items(Dataset):
 
 def show(what, data, sampler=None, seed=0):
     torch.manual_seed(seed)  # the workers' seeds are drawn from this process's generator
-    loader = DataLoader(data, batch_size=2, sampler=sampler, num_workers=2,
-                        multiprocessing_context="fork" if sys.platform == "linux" else None)
+    method = "fork" if sys.platform == "linux" else None
+    loader = DataLoader(data, batch_size=2, sampler=sampler, num_workers=2, multiprocessing_context=method)
     batches = [torch.stack(batch) for batch in loader]
     items, pids, seeds = torch.cat(batches, dim=1).tolist()
     print(f"{what:17} {len(batches)} batches:", *items)
@@ -33,7 +33,8 @@ def show(what, data, sampler=None, seed=0):
 
 
 if __name__ == "__main__":
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
     items = Items()
     every = DistributedSampler(items, world_size, rank, shuffle=False)
     fewer = DistributedSampler(items, world_size, rank, shuffle=False, drop_last=True)

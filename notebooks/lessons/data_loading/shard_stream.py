@@ -13,7 +13,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from helpers import report
 
-SHARDS, SAMPLES, BATCH, WORKERS = 8, 24, 4, 2
+SHARDS = 8
+SAMPLES = 24  # in each shard
+BATCH = 4
+WORKERS = 2
 
 
 def samples_of(shard):
@@ -35,21 +38,27 @@ class Shards(IterableDataset):
     """`trained` says how many batches of this epoch the rank has trained on, `turn` from which worker on to count."""
 
     def __init__(self, epoch, trained, turn):
-        self.epoch, self.trained, self.turn = epoch, trained, turn
-        self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.epoch = epoch
+        self.trained = trained
+        self.turn = turn
+        self.rank = int(os.environ["RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
 
     def __iter__(self):
         worker = (get_worker_info().id + self.turn) % WORKERS
-        reader, readers = self.rank * WORKERS + worker, self.world_size * WORKERS
+        reader = self.rank * WORKERS + worker
+        readers = self.world_size * WORKERS
         order = random.Random(self.epoch).sample(range(SHARDS), SHARDS)  # the same in all ranks
-        mine = iter(chain.from_iterable(map(samples_of, order[reader::readers])))
-        done = len(range(worker, self.trained, WORKERS))  # batches of this worker
+        mine = chain.from_iterable(samples_of(shard) for shard in order[reader::readers])
         samples = shuffled(mine, random.Random(1000 * self.epoch + reader))
+        done = len(range(worker, self.trained, WORKERS))  # batches of this worker
         yield from islice(samples, done * BATCH, None)  # decode only what comes out here
 
 
 def batches(trained=0, turn=None, epoch=0):
-    dataset = Shards(epoch, trained, trained if turn is None else turn)
+    if turn is None:
+        turn = trained
+    dataset = Shards(epoch, trained, turn)
     method = "fork" if sys.platform == "linux" else None
     loader = DataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, multiprocessing_context=method)
     return [batch.tolist() for batch in loader]

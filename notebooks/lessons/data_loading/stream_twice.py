@@ -25,6 +25,8 @@ if __name__ == "__main__":
     method = "fork" if workers and sys.platform == "linux" else None
     loader = DataLoader(Stream(), batch_size=5, num_workers=workers,
                         multiprocessing_context=method)
-    items = [int(item) for batch in loader for item in batch]
+    items = []
+    for batch in loader:
+        items += batch.tolist()
     print("it reads", *items)
     report(items=items)

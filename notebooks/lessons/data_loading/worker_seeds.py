@@ -39,12 +39,17 @@ def draws(worker_init_fn):
     torch.manual_seed(0)  # the workers' seeds are drawn from this process's generator
     method = "fork" if sys.platform == "linux" else None
     loader = DataLoader(Draws(), num_workers=2, worker_init_fn=worker_init_fn, multiprocessing_context=method)
-    items = [item for _ in range(2) for item in loader]
-    return {source: [item[source].item() for item in items] for source in items[0]}
+    numbers = {}
+    for _ in range(2):
+        for item in loader:
+            for source, number in item.items():
+                numbers.setdefault(source, []).append(number.item())
+    return numbers
 
 
 if __name__ == "__main__":
-    plain, cured = draws(None), draws(own_generator)
+    plain = draws(None)
+    cured = draws(own_generator)
     plain["the same, with worker_init_fn"] = cured["a generator in the dataset"]
     for source, numbers in plain.items():
         different = len(set(numbers))

@@ -26,15 +26,18 @@ class Nothing(Dataset):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--methods", nargs="+", default=["fork", "spawn"])
-    known = multiprocessing.get_all_start_methods()  # Windows has no fork
-    for method in [method for method in parser.parse_args().methods if method in known]:
+    for method in parser.parse_args().methods:
+        if method not in multiprocessing.get_all_start_methods():  # Windows has no fork
+            continue
         for keep in (False, True):
             loader = DataLoader(Nothing(), batch_size=4, num_workers=1,
                                 persistent_workers=keep, multiprocessing_context=method)
-            seconds, pids = [], set()
+            seconds = []
+            pids = set()
             for _ in range(2):
                 began = time.perf_counter()
-                pids |= {pid.item() for batch in loader for pid in batch}
+                for batch in loader:
+                    pids.update(batch.tolist())
                 seconds.append(time.perf_counter() - began)
             first, later = seconds
             report(method=method, persistent=keep, first=first, later=later, workers=len(pids), epochs=2)
