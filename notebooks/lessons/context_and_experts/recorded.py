@@ -11,23 +11,25 @@ from torch.nn.functional import scaled_dot_product_attention
 from helpers.experiments import attempt, experiment, in_ranks, milliseconds, peak_mib
 from helpers.models import attention_by_hand
 
-HEADS, WIDTH = 16, 128
-by_hand, fused = partial(attention_by_hand, is_causal=True), partial(scaled_dot_product_attention, is_causal=True)
+HEADS = 16
+WIDTH = 128
+by_hand = partial(attention_by_hand, is_causal=True)
+fused = partial(scaled_dot_product_attention, is_causal=True)
 
 
 def qkv(tokens, heads=HEADS, width=WIDTH):
     """Queries, keys and values of one text. Kernels that are fused take four dimensions, no fewer."""
     torch.manual_seed(0)
-    return [torch.randn(1, heads, tokens, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-            for _ in range(3)]
+    shape = (1, heads, tokens, width)
+    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
 
 
-def measured(way, given):
+def measured(way, inputs):
     """What forward and backward take: milliseconds (median of 5), peak MiB, and the seconds of the first call."""
-    slope = torch.randn_like(given[0])
+    slope = torch.randn_like(inputs[0])
 
     def step():
-        torch.autograd.grad(way(*given), given, slope)
+        torch.autograd.grad(way(*inputs), inputs, slope)
 
     began = time.perf_counter()
     step()
@@ -38,17 +40,25 @@ def measured(way, given):
 
 def error(result, exact):
     """How far a result is from the exact one, as a share of it."""
-    return ((result.double() - exact).norm() / exact.norm()).item()
+    difference = result.double() - exact
+    return (difference.norm() / exact.norm()).item()
 
 
-def outputs_and_gradients(way, given):
-    slope = torch.linspace(-1, 1, given[0].numel(), device="cuda").bfloat16()  # the same numbers, whatever the dtype
-    out = way(*given)
-    return torch.cat([out.detach(), *torch.autograd.grad(out, given, slope.view_as(out).to(out.dtype))])
+def outputs_and_gradients(way, inputs):
+    first, *_ = inputs
+    slope = torch.linspace(-1, 1, first.numel(), device="cuda").bfloat16()  # the same numbers, whatever the dtype
+    slope = slope.view_as(first).to(first.dtype)
+    out = way(*inputs)
+    gradients = torch.autograd.grad(out, inputs, slope)
+    return torch.cat([out.detach(), *gradients])
 
 
-def in_float64(given):
-    return [one.detach().double().requires_grad_() for one in given]
+def in_float64(inputs):
+    return [tensor.detach().double().requires_grad_() for tensor in inputs]
+
+
+def measured_over(way, tokens, heads, width):
+    return measured(way, qkv(tokens, heads, width))
 
 
 @experiment(gpus=1, seconds=5, small={"lengths": (16, 64), "heads": 2, "width": 16})
@@ -58,46 +68,61 @@ def attention(lengths=(1024, 4096, 16384, 65536), heads=HEADS, width=WIDTH):
     Causal attention in bfloat16, 16 heads of 128, forward and backward. The error is that of output and gradients
     together, against float64, at the smallest length.
     """
-    ways, result = {"all scores": by_hand, "fused": fused}, {}
+    ways = {"all scores": by_hand, "fused": fused}
+    result = {}
     for name, way in ways.items():
-        result[name] = {tokens: attempt(lambda way, *shape: measured(way, qkv(*shape)), way, tokens, heads, width)
-                        for tokens in lengths}
-    given = qkv(lengths[0], heads, width)
-    exact = outputs_and_gradients(by_hand, in_float64(given))
-    return result | {"errors": {name: error(outputs_and_gradients(way, given), exact) for name, way in ways.items()}}
+        result[name] = {}
+        for tokens in lengths:
+            result[name][tokens] = attempt(measured_over, way, tokens, heads, width)
+
+    inputs = qkv(lengths[0], heads, width)
+    exact = outputs_and_gradients(by_hand, in_float64(inputs))
+    result["errors"] = {}
+    for name, way in ways.items():
+        result["errors"][name] = error(outputs_and_gradients(way, inputs), exact)
+    return result
 
 
 @attention.draws
 def attention_drawn(result):
     fig, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
-    for name, mark in ("all scores", "o-"), ("fused", "s--"):
-        ran = {int(tokens): row for tokens, row in result[name].items() if "ms" in row}
-        for ax, what in zip(axes, ("ms", "peak MiB"), strict=True):
-            ax.loglog(list(ran), [row[what] for row in ran.values()], mark, label=name)
-            ax.set(title="Attention, forward and backward", xlabel="tokens", ylabel=what)
+    for ax, quantity in zip(axes, ("ms", "peak MiB"), strict=True):
+        for name, mark in (("all scores", "o-"), ("fused", "s--")):
+            values = {int(tokens): row[quantity] for tokens, row in result[name].items() if quantity in row}
+            ax.loglog(list(values), list(values.values()), mark, label=name)
+        ax.set(title="Attention, forward and backward", xlabel="tokens", ylabel=quantity)
     axes[0].legend()
     fig.set_label("Milliseconds and peak MiB of attention by length of the text, all scores in memory and fused.")
 
 
 @attention.tells
 def attention_in_words(result):
-    scores, fast = result["all scores"], result["fused"]
-    both = [tokens for tokens in scores if "ms" in scores[tokens] and "ms" in fast[tokens]]
-    slow, quick = scores[both[-1]], fast[both[-1]]
-    lines = [f"| {int(tokens):,} | {cell(scores[tokens])} | {cell(fast[tokens])} |" for tokens in scores]
-    return "\n".join((
-        f"Over {int(both[-1]):,} tokens, fused attention is **{slow['ms'] / quick['ms']:.1f} times** as fast as "
-        f"attention that keeps all scores, and its peak is {quick['peak MiB']:,.0f} MiB in place of "
-        f"{slow['peak MiB']:,.0f} MiB. Twice as many tokens have four times as many scores. The fused kernel computes "
-        "them block by block, as your ring does, and never writes the whole table. The results differ from float64 "
-        f"by {result['errors']['all scores']:.1e} with all scores and by {result['errors']['fused']:.1e} fused.\n",
-        "| tokens | all scores | fused |", "|---:|---:|---:|", *lines))
+    by_length = result["all scores"]
+    fused_by_length = result["fused"]
+    table = "| tokens | all scores | fused |\n|---:|---:|---:|"
+    longest = None  # the longest text that neither has refused
+    for tokens, row in by_length.items():
+        fused_row = fused_by_length[tokens]
+        table += f"\n| {int(tokens):,} | {cell(row)} | {cell(fused_row)} |"
+        if "ms" in row and "ms" in fused_row:
+            longest = tokens
+    slow = by_length[longest]
+    quick = fused_by_length[longest]
+    faster = slow["ms"] / quick["ms"]
+    errors = result["errors"]
+    return (f"Over {int(longest):,} tokens, fused attention is **{faster:.1f} times** as fast as "
+            f"attention that keeps all scores, and its peak is {quick['peak MiB']:,.0f} MiB in place of "
+            f"{slow['peak MiB']:,.0f} MiB. Twice as many tokens have four times as many scores. The fused kernel "
+            "computes them block by block, as your ring does, and never writes the whole table. The results differ "
+            f"from float64 by {errors['all scores']:.1e} with all scores and by {errors['fused']:.1e} fused.\n\n"
+            f"{table}")
 
 
 def cell(row):
     """A row of what was measured, or the card's first two sentences, for a table."""
     if "refused" in row:
-        return ". ".join(row["refused"].split(". ")[:2])
+        sentences = row["refused"].split(". ")
+        return ". ".join(sentences[:2])
     return f"{row['ms']:,.2f} ms, {row['peak MiB']:,.0f} MiB"
 
 
@@ -112,7 +137,8 @@ def packed_documents(tokens=16384, documents=16, heads=HEADS, width=WIDTH):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     inductor.compile_threads = 1  # compile in this process, not in a pool of them
-    given, place = qkv(tokens, heads, width), torch.arange(tokens, device="cuda")
+    inputs = qkv(tokens, heads, width)
+    place = torch.arange(tokens, device="cuda")
     ends = torch.randint(tokens, (documents - 1,), device="cuda").sort().values
     document = torch.bucketize(place, ends)
 
@@ -121,7 +147,7 @@ def packed_documents(tokens=16384, documents=16, heads=HEADS, width=WIDTH):
 
     mask = allowed(None, None, place[:, None], place)
 
-    def masked(q, k, v):
+    def masked(q, k, v):  # as one expression: a name would keep the scores in memory
         return (q @ k.mT / width**0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
     def flex():
@@ -129,39 +155,52 @@ def packed_documents(tokens=16384, documents=16, heads=HEADS, width=WIDTH):
         return partial(torch.compile(flex_attention, dynamic=False), block_mask=blocks)
 
     with torch.no_grad():
-        exact = masked(*(one[:, :1].double() for one in given))
+        exact = masked(*(tensor[:, :1].double() for tensor in inputs))
 
     def run(make):
         way = make()
-        return measured(way, given) | {"error": error(way(*given)[:, :1], exact)}
+        row = measured(way, inputs)
+        row["error"] = error(way(*inputs)[:, :1], exact)
+        return row
 
-    makers = {"all scores, with a mask": lambda: masked, "fused, across documents": lambda: fused,
-              "FlexAttention": flex}
-    result = {name: attempt(run, make) for name, make in makers.items()}
-    return {"ways": result, "tokens": tokens, "pairs": mask.sum().item() / (tokens * (tokens + 1) / 2)}
+    result = {
+        "all scores, with a mask": attempt(run, lambda: masked),
+        "fused, across documents": attempt(run, lambda: fused),
+        "FlexAttention": attempt(run, flex),
+    }
+    causal_pairs = tokens * (tokens + 1) / 2
+    return {"ways": result, "tokens": tokens, "pairs": mask.sum().item() / causal_pairs}
 
 
 @packed_documents.tells
 def packed_in_words(result):
-    ways, flex = result["ways"], result["ways"]["FlexAttention"]
-    ran = {name: row["ms"] for name, row in ways.items() if "ms" in row}
-    text = (f"Of all causal pairs of {result['tokens']:,} tokens, {result['pairs']:.0%} lie within one document. " + (
-        f"FlexAttention was not measured: **{flex.get('refused')}**" if "refused" in flex else
-        "FlexAttention computes only blocks that hold such pairs. It is **"
-        f"{ran['fused, across documents'] / flex['ms']:.1f} times** as fast as fused attention over the whole row, "
-        f"after its first call, which compiles for {flex['first call, s']:.0f} s. By the pairs alone it would be "
-        f"{1 / result['pairs']:.1f} times. But a block that holds a single such pair is computed whole, and the two "
-        "kernels need not be equally fast.")
-        + " Fused attention without a mask mixes documents, as its error shows.\n")
-    errors = {name: f"{ways[name]['error']:.1%}" for name in ran}
-    lines = [f"| {name} | {cell(row)} | {errors.get(name, '')} |" for name, row in ways.items()]
-    return "\n".join((text, "| way | forward and backward | error |", "|---|---:|---:|", *lines))
+    ways = result["ways"]
+    pairs = result["pairs"]
+    table = "| way | forward and backward | error |\n|---|---:|---:|"
+    for name, row in ways.items():
+        wrong = f"{row['error']:.1%}" if "error" in row else ""
+        table += f"\n| {name} | {cell(row)} | {wrong} |"
+    flex = flex_in_words(ways["FlexAttention"], ways["fused, across documents"], pairs)
+    return (f"Of all causal pairs of {result['tokens']:,} tokens, {pairs:.0%} lie within one document. "
+            f"{flex} Fused attention without a mask mixes documents, as its error shows.\n\n{table}")
+
+
+def flex_in_words(flex, without_mask, pairs):
+    if "refused" in flex:
+        return f"FlexAttention was not measured: **{flex['refused']}**"
+    faster = without_mask["ms"] / flex["ms"]
+    by_pairs = 1 / pairs
+    return (f"FlexAttention computes only blocks that hold such pairs. It is **{faster:.1f} times** as fast as fused "
+            f"attention over the whole row, after its first call, which compiles for {flex['first call, s']:.0f} s. "
+            f"By the pairs alone it would be {by_pairs:.1f} times. But a block that holds a single such pair is "
+            "computed whole, and the two kernels need not be equally fast.")
 
 
 def cut(q, k, v, is_causal):
     """Attention of q, k and v, [heads, this rank's tokens, width] each: two ranks trade tokens for heads."""
     own = all_to_all(torch.stack([q, k, v], dim=1), split=0, join=2)
-    out = scaled_dot_product_attention(*own[None].unbind(2), is_causal=is_causal)  # four dimensions: see `qkv`
+    own_q, own_k, own_v = own[None].unbind(2)  # four dimensions: see `qkv`
+    out = scaled_dot_product_attention(own_q, own_k, own_v, is_causal=is_causal)
     return all_to_all(out[0], split=1, join=0)
 
 
@@ -181,8 +220,10 @@ class Exchange(torch.autograd.Function):
 
 def all_to_all(x, split, join):
     """Send a part of dimension `split` to each rank; join what comes along dimension `join`."""
-    parts = torch.cat(x.unsqueeze(0).chunk(dist.get_world_size(), dim=split + 1)).contiguous()
-    return torch.cat(Exchange.apply(parts).unbind(0), dim=join)
+    chunks = x.unsqueeze(0).chunk(dist.get_world_size(), dim=split + 1)
+    parts = torch.cat(chunks).contiguous()
+    received = Exchange.apply(parts)
+    return torch.cat(received.unbind(0), dim=join)
 
 
 @experiment(gpus=2, seconds=8, small={"tokens": 64, "heads": 2, "width": 16})
@@ -191,17 +232,20 @@ def attention_on_two(tokens=65536, heads=HEADS, width=WIDTH):
 
     Fused causal attention in bfloat16, 16 heads of 128, over 65,536 tokens, forward and backward.
     """
-    two, _ = in_ranks(measured_cut, 2, tokens // 2, heads, width, backend="nccl")
-    return {"one GPU": measured(fused, qkv(tokens, heads, width)), "two GPUs": two}
+    # The ranks first: they are forked, which works only until this process has touched CUDA.
+    of_rank_0, _ = in_ranks(measured_over, 2, cut_on_two, tokens // 2, heads, width, backend="nccl")
+    return {"one GPU": measured_over(fused, tokens, heads, width), "two GPUs": of_rank_0}
 
 
-def measured_cut(*shape):
-    return measured(lambda *given: cut(*(one[0] for one in given), is_causal=True)[None], qkv(*shape))
+def cut_on_two(q, k, v):
+    return cut(q[0], k[0], v[0], is_causal=True)[None]
 
 
 @attention_on_two.tells
 def on_two_in_words(result):
-    one, two = result["one GPU"], result["two GPUs"]
-    return (f"Two GPUs are **{one['ms'] / two['ms']:.2f} times** as fast as one: {two['ms']:.1f} ms in place of "
-            f"{one['ms']:.1f} ms, with their messages. Each holds {two['peak MiB']:,.0f} MiB at most, "
-            f"one GPU alone {one['peak MiB']:,.0f} MiB.")
+    alone = result["one GPU"]
+    cut_in_two = result["two GPUs"]
+    faster = alone["ms"] / cut_in_two["ms"]
+    return (f"Two GPUs are **{faster:.2f} times** as fast as one: {cut_in_two['ms']:.1f} ms in place of "
+            f"{alone['ms']:.1f} ms, with their messages. Each holds {cut_in_two['peak MiB']:,.0f} MiB at most, "
+            f"one GPU alone {alone['peak MiB']:,.0f} MiB.")
