@@ -1,5 +1,7 @@
 """What the lesson on cost models shows of one GPU: how much of its peak a step reaches, and attention alone."""
 
+from typing import NamedTuple
+
 import numpy
 import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -9,9 +11,14 @@ from helpers.instruments.costs import Shape
 from helpers.models import GPT
 
 #: FLOP/s in bfloat16 with dense matrices, by NVIDIA's data sheets.
-PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12,
-         "NVIDIA A100-SXM4-40GB": 312e12, "NVIDIA A100-SXM4-80GB": 312e12}
+PEAKS = {
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+}
 LAYERS = 4
+#: Width of the model, and tokens of a text.
 ROWS = ((1024, 2048), (2048, 2048), (4096, 2048), (2048, 8192), (2048, 32768))
 
 
@@ -23,6 +30,7 @@ def step_milliseconds(width, length, tokens, vocabulary, head):
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step():
+        # The model's output gets no name, which would keep it in memory during backward.
         cross_entropy(model(texts[:, :-1]).flatten(0, 1), texts[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -32,15 +40,21 @@ def step_milliseconds(width, length, tokens, vocabulary, head):
 
 def attention_milliseconds(width, length, tokens, head):
     """The median time of forward and backward of fused causal attention in all layers, with nothing around it."""
-    q, k, v, slope = torch.randn(4, tokens // length, width // head, length, head, device="cuda", dtype=torch.bfloat16)
-    given = [one.requires_grad_() for one in (q, k, v)]
-    return LAYERS * milliseconds(lambda: torch.autograd.grad(
-        scaled_dot_product_attention(*given, is_causal=True), given, slope), repeats=5)
+    shape = (tokens // length, width // head, length, head)
+    q, k, v, slope = torch.randn(4, *shape, device="cuda", dtype=torch.bfloat16)
+    inputs = [tensor.requires_grad_() for tensor in (q, k, v)]
+
+    def forward_and_backward():
+        output = scaled_dot_product_attention(*inputs, is_causal=True)
+        torch.autograd.grad(output, inputs, slope)
+
+    return LAYERS * milliseconds(forward_and_backward, repeats=5)
 
 
 def product_tflops(size):
     a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
-    return 2 * size**3 / milliseconds(lambda: a @ b) / 1e9
+    flops = 2 * size**3
+    return flops / milliseconds(lambda: a @ b) / 1e9
 
 
 @experiment(gpus=1, seconds=10, wanted=1, small={
@@ -52,64 +66,128 @@ def one_gpu_mfu(rows=ROWS, tokens=32768, vocabulary=32768, head=128, size=8192):
     `costs.Shape.flops` does, with all of attention's scores. The speed of attention alone counts half of them, as the
     planner's `layer_seconds` does, because the causal mask leaves the others out.
     """
+    def milliseconds_of(width, length):
+        return {"step ms": step_milliseconds(width, length, tokens, vocabulary, head),
+                "attention ms": attention_milliseconds(width, length, tokens, head)}
+
     result = []
     for width, length in rows:
-        took = attempt(lambda *row: {"step ms": step_milliseconds(*row, tokens, vocabulary, head),
-                                     "attention ms": attention_milliseconds(*row, tokens, head)}, width, length)
-        result.append({"width": width, "length": length} | took)
-    return {"rows": result, "tokens": tokens, "vocabulary": vocabulary, "product": product_tflops(size),
-            "peak": PEAKS.get(torch.cuda.get_device_name(), 0) / 1e12}
+        times = attempt(milliseconds_of, width, length)
+        result.append({"width": width, "length": length, **times})
+    return {
+        "rows": result,
+        "tokens": tokens,
+        "vocabulary": vocabulary,
+        "product": product_tflops(size),
+        "peak": PEAKS.get(torch.cuda.get_device_name(), 0) / 1e12,
+    }
+
+
+class Rates(NamedTuple):
+    """What a step reaches. Half of attention's scores are masked, and a kernel need not compute them."""
+
+    flops: float  # without masked scores: what the planner's `layer_seconds` counts
+    mfu: float  # with all scores, as a share of the peak
+    computed: float  # the same without masked scores
+    attention_tflops: float  # without masked scores
+    other_tflops: float
+
+
+def peak_tflops(result):
+    """The data sheet's, or, of a card without one, what a large product reaches."""
+    return result["peak"] or result["product"]
 
 
 def rates(result, row):
-    """(MFU, the same without scores that are masked, TFLOP/s of attention, of all else, FLOPs without those scores).
-
-    FLOPs without those scores are what the planner's `layer_seconds` counts.
-    """
-    width, length, tokens = row["width"], row["length"], result["tokens"]
+    """The `Rates` of a row."""
+    width = row["width"]
+    length = row["length"]
+    tokens = result["tokens"]
     shape = Shape(LAYERS, width, 8 * width / 3, result["vocabulary"], tied=False)  # this GPT has no gate: 8 · width²
-    scores = 6 * LAYERS * width * length * tokens  # half of them
-    every = shape.flops(length) * tokens
-    whole = 1e9 * row["step ms"] * (result["peak"] or result["product"])
-    return (every / whole, (every - scores) / whole, scores / row["attention ms"] / 1e9,
-            (every - 2 * scores) / (row["step ms"] - row["attention ms"]) / 1e9, every - scores)
+    all_flops = shape.flops(length) * tokens
+    half_of_scores = 6 * LAYERS * width * length * tokens
+    flops = all_flops - half_of_scores
+    at_peak = 1e9 * row["step ms"] * peak_tflops(result)  # the FLOPs that the step's time has room for
+    other_flops = all_flops - 2 * half_of_scores
+    other_ms = row["step ms"] - row["attention ms"]
+    return Rates(
+        flops=flops,
+        mfu=all_flops / at_peak,
+        computed=flops / at_peak,
+        attention_tflops=half_of_scores / row["attention ms"] / 1e9,
+        other_tflops=other_flops / other_ms / 1e9,
+    )
 
 
 def fitted(result, rows):
     """The planner's two numbers from rows of one length: (share of the peak that is reached, narrow)."""
-    peak = 1e12 * (result["peak"] or result["product"])
-    slower = [row["step ms"] / 1e3 * peak / rates(result, row)[-1] for row in rows]  # 1/reached · (1 + narrow/width)
-    slope, at_infinity = numpy.polyfit([1 / row["width"] for row in rows], slower, 1)
+    peak = 1e12 * peak_tflops(result)
+    inverse_widths = []
+    slower = []  # than at the peak, so many times: 1/reached · (1 + narrow/width), a line over 1/width
+    for row in rows:
+        seconds = row["step ms"] / 1e3
+        inverse_widths.append(1 / row["width"])
+        slower.append(seconds * peak / rates(result, row).flops)
+    slope, at_infinity = numpy.polyfit(inverse_widths, slower, 1)
     return 1 / at_infinity, slope / at_infinity
 
 
 @one_gpu_mfu.tells
 def mfu_in_words(result):
-    ran = [row for row in result["rows"] if "refused" not in row]
-    by_width = [row for row in ran if row["length"] == ran[0]["length"]]
-    best, longest = max(by_width, key=lambda row: row["width"]), max(ran, key=lambda row: row["length"])
-    reached, narrow = fitted(result, by_width)
-    mfu, done, alone, *_ = rates(result, longest)
-    of = f"the data sheet's {result['peak']:.0f} TFLOP/s" if result["peak"] else "the largest product's FLOP/s"
-    lines = []
-    for row in ran:
-        counted, computed, of_attention, of_all_else, _ = rates(result, row)
-        lines.append(f"| {row['width']:,} | {row['length']:,} | {row['step ms']:,.0f} | {counted:.0%} | "
-                     f"{computed:.0%} | {row['attention ms'] / row['step ms']:.0%} | {of_attention:,.0f} | "
-                     f"{of_all_else:,.0f} |")
-    lines += [f"| {row['width']:,} | {row['length']:,} | {row['refused']} | | | | | |"
-              for row in result["rows"] if "refused" in row]
-    return "\n".join((
-        f"At width {best['width']:,} and length {best['length']:,} a step reaches **{rates(result, best)[0]:.0%}** of "
-        f"{of}. That is its MFU. A product of large matrices alone reaches {result['product']:,.0f} TFLOP/s.\n",
-        f"With texts of {longest['length']:,} tokens, the MFU is {mfu:.0%}. But MFU counts all scores of attention, "
-        "and the causal mask lets the kernel skip half of them. Without those, the step reaches "
-        f"{done:.0%}. So compare MFUs only at the same length. Attention takes "
-        f"{longest['attention ms'] / longest['step ms']:.0%} of this step. It runs at {alone:,.0f} TFLOP/s, not "
-        f"counting what it skips: {alone / result['product']:.0%} of the product's speed. (The planner does not count "
-        "that either, and assumes one speed for both.)\n",
-        f"Fitted to the rows of length {best['length']:,}, the planner's *reached* is {reached:.0%} and its *narrow* "
-        f"{narrow:,.0f}.\n",
+    rows = [row for row in result["rows"] if "refused" not in row]
+    first_length = rows[0]["length"]
+    of_first_length = [row for row in rows if row["length"] == first_length]
+    widest = max(of_first_length, key=lambda row: row["width"])
+    longest = max(rows, key=lambda row: row["length"])
+    paragraphs = [
+        widest_in_words(result, widest),
+        longest_in_words(result, longest),
+        fitted_in_words(result, of_first_length),
+        mfu_table(result),
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def widest_in_words(result, row):
+    mfu = rates(result, row).mfu
+    data_sheet = f"the data sheet's {result['peak']:.0f} TFLOP/s"
+    peak = data_sheet if result["peak"] else "the largest product's FLOP/s"
+    return (f"At width {row['width']:,} and length {row['length']:,} a step reaches **{mfu:.0%}** of "
+            f"{peak}. That is its MFU. A product of large matrices alone reaches {result['product']:,.0f} TFLOP/s.")
+
+
+def longest_in_words(result, row):
+    reached = rates(result, row)
+    of_step = row["attention ms"] / row["step ms"]
+    of_product = reached.attention_tflops / result["product"]
+    return (f"With texts of {row['length']:,} tokens, the MFU is {reached.mfu:.0%}. But MFU counts all scores of "
+            "attention, and the causal mask lets the kernel skip half of them. Without those, the step reaches "
+            f"{reached.computed:.0%}. So compare MFUs only at the same length. Attention takes {of_step:.0%} of this "
+            f"step. It runs at {reached.attention_tflops:,.0f} TFLOP/s, not counting what it skips: {of_product:.0%} "
+            "of the product's speed. (The planner does not count that either, and assumes one speed for both.)")
+
+
+def fitted_in_words(result, rows):
+    reached, narrow = fitted(result, rows)
+    length = rows[0]["length"]
+    return (f"Fitted to the rows of length {length:,}, the planner's *reached* is {reached:.0%} and its *narrow* "
+            f"{narrow:,.0f}.")
+
+
+def mfu_table(result):
+    lines = [
         "| width | length | ms a step | MFU | without masked scores | attention's share of the time | "
         "TFLOP/s of attention | of all else |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|", *lines))
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    refused_lines = []  # below the others
+    for row in result["rows"]:
+        begin = f"| {row['width']:,} | {row['length']:,} |"
+        if "refused" in row:
+            refused_lines.append(f"{begin} {row['refused']} | | | | | |")
+        else:
+            reached = rates(result, row)
+            share = row["attention ms"] / row["step ms"]
+            lines.append(f"{begin} {row['step ms']:,.0f} | {reached.mfu:.0%} | {reached.computed:.0%} | {share:.0%} | "
+                         f"{reached.attention_tflops:,.0f} | {reached.other_tflops:,.0f} |")
+    return "\n".join(lines + refused_lines)
