@@ -35,11 +35,16 @@ if __name__ == "__main__":
     print("devices:", model.device_ids or "none, it just calls the module")
     print("batch sizes that forward saw:", sizes.tolist())
     output.square().mean().backward()
-    alone(batch)[0].square().mean().backward()
-    pairs = zip(model.parameters(), alone.parameters(), strict=True)
-    print("same gradient:", all(torch.allclose(p.grad, q.grad, rtol=1e-10, atol=1e-12) for p, q in pairs))
+    output, _ = alone(batch)
+    output.square().mean().backward()
+    same = True
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        same = same and torch.allclose(p.grad, q.grad, rtol=1e-10, atol=1e-12)
+    print("same gradient:", same)
     print("first name in its state dict:", next(iter(model.state_dict())))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        print("shape of a scalar loss:", list(model(batch, True).shape))
-    print("torch warns:", said[0].message if said else "nothing")
+        loss = model(batch, True)
+    print("shape of a scalar loss:", list(loss.shape))
+    warning = warned[0].message if warned else "nothing"
+    print("torch warns:", warning)

@@ -5,14 +5,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from helpers import report
 from helpers.data import Digits
 
 device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.device_count() > 1 else "cpu"
 dist.init_process_group(dist.get_default_backend_for_device(device))  # NCCL or gloo
-data = list(zip(*(part[:1024] for part in Digits().tensors()), strict=True))
+images, labels = Digits().tensors()
+data = TensorDataset(images[:1024], labels[:1024])
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(device)
 model = DistributedDataParallel(model)

@@ -1,13 +1,14 @@
 """Train on the digits with nn.DataParallel."""
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from helpers import report
 from helpers.data import Digits
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-data = list(zip(*(part[:1024] for part in Digits().tensors()), strict=True))
+images, labels = Digits().tensors()
+data = TensorDataset(images[:1024], labels[:1024])
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(device)
 model = nn.DataParallel(model)

@@ -15,7 +15,9 @@ from torch import nn
 
 from helpers.data import Digits
 
-SLOTS, STEPS, EVERY = 2, 80, 10
+SLOTS = 2
+STEPS = 80
+EVERY = 10  # steps between two snapshots
 
 
 def save(state, path):
@@ -42,6 +44,7 @@ def main(options):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    # Dropout draws from its slot's random numbers, whichever rank has the slot.
     random = {slot: torch.Generator().manual_seed(100 + slot).get_state() for slot in range(SLOTS)}
     first = 0
     if os.path.exists(options.snapshot):
@@ -50,7 +53,8 @@ def main(options):
             raise SystemExit(f"{options.snapshot} is of run {snapshot['run']}, not of {options.run}")
         net.load_state_dict(snapshot["net"])
         optimizer.load_state_dict(snapshot["optimizer"])
-        random, first = snapshot["random"], snapshot["step"]
+        random = snapshot["random"]
+        first = snapshot["step"]
 
     for step in range(first, STEPS):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(step))
@@ -58,7 +62,8 @@ def main(options):
         optimizer.zero_grad()
         for slot in range(rank, SLOTS, world_size):  # two ranks: a slot each; one rank: both, one after the other
             torch.set_rng_state(random[slot])
-            loss = nn.functional.cross_entropy(net(images[shares[slot]]), labels[shares[slot]]) / SLOTS
+            share = shares[slot]
+            loss = nn.functional.cross_entropy(net(images[share]), labels[share]) / SLOTS
             loss.backward()  # gradients add up
             random[slot] = torch.get_rng_state()
         for parameter in net.parameters():
@@ -67,9 +72,11 @@ def main(options):
         wait_to_be_watched(step, options)
         print(json.dumps({"began": began, "time": time.time(), "world": world_size, "step": step + 1}))
         if (step + 1) % EVERY == 0:
-            parts = [None] * world_size
-            dist.all_gather_object(parts, {slot: random[slot] for slot in range(rank, SLOTS, world_size)})
-            random = {slot: state for part in parts for slot, state in part.items()}
+            own = {slot: random[slot] for slot in range(rank, SLOTS, world_size)}
+            by_rank = [None] * world_size
+            dist.all_gather_object(by_rank, own)
+            for states in by_rank:
+                random.update(states)
             if rank == 0:
                 save({"run": options.run, "step": step + 1, "net": net.state_dict(),
                       "optimizer": optimizer.state_dict(), "random": random}, options.snapshot)

@@ -31,10 +31,15 @@ class Format(NamedTuple):
         return 2.0 ** (2 - 2 ** (self.exponent_bits - 1))
 
 
-FORMATS = {form.name: form for form in (
-    Format("fp32", torch.float32, 8, 23), Format("tf32", torch.float32, 8, 10),
-    Format("bf16", torch.bfloat16, 8, 7), Format("fp16", torch.float16, 5, 10),
-    Format("fp8 e5m2", torch.float8_e5m2, 5, 2), Format("fp8 e4m3", torch.float8_e4m3fn, 4, 3))}
+_ALL = (
+    Format("fp32", torch.float32, 8, 23),
+    Format("tf32", torch.float32, 8, 10),
+    Format("bf16", torch.bfloat16, 8, 7),
+    Format("fp16", torch.float16, 5, 10),
+    Format("fp8 e5m2", torch.float8_e5m2, 5, 2),
+    Format("fp8 e4m3", torch.float8_e4m3fn, 4, 3),
+)
+FORMATS = {form.name: form for form in _ALL}
 
 
 class Encoded(NamedTuple):
@@ -51,21 +56,38 @@ def rounded(tensor, form):
     """The values of a float tensor as they are in `form`, as a float32 tensor of the same shape."""
     if form.bits == form.stored:
         return tensor.to(form.dtype).float()
-    single, drop = tensor.float(), 23 - form.fraction_bits
+    # A format that no memory holds: float32, without the last bits of the fraction.
+    single = tensor.float()
+    drop = 23 - form.fraction_bits
     bits = single.view(torch.int32)
-    bits = bits + (2 ** (drop - 1) - 1) + ((bits >> drop) & 1)  # to the nearest; a tie goes to the even one
-    return torch.where(single.isfinite(), (bits & -(2**drop)).view(torch.float32), single)
+    # Half a step up, then cut off: that rounds to the nearest. A tie goes to the even one.
+    last_bit_kept = (bits >> drop) & 1
+    bits = bits + (2 ** (drop - 1) - 1) + last_bit_kept
+    cut = (bits & -(2**drop)).view(torch.float32)
+    return torch.where(single.isfinite(), cut, single)
 
 
 def encode(number, form):
     """What `number`, a Python float, becomes in `form`."""
     stored = rounded(torch.tensor(number, dtype=torch.float64), form)
     value = stored.item()
-    code = stored.to(form.dtype).view(getattr(torch, f"int{form.stored}")).item() % 2**form.stored
+    integer = getattr(torch, f"int{form.stored}")  # of the same size, to see the bits
+    code = stored.to(form.dtype).view(integer).item() % 2**form.stored  # as an unsigned integer
     bits = f"{code:0{form.stored}b}"[:form.bits]
-    kind = ("not a number" if math.isnan(value) else "infinite" if math.isinf(value) else "zero" if value == 0
-            else "subnormal" if abs(value) < form.smallest_normal else "normal")
-    return Encoded(bits[0], bits[1:1 + form.exponent_bits], bits[1 + form.exponent_bits:], value, kind)
+    fraction_begins = 1 + form.exponent_bits
+    return Encoded(bits[0], bits[1:fraction_begins], bits[fraction_begins:], value, kind_of(value, form))
+
+
+def kind_of(value, form):
+    if math.isnan(value):
+        return "not a number"
+    if math.isinf(value):
+        return "infinite"
+    if value == 0:
+        return "zero"
+    if abs(value) < form.smallest_normal:
+        return "subnormal"
+    return "normal"
 
 
 def parse(text):

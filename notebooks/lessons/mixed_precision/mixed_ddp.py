@@ -18,20 +18,23 @@ def main():
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    model, sent = DistributedDataParallel(net), set()
+    model = DistributedDataParallel(net)
+    dtypes_sent = set()
 
     def note_what_is_sent(state, bucket):  # then do what DDP does without a hook
-        sent.add(str(bucket.buffer().dtype))
+        dtypes_sent.add(str(bucket.buffer().dtype))
         return allreduce_hook(state, bucket)
 
     model.register_comm_hook(None, note_what_is_sent)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu")  # bf16 needs none: it is here to be watched
-    images, labels = (part[rank::world_size] for part in Digits(train=True).tensors())
+    images, labels = Digits(train=True).tensors()
+    images, labels = images[rank::world_size], labels[rank::world_size]
 
     for step in range(4):
         batch = slice(32 * step, 32 * step + 32)
-        before, scale = net[1].weight.detach().clone(), scaler.get_scale()
+        before = net[1].weight.detach().clone()
+        scale = scaler.get_scale()
         with torch.amp.autocast("cpu", dtype=torch.bfloat16):
             output = model(images[batch])
             loss = nn.functional.cross_entropy(output, labels[batch])
@@ -41,15 +44,16 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        finite = loss.isfinite().item()
         moved = not torch.equal(before, net[1].weight)
-        print(f"step {step}: loss finite: {loss.isfinite().item()!s:5}  weights moved: "
-              f"{moved!s:5}  scale {scale:.0f} -> {scaler.get_scale():.0f}")
+        print(f"step {step}: loss finite: {finite!s:5}  weights moved: {moved!s:5}  "
+              f"scale {scale:.0f} -> {scaler.get_scale():.0f}")
 
-    print("output", output.dtype, " weights", net[1].weight.dtype, " sent", *sent)
-    mine = nn.utils.parameters_to_vector(net.parameters()).detach()
-    others = [torch.zeros_like(mine) for _ in range(world_size)]
-    dist.all_gather(others, mine)
-    equal = all(torch.equal(others[0], other) for other in others)
+    print("output", output.dtype, " weights", net[1].weight.dtype, " sent", *dtypes_sent)
+    weights = nn.utils.parameters_to_vector(net.parameters()).detach()
+    by_rank = [torch.zeros_like(weights) for _ in range(world_size)]
+    dist.all_gather(by_rank, weights)
+    equal = all(torch.equal(by_rank[0], other) for other in by_rank)
     print(f"weights equal in all ranks: {equal}")
     dist.barrier()
     dist.destroy_process_group()
