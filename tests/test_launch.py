@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_script_reports_rows_and_finds_what_lies_beside_it(tmp_path):
         assert run.logs == [f"['--lr', '0.1'] {word}\n"] * 2
     assert [rows[0] for rows in run.results] == [{"a": 1}] * 2
     assert math.isnan(run.reports[1][1]["loss"])
+
+
+def test_a_folder_and_a_zip_file_are_programs_too(tmp_path):
+    main = tmp_path / "folder" / "__main__.py"
+    main.parent.mkdir()
+    main.write_text("import sys; print(__name__, sys.argv[1:])")
+    with zipfile.ZipFile(tmp_path / "program.pyz", "w") as file:
+        file.write(main, "__main__.py")
+    for program in (main.parent, tmp_path / "program.pyz"):
+        assert launch(program, nprocs=1, args=["a"], show=False).logs == ["__main__ ['a']\n"]
 
 
 def test_two_launches_at_once_from_threads():
@@ -119,6 +130,10 @@ def test_logs_are_ordered_by_rank_and_floods_are_bounded():
     assert len(lines) == 2 + 51 + 1
 
 
+async def later():
+    pass
+
+
 @pytest.mark.parametrize(("error", "says", "work", "options"), [
     (ValueError, "at least one rank", print, {"nprocs": 0}),
     (TypeError, "whole number", print, {"nprocs": 2.5}),
@@ -126,8 +141,10 @@ def test_logs_are_ordered_by_rank_and_floods_are_bounded():
     (ValueError, "seconds", print, {"timeout": 0}),
     (ValueError, "seconds", print, {"timeout": "5"}),
     (TypeError, "env must be a dict of texts", print, {"env": {"A": 1}}),
+    (TypeError, "env must be a dict of texts", print, {"env": {1: "A"}}),
     (ValueError, "this machine has", print, {"gpus": 99}),
     (FileNotFoundError, r"no script 'helo\.py'.*hello\.py", "helo.py", {}),
+    (IsADirectoryError, "folder", ".", {}),
     (ValueError, "notebook", "book.ipynb", {}),
     (SyntaxError, r"wrong\.py, line 1", "wrong.py", {}),
     (TypeError, "runs a script", 3, {}),
@@ -135,6 +152,7 @@ def test_logs_are_ordered_by_rank_and_floods_are_bounded():
     (TypeError, "words and numbers", "hello.py", {"args": [object()]}),
     (TypeError, "kwargs are for functions", "hello.py", {"kwargs": {"lr": 1}}),
     (TypeError, "argument 0, a generator", print, {"args": ((i for i in range(3)),)}),
+    (TypeError, "async", later, {}),
 ])
 def test_what_is_wrong_is_refused_with_advice(error, says, work, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

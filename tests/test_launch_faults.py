@@ -245,6 +245,18 @@ def test_floods_are_kept_up_to_a_bound_and_shown_in_part(capsys):
     assert len(capsys.readouterr().out) < 100_000
 
 
+def test_a_flood_is_bounded_on_the_disk_while_it_is_written():
+    def flood():
+        for _ in range(60):
+            os.write(1, b"x" * 2**20)
+            report(MiB=os.fstat(1).st_blocks * 512 / 2**20)
+            time.sleep(0.02)
+
+    run = launch(flood, nprocs=1, show=False)
+    assert max(row["MiB"] for row in run.reports[0]) < 40
+    assert "left out" in run.logs[0] and "\0" not in run.logs[0]
+
+
 def test_binary_junk_and_emoji():
     def junk():
         print("🚀 ünïcode \ud800")
@@ -320,6 +332,13 @@ def test_nothing_listens_beyond_loopback():
 def test_an_unwritable_temporary_folder(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc/self/no-such-folder")
     with pytest.raises(OSError, match="set TMPDIR to a folder that you can write"):
+        launch(print, nprocs=1)
+
+
+def test_a_folder_that_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(FileNotFoundError, match="the folder in which this notebook runs is not there any more"):
         launch(print, nprocs=1)
 
 

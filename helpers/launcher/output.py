@@ -1,5 +1,6 @@
 """What ranks print: read from their log files while they run, shown live, and in the end ordered by rank."""
 
+import ctypes
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ _READ_BYTES = 2**20  #: read from one log at a time, so that a flood cannot fill
 _CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|"  # the title of a window
                       r"\x1b\[[0-9;?]*[A-HJKSTfhlnsu]|"  # cursor movements; colours stay
                       r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+_UNCLEAN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def clean(line):
@@ -22,8 +24,9 @@ def clean(line):
 
 
 def clean_lines(text):
-    """The lines of a text, each `clean`."""
-    return [clean(line) for line in text.split("\n")]
+    """The lines of a text, each `clean`; quick where nothing is to be done, for there may be millions."""
+    lines = text.split("\n")
+    return [clean(line) for line in lines] if _UNCLEAN.search(text) else lines
 
 
 def clip(line, width=SHOWN_WIDTH):
@@ -60,7 +63,7 @@ class Tail:
     """Reads what was added to a file since the last look; of a longer line than `longest_line`, its end."""
 
     def __init__(self, path, longest_line=_READ_BYTES):
-        self.file = open(path, "rb")
+        self.file = open(path, "r+b")  # for writing, too, because `free_middle` makes a hole in it
         self.longest_line = longest_line
         self.rest = b""  # what was read of the line that is not whole yet
         self.position = 0
@@ -78,12 +81,29 @@ class Tail:
             self.rest = self.rest[-self.longest_line:]
         return clean_lines(whole.decode(errors="replace")) if newline else []
 
+    def free_middle(self):
+        """Give back to the disk what `read_log` leaves out, while the rank writes on (Linux; fallocate(2))."""
+        begin = KEPT_BYTES // 2
+        end = self._size() - KEPT_BYTES // 2
+        if end > begin and sys.platform == "linux":
+            PUNCH_HOLE, KEEP_SIZE = 2, 1
+            ctypes.CDLL(None).fallocate64(self.file.fileno(), PUNCH_HOLE | KEEP_SIZE,
+                                          ctypes.c_int64(begin), ctypes.c_int64(end - begin))
+            if self.position < end:  # what was to be read is not there any more
+                self._skip_to(end)
+
     def stop_growing(self, keep=None):
         """Take the file's present size for its end, whoever still writes; keep the last `keep` bytes."""
-        self.end = os.fstat(self.file.fileno()).st_size
+        self.end = self._size()
         if keep is not None and self.end - self.position > keep:
-            self.rest = b""
-            self.position = self.file.seek(self.end - keep)
+            self._skip_to(self.end - keep)
+
+    def _size(self):
+        return os.fstat(self.file.fileno()).st_size
+
+    def _skip_to(self, position):
+        self.rest = b""
+        self.position = self.file.seek(position)
 
     @property
     def unfinished(self):
@@ -134,12 +154,11 @@ class Notebook(Display):
     So a cell that is run twice leaves the same outputs, in whatever order the ranks wrote.
     """
 
-    interval = 0.1  # seconds
-
-    def __init__(self):
-        self.last = deque(maxlen=20)  # lines
+    def __init__(self, interval=0.1, lines=20):
+        self.interval = interval
+        self.last = deque(maxlen=lines)
         self.unfinished = []
-        self.due = time.monotonic() + self.interval
+        self.due = time.monotonic() + interval
         self.shown = ""
         self.handle = None  # of IPython's display
 

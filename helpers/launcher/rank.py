@@ -214,23 +214,26 @@ def _run(work):
     return _run_script(main, **work["script"])
 
 
-def _run_script(main, name, is_module, args):
+def _run_script(main, name, how, args):
     """What `python -u NAME ARGS` does, or with -m."""
-    if is_module:
+    if how == "module":
         sys.argv = ["-m", *args]
         sys.orig_argv = [sys.executable, "-u", "-m", name, *args]
         folder = os.getcwd()
     else:
         sys.argv = [name, *args]
         sys.orig_argv = [sys.executable, "-u", name, *args]
-        folder = os.path.dirname(os.path.realpath(name))
+        is_source = how == "source"
+        folder = os.path.dirname(os.path.realpath(name)) if is_source else name
     if sys.flags.safe_path:  # python -P, PYTHONSAFEPATH
         del sys.path[:1]
     else:
         sys.path[:1] = [folder]
     _prefer_modules_in(folder)
-    if is_module:
+    if how == "module":
         runpy._run_module_as_main(name)
+    elif how == "program":  # a folder or a zip file with a `__main__.py`
+        runpy._run_module_as_main("__main__", alter_argv=False)
     else:
         _run_file(main, name)
 
@@ -247,6 +250,8 @@ def _run_file(main, name):
 
 def _prefer_modules_in(folder):
     """Forget imported modules that the script has of its own beside it, such as a `helpers.py`."""
+    if not os.path.isdir(folder):
+        return
     beside = {entry.partition(".")[0] for entry in os.listdir(folder)} - {"__main__"}
     for name in beside.intersection(sys.modules):
         spec = importlib.machinery.PathFinder.find_spec(name, [folder])

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pickle
 import shutil
 import sys
@@ -81,7 +80,7 @@ def launch(work, nprocs=2, args=(), kwargs=None, *, module=False, env=None, time
     timeout = arguments.checked_timeout(timeout)
     environment = arguments.checked_environment(env)
     what_to_do = arguments.packed_work(work, args, kwargs, module)
-    what_to_do |= {"cells": arguments.sources_of_cells(), "folder": os.getcwd()}
+    what_to_do |= {"cells": arguments.sources_of_cells(), "folder": arguments.current_folder()}
     client.wait_until_ready(environment)  # here, where it can be interrupted
     with _temporary_folder() as folder:
         what_to_do["environment"] = rank_environment(environment, nprocs, folder)
@@ -196,6 +195,7 @@ class _Watch:
         unfinished = {}
         for rank, tail in enumerate(self.tails):
             lines += [(rank, line) for line in tail.new_lines()]
+            tail.free_middle()
             unfinished[rank] = tail.unfinished
         self.display.update(lines, unfinished)
         for rank, tail in enumerate(self.report_tails):

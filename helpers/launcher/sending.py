@@ -3,6 +3,7 @@
 What a cell has defined goes by value, for a rank has another `__main__`; a module goes by its name.
 """
 
+import builtins
 import functools
 import importlib.util
 import io
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import cloudpickle
 
+_CACHED = type(functools.cache(len))  # the class has no public name
 #: Of these, every process has its own: they travel by their names.
 _EVERYWHERE = ("os:environ", "sys:stdout", "sys:stderr", "random:_inst", "numpy.random.mtrand:_rand",
                "torch:default_generator")
@@ -37,7 +39,7 @@ def unpacked(content):
 
 def _is_of_a_cell(thing):
     """Whether pickle, which knows classes and functions by name only, would look for it in `__main__`."""
-    goes_by_name = issubclass(type(thing), type | types.FunctionType)
+    goes_by_name = issubclass(type(thing), type | types.FunctionType | _CACHED)
     if not goes_by_name or thing.__module__ != "__main__":
         return False
     return vars(sys.modules["__main__"]).get(thing.__qualname__) is thing
@@ -49,6 +51,11 @@ def _reduced(thing):
         return pkgutil.resolve_name, (thing.__name__,)  # torch.backends.cudnn, say: an object as a module
     if "torch" in sys.modules:
         _refuse_what_torch_holds(thing)
+    if "IPython" in sys.modules:
+        from IPython.core.autocall import ExitAutocall
+
+        if isinstance(thing, ExitAutocall):  # a notebook's `exit` and `quit`
+            return getattr, (builtins, "exit")
     return None
 
 
@@ -68,6 +75,17 @@ def _refuse_what_torch_holds(thing):
                         "or send `tensor.clone()`")
 
 
+def _reduced_cache(cached):
+    """A cached function of a cell goes by value, because a rank does not have the notebook's `__main__`."""
+    if cached.__module__ == "__main__":
+        return _cached, (cached.__wrapped__, cached.cache_parameters())
+    return cached.__qualname__  # to pickle, a string is the name of something that a module has
+
+
+def _cached(function, how):
+    return functools.lru_cache(**how)(function)
+
+
 def _reduced_code(code):
     """With the name of its file, by which tracebacks find its lines: cloudpickle 3.1.3 sends code without."""
     make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
@@ -81,7 +99,8 @@ def _code(file, make, arguments):
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle's, and what it cannot do."""
 
-    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: _reduced_code})
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
+        {_CACHED: _reduced_cache, types.CodeType: _reduced_code})
 
     def __init__(self, file, of_cells):
         super().__init__(file)

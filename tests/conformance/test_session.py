@@ -131,8 +131,8 @@ SESSION = [
         first, second = launch(work).results, launch(work).results
         equal = [name for name in first[0] if len({values[name] for values in first + second}) < 4]
         [equal, states() == before]"""),
-    row("sys.exit()", [None, None], """
-        launch(lambda: sys.exit()).results"""),
+    row("exit(), quit() and sys.exit()", [[None, None]] * 3, """
+        [launch(work).results for work in (lambda: exit(), lambda: quit(), lambda: sys.exit())]"""),
 ]
 
 # ------------------------------------------------------------------------------------------- what can be sent
@@ -143,6 +143,12 @@ SENT = [
         def work():
             torch.backends.cudnn.benchmark = True
             return cudnn.benchmark, torch.ops.aten.add(torch.ones(1), 2)"""),
+    row("functools.cache, which has been called", SAME, """
+        import functools
+        @functools.lru_cache(maxsize=7)
+        def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+        fibonacci(5)
+        def work(): return fibonacci(30), fibonacci.cache_parameters()"""),
     row("super(), classes that refer to themselves and to each other, a dataclass, an enum", SAME, """
         import dataclasses, enum
         class Base:
