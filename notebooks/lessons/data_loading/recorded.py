@@ -103,9 +103,9 @@ def overlap(shape=(32, 3, 224, 224), width=2560, count=20):
         for _ in copied(pinned):
             pass
 
-    copy_ms = epoch_ms(only_copies) / count
-    product_ms = milliseconds(lambda: weights @ weights)
-    products = max(1, round(copy_ms / product_ms))  # in a step
+    ms_of_copy = epoch_ms(only_copies) / count
+    ms_of_product = milliseconds(lambda: weights @ weights)
+    products = max(1, round(ms_of_copy / ms_of_product))  # in a step
 
     def epoch(batches):
         for _ in batches:
@@ -146,7 +146,8 @@ def overlap_drawn(result):
     longest = max(loops.values())
     ax.set(title="A step with a copy, measured on a GPU", xlabel="ms a step", xlim=(0, 1.15 * longest))
     ax.invert_yaxis()
-    figure.set_label("Milliseconds a step. " + "; ".join(f"{name}: {ms:.2f}" for name, ms in loops.items()))
+    labels = [f"{name}: {ms:.2f}" for name, ms in loops.items()]
+    figure.set_label("Milliseconds a step. " + "; ".join(labels))
 
 
 @overlap.tells
@@ -155,9 +156,10 @@ def overlap_in_words(result):
     side_stream = result["pinned memory, side stream"]
     step = result["steps alone"]
     copy = result["copies alone"]
+    gain = same_stream / side_stream
     at_best = (step + copy) / max(step, copy)
     return (
-        f"With pinned memory, the side stream makes the loop **{same_stream / side_stream:.2f} times** as fast: "
+        f"With pinned memory, the side stream makes the loop **{gain:.2f} times** as fast: "
         f"{same_stream:.2f} ms a step without it, {side_stream:.2f} ms with it. "
         f"A step alone takes {step:.2f} ms and a copy {copy:.2f} ms. "
         f"If the shorter one were hidden, the loop would be {at_best:.2f} times as fast. "
@@ -189,7 +191,8 @@ def training_step(channels):
     layers = [nn.Conv2d(3, channels, 3), nn.ReLU()]
     for _ in range(7):
         layers += nn.Conv2d(channels, channels, 3), nn.ReLU()
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)).cuda()
+    layers += nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)
+    model = nn.Sequential(*layers).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step(photos):
@@ -273,10 +276,11 @@ def starving_in_words(result):
     enough = [workers for workers, row in ordinary.items() if row["waiting"] < 0.1]
     until = (f"With {enough[0]} workers it waits for less than 10 %" if enough else
              f"Even with {most} workers it waits for 10 % or more")
+    cores_needed = math.ceil(load / step)
     words = (
         f"Without workers the GPU waits for **{alone['waiting']:.0%}** of the time, "
         f"because a batch takes {load:.1f} ms to load and a step takes {step:.1f} ms. {until}. "
-        f"Loading divided by step, rounded up, is {math.ceil(load / step)}; "
+        f"Loading divided by step, rounded up, is {cores_needed}; "
         f"this machine has {result['cores']} cores. "
         f"With {most} workers, the loop takes {ordinary[most]['ms']:.1f} ms a batch from ordinary memory, "
         f"and {pinned[most]['ms']:.1f} ms from pinned memory."

@@ -7,8 +7,9 @@ from torch import nn
 from helpers.experiments import experiment, free_memory, milliseconds, peak_mib
 
 
-def linear_layers(width):
-    return nn.Sequential(*[nn.Linear(width, width) for _ in range(3)])
+def linear_layers(number, width):
+    layers = [nn.Linear(width, width) for _ in range(number)]
+    return nn.Sequential(*layers)
 
 
 def convolutions(channels):
@@ -39,7 +40,7 @@ def wrapper_on_one_gpu(width=2048, batches=(32, 512, 8192)):
     result = {}
     for batch in batches:
         x = torch.rand(batch, width, device="cuda")
-        model = nn.Sequential(*[nn.Linear(width, width) for _ in range(8)]).cuda()
+        model = linear_layers(8, width).cuda()
         bare = step_milliseconds(model, x)
         wrapped = step_milliseconds(nn.DataParallel(model, device_ids=[0]), x)
         result[batch] = {"bare": bare, "wrapped": wrapped}
@@ -83,7 +84,7 @@ def speed(width=4096, channels=256, samples=256):
     convolutions, which use it 900 times.
     """
     models = {
-        "3 linear layers": (linear_layers(width), (samples // 4, width)),
+        "3 linear layers": (linear_layers(3, width), (samples // 4, width)),
         "8 convolutions": (convolutions(channels), (samples, 3, 32, 32)),
     }
     result = {}
@@ -112,8 +113,8 @@ def memory(samples=1024, classes=50_000):
     Peak MiB of each: layers of 64, 1,024 and 50,000 outputs, 1,024 samples, Adam.
     """
     free_memory()
-    layers = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, classes)).cuda()
-    model = nn.DataParallel(layers)
+    layers = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, classes))
+    model = nn.DataParallel(layers.cuda())
     optimizer = torch.optim.Adam(model.parameters())
     inputs = torch.rand(samples, 64, device="cuda:0")
     labels = torch.randint(classes, (samples,), device="cuda:0")
@@ -128,7 +129,7 @@ def memory(samples=1024, classes=50_000):
     for device in others:
         torch.cuda.reset_peak_memory_stats(device)
     peaks = {"GPU 0": peak_mib(step)}
-    for device in others:
+    for device in others:  # they take part in GPU 0's step
         peaks[f"GPU {device}"] = torch.cuda.max_memory_allocated(device) / 2**20
     return peaks
 

@@ -11,14 +11,27 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers.experiments import experiment, in_ranks, milliseconds
 
+
+def gather(mine, rows, rank):
+    """Only rank 0, where the rows come together, may say where to put them."""
+    places = list(rows) if rank == 0 else None
+    dist.gather(mine, places, dst=0)
+
+
+def scatter(mine, rows, rank):
+    """Only rank 0, whose numbers are dealt out, may say which."""
+    parts = list(mine.split(1)) if rank == 0 else None
+    dist.scatter(rows[0, :1], parts, src=0)
+
+
 #: By name: what a rank calls with its own numbers, and with a row of zeros for each rank, to be filled.
 COLLECTIVES = {
     "broadcast": lambda mine, rows, rank: dist.broadcast(mine, 0),
     "all_reduce": lambda mine, rows, rank: dist.all_reduce(mine),
     "reduce": lambda mine, rows, rank: dist.reduce(mine, 0),
-    "gather": lambda mine, rows, rank: dist.gather(mine, None if rank else list(rows), dst=0),
+    "gather": gather,
     "all_gather": lambda mine, rows, rank: dist.all_gather(list(rows), mine),
-    "scatter": lambda mine, rows, rank: dist.scatter(rows[0, :1], None if rank else list(mine.split(1)), src=0),
+    "scatter": scatter,
     "reduce_scatter": lambda mine, rows, rank: dist.reduce_scatter(rows[0, :1], list(mine.split(1))),
     "all_to_all": lambda mine, rows, rank: dist.all_to_all_single(rows[0], mine),
     "barrier": lambda mine, rows, rank: dist.barrier(),
@@ -167,7 +180,9 @@ def gloo_drawn(result):
     ax.set(title="An all-reduce over gloo, two ranks", xlabel="MiB", ylabel="ms", xticks=sizes, xticklabels=sizes)
     ax.minorticks_off()
     ax.legend()
-    labels = [f"{mib} MiB: CPU {row['CPU']:.2f}, GPU {row['GPU']:.2f}" for mib, row in result.items()]
+    labels = []
+    for mib, row in result.items():
+        labels.append(f"{mib} MiB: CPU {row['CPU']:.2f}, GPU {row['GPU']:.2f}")
     figure.set_label("Milliseconds of an all-reduce over gloo: " + "; ".join(labels))
 
 
@@ -181,6 +196,11 @@ def gloo_in_words(result):
         f"and {row['GPU']:.1f} ms with tensors on the GPU, **{longer:.2f} times** as long. "
         f"To copy {largest} MiB from the GPU to the CPU and back takes {row['copies']:.1f} ms by itself."
     )
+
+
+def linear_layers(number, width):
+    layers = [nn.Linear(width, width) for _ in range(number)]
+    return nn.Sequential(*layers)
 
 
 @experiment(gpus=2, seconds=10, small={"width": 16, "repeats": 2})
@@ -197,7 +217,7 @@ def backwards(width, repeats):
     x = torch.randn(width, width, device="cuda")
 
     def ms(by_hand=False, **options):
-        model = nn.Sequential(*[nn.Linear(width, width) for _ in range(8)]).cuda()
+        model = linear_layers(8, width).cuda()
         if not by_hand:
             model = DistributedDataParallel(model, device_ids=[x.device.index], **options)
 
@@ -234,7 +254,10 @@ def three_ways(width=2048, batches=(128, 8192), steps=20):
     Four layers; SGD; the fastest of 20 steps, by the CPU's clock. The batch is that of all ranks together.
     """
     # DDP comes first: its ranks are forked, which must be before this process touches CUDA.
-    by_ddp = {batch: in_ranks(ddp_seconds, 2, width, batch, steps, backend="nccl")[0] for batch in batches}
+    by_ddp = {}
+    for batch in batches:
+        ranks = in_ranks(ddp_seconds, 2, width, batch, steps, backend="nccl")
+        by_ddp[batch] = ranks[0]
 
     def wrap(net):
         return nn.DataParallel(net, device_ids=[0, 1])
@@ -258,8 +281,7 @@ def ddp_seconds(width, batch, steps):
 
 def seconds(wrap, width, samples, batch, steps):
     """For 10,000 samples, if this process computes `samples` of a batch."""
-    net = nn.Sequential(*[nn.Linear(width, width) for _ in range(4)]).cuda()
-    model = wrap(net)
+    model = wrap(linear_layers(4, width).cuda())
     x = torch.randn(samples, width, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     times = []

@@ -208,6 +208,7 @@ def queue_in_words(result):
         arrivals.append(f"for a tensor of {megabytes:,g} MB the queue carries **{row['bytes']:,} bytes**, "
                         f"and the receiver has the tensor after {row['ms']:.1f} ms")
     words = "; ".join(arrivals)
+    words = words[0].upper() + words[1:]
     small = rows[0]
     large = rows[-1]
     same_time = large["ms"] < 1.5 * small["ms"]
@@ -216,7 +217,7 @@ def queue_in_words(result):
     sees = "sees it, because both use the same memory" if sees_it else "does not see it"
     does = "gave it other memory" if result["share_memory_ moved it"] else "left it where it was"
     return (
-        f"{words[0].upper()}{words[1:]}. {why}"
+        f"{words}. {why}"
         f"The receiver writes a 1, and the sender {sees}. "
         f"`share_memory_()`, called for another CUDA tensor, {does}."
     )

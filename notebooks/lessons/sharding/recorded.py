@@ -121,7 +121,9 @@ def memory_drawn(result):
     ax.invert_yaxis()
     ax.set(title="A GPT's training step on one GPU", xlabel="GiB")
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    labels = [f"{name} {end:.1f}, peak {peak:.1f}" for name, end, peak in zip(bars, ends, peaks, strict=True)]
+    labels = []
+    for name, end, peak in zip(bars, ends, peaks, strict=True):
+        labels.append(f"{name} {end:.1f}, peak {peak:.1f}")
     figure.set_label("GiB by kind: " + "; ".join(labels))
 
 
@@ -129,20 +131,25 @@ def memory_drawn(result):
 def memory_in_words(result):
     misses = {}
     for way, both in result.items():
+        measured = both["measured"]
+        predicted = both["predicted"]
         for kind in KINDS:
-            misses[f"{kind}, {way}"] = abs(both["measured"][kind] / both["predicted"][kind] - 1)
+            misses[f"{kind}, {way}"] = abs(measured[kind] / predicted[kind] - 1)
     worst = max(misses, key=misses.get)
-    all_kept = result["all kept"]["measured"]["peak"] / GIB
-    all_kept_predicted = result["all kept"]["predicted"]["peak"] / GIB
-    checkpointing = result["checkpointing"]["measured"]["peak"] / GIB
-    checkpointing_predicted = result["checkpointing"]["predicted"]["peak"] / GIB
-    lowers = "lowers" if checkpointing < all_kept else "does not lower"
+    kept, kept_predicted = peaks_in_gib(result["all kept"])
+    checkpointing, checkpointing_predicted = peaks_in_gib(result["checkpointing"])
+    lowers = "lowers" if checkpointing < kept else "does not lower"
     return (
         "For weights, gradients, optimizer's states and activations, measurement and formula differ by at most "
         f"**{misses[worst]:.2%}** ({worst}). "
-        f"The peak of a step is {all_kept:.2f} GiB, predicted {all_kept_predicted:.2f}. "
+        f"The peak of a step is {kept:.2f} GiB, predicted {kept_predicted:.2f}. "
         f"Checkpointing {lowers} it: {checkpointing:.2f} GiB, predicted {checkpointing_predicted:.2f}."
     )
+
+
+def peaks_in_gib(both):
+    """The measured peak, and the predicted one."""
+    return both["measured"]["peak"] / GIB, both["predicted"]["peak"] / GIB
 
 
 def trained(folder, *words):
@@ -179,7 +186,8 @@ def train_fsdp_resumed(width=256, steps=6, killed=4):
         size = sum(path.stat().st_size for path in (whole / last).iterdir())
     differences = []
     for tensor, other in zip(tensors_of_whole, tensors_of_resumed, strict=True):
-        differences.append((tensor.double() - other.double()).abs().max().item())
+        difference = tensor.double() - other.double()
+        differences.append(difference.abs().max().item())
     return {
         "runs": runs,
         "resumed from": newest,
@@ -202,14 +210,16 @@ def tensors(checkpoint):
 
 @train_fsdp_resumed.tells
 def resumed_in_words(result):
-    runs = result["runs"]
+    whole = result["runs"]["whole"]
+    killed = result["runs"]["killed"]
+    resumed = result["runs"]["resumed"]
     difference = result["largest difference"]
     verdict = "They are the same bits." if difference == 0 else "So they are not the same bits."
     return (
-        f"A run was ended by {runs['killed']['ran']} in step {result['killed in']} "
+        f"A run was ended by {killed['ran']} in step {result['killed in']} "
         f"and resumed from step {result['resumed from']}. "
         f"Between the {result['tensors']} tensors of its last checkpoint ({result['MiB']:.0f} MiB) "
         f"and those of a run that nobody killed, the largest difference is **{difference:.3g}**. {verdict} "
-        f"The whole run of {result['steps']} steps took {runs['whole']['seconds']:.1f} s, "
-        f"the resumed one {runs['resumed']['seconds']:.1f} s, with the start of CUDA and NCCL."
+        f"The whole run of {result['steps']} steps took {whole['seconds']:.1f} s, "
+        f"the resumed one {resumed['seconds']:.1f} s, with the start of CUDA and NCCL."
     )

@@ -40,7 +40,8 @@ def text(rows, length, vocabulary):
     tokens = torch.randint(known, (length, rows))
     surprising = torch.rand(length, rows) < 0.2
     for before, now in enumerate(range(1, length)):
-        tokens[now] = torch.where(surprising[now], tokens[now], (31 * tokens[before] + 7) % known)
+        following = (31 * tokens[before] + 7) % known
+        tokens[now] = torch.where(surprising[now], tokens[now], following)
     return tokens.T.cuda()
 
 
@@ -112,7 +113,8 @@ def gpu_ladder(shape=SHAPE, size=8192, passes=3, **steps):
     """
     compile_here()
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
-    product = 2 * size**3 / milliseconds(lambda: a @ a) / 1e9  # TFLOP/s
+    ms_of_product = milliseconds(lambda: a @ a)
+    product = 2 * size**3 / ms_of_product / 1e9  # TFLOP/s
     # By how much the vocabulary is larger: the only change that needs another network.
     trainings = {larger: training(shape, larger, **steps) for larger in (0, 47)}
     settings = {}
@@ -168,7 +170,8 @@ def ladder_in_words(result):
     bottom, *_, top = typical
     gain = typical[top] / typical[bottom]
     share = share_of_product(typical[top], result)
-    masked = 6 * SHAPE["layers"] * SHAPE["width"] * SHAPE["length"] / flops(SHAPE)
+    flops_of_masked = 6 * SHAPE["layers"] * SHAPE["width"] * SHAPE["length"]  # for each token
+    masked = flops_of_masked / flops(SHAPE)
     words = (
         f'From "{bottom}" to "{top}", training becomes **{gain:.1f} times** as fast. '
         f"At the top it does {share:.0%} of the FLOP/s of a product of large matrices in bfloat16, "
@@ -207,8 +210,9 @@ def table(result):
             known = ""  # the first rung changes nothing
         share = share_of_product(speed, result)
         loss = result["rungs"][rung][0]["loss"]
-        lines.append(f"| {rung} | {speed:,.0f} | {1e6 / speed:.1f} | {gain:.2f}× | {known} | {share:.0%} "
-                     f"| {loss:.3f} |")
+        microseconds = 1e6 / speed  # a token
+        lines.append(f"| {rung} | {speed:,.0f} | {microseconds:.1f} | {gain:.2f}× | {known} "
+                     f"| {share:.0%} | {loss:.3f} |")
         before = rung
     for rung, runs in result["rungs"].items():
         refusals = [run["refused"] for run in runs if "refused" in run]
@@ -237,7 +241,8 @@ def which_and_why(typical, rungs):
         why_bfloat16_gives_little(gains, saves, microseconds),
         when_compiling_pays(saves, rungs["compile"][0]),
     ]
-    return " ".join([f'Most comes from "{most}": {gains[most]:.2f}×.', *filter(None, explanations)])
+    words = f'Most comes from "{most}": {gains[most]:.2f}×.'
+    return " ".join([words, *filter(None, explanations)])  # those that these numbers need
 
 
 def why_a_larger_vocabulary(gains):
