@@ -23,6 +23,8 @@ FORMAT = "parallel-pytorch-course, progress, 1"
 
 def export(file, name):
     """Write what the journal holds into `file`."""
+    if Path(file).expanduser().resolve() == Path(journal.path()):
+        raise SystemExit(f"{file} is your progress itself: name another file.")
     exercises = journal.exercises()
     predictions = journal.first_answers()
     content = {"format": FORMAT, "name": name, "exercises": exercises, "predictions": predictions}

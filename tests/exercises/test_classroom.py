@@ -152,6 +152,13 @@ def test_an_older_course_and_a_newer_one_read_each_others_progress():
     assert kept["a.b"] == older["a.b"] and kept["a.c"]["tries"] == 1
 
 
+def test_an_export_does_not_replace_the_progress_itself():
+    journal.record("a.b", "correct")
+    with pytest.raises(SystemExit, match="is your progress itself"):
+        classroom.export(journal.path(), "Anna")
+    assert journal.best_status() == {"b": "correct"}
+
+
 def test_what_version_0_1_0_has_kept_is_read_and_added_to():
     """The file is that version's own: six exercises solved in real ranks, two failed, five bets."""
     before = json.loads((ROOT / "tests/progress_of_0_1_0.json").read_text())
