@@ -24,6 +24,11 @@ EXPERIMENTS = {f"{one.lesson}.{one.name}": one for one in all_experiments()}
 REFUSED = {"context_and_experts.packed_documents": "Expect q/k/v", "mixed_precision.batch_sizes": "out of memory"}
 #: Statements of experiments that no stand-in reaches, by lesson, sorted.
 ONLY_ON_A_CARD = {
+    "context_and_experts": [
+        "by_pairs = 1 / pairs",
+        'faster = without_mask["ms"] / flex["ms"]',
+        'return (f"FlexAttention computes only blocks that hold such pairs. It is **{faster:.1f} times** as fast as "',
+    ],
     "data_loading": ['words += f" This machine refused some settings: `{refusal}`."'],
     "distributed_data_parallel": [
         "about_number = (",
@@ -31,6 +36,10 @@ ONLY_ON_A_CARD = {
         'return f"{ones.item():g}"',
         'return {"refused": str(error).partition("\\n")[0]}',
         'words += f" `{name}`: {after_call.get(\'refused\', after_call)}."',
+    ],
+    "mixed_precision": [
+        'return f"{promised:,}, reached {rate / promised:.0%}"',
+        'table += f"| {name} | {row[\'refused\']} | | | |\\n"',
     ],
     "model_parallel": [
         'on_gpu = real["refused"]',
@@ -48,6 +57,13 @@ ONLY_ON_A_CARD = {
         "return arrived",
         'return f"Here a CUDA tensor cannot be sent: **{row[\'refused\']}**"',
         'words += (f" `nvidia-smi` lists {len(listed)} processes, with {min(listed):,} to {max(listed):,} MiB each. "',
+    ],
+    "profiling": [
+        "return NO_LINE",
+        'return f"{row[\'refused\']} |  | "',
+    ],
+    "scaling": [
+        'refused_lines.append(f"{begin} {row[\'refused\']} | | | | | |")',
     ],
     "speed_ladder": [
         'lines.append(f"| {rung} | {refusals[0]} | | | | | |")',

@@ -190,10 +190,10 @@ def flex_in_words(flex, without_mask, pairs):
         return f"FlexAttention was not measured: **{flex['refused']}**"
     faster = without_mask["ms"] / flex["ms"]
     by_pairs = 1 / pairs
-    return (f"FlexAttention computes only blocks that hold such pairs. It is **{faster:.1f} times** as fast as fused "
-            f"attention over the whole row, after its first call, which compiles for {flex['first call, s']:.0f} s. "
-            f"By the pairs alone it would be {by_pairs:.1f} times. But a block that holds a single such pair is "
-            "computed whole, and the two kernels need not be equally fast.")
+    return (f"FlexAttention computes only blocks that hold such pairs. It is **{faster:.1f} times** as fast as "
+            "fused attention over the whole row, after its first call, which compiles for "
+            f"{flex['first call, s']:.0f} s. By the pairs alone it would be {by_pairs:.1f} times. But a block that "
+            "holds a single such pair is computed whole, and the two kernels need not be equally fast.")
 
 
 def cut(q, k, v, is_causal):
