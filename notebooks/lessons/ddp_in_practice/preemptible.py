@@ -37,9 +37,12 @@ def main(path, *options):
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10))
-    model, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     images, labels = Digits(train=True).tensors()
-    sampler, first, done = DistributedSampler(labels), 0, 0
+    sampler = DistributedSampler(labels)
+    first = 0
+    done = 0  # batches of this epoch
     if os.path.exists(path):
         snapshot = torch.load(path)
         net.load_state_dict(snapshot["model"])

@@ -26,7 +26,10 @@ def count_right(net, images, labels):
 
 
 def random_states(device):
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    cpu = torch.get_rng_state()
+    if device.type == "cuda":
+        return cpu, torch.cuda.get_rng_state(device)
+    return cpu, None
 
 
 def save(state, path):
@@ -38,7 +41,8 @@ def save(state, path):
 
 
 def main(options):
-    local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    local_size = int(os.environ["LOCAL_WORLD_SIZE"])
     if 0 < torch.cuda.device_count() < local_size:
         raise SystemExit(f"{torch.cuda.device_count()} GPU(s) for {local_size} ranks: start as many ranks as GPUs, or "
                          'set CUDA_VISIBLE_DEVICES="" to train on the CPU, over gloo')
@@ -46,8 +50,10 @@ def main(options):
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device)
+        device_ids = [local_rank]
     else:
         device = torch.device("cpu")
+        device_ids = None
         dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank == 0:
@@ -56,7 +62,7 @@ def main(options):
     torch.manual_seed(rank)  # another dropout in each rank
     layers = nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10)
     net = nn.Sequential(*layers).to(device)
-    model = DistributedDataParallel(net, device_ids=[local_rank] if device.type == "cuda" else None)
+    model = DistributedDataParallel(net, device_ids=device_ids)
     if options.compile:
         model = torch.compile(model, backend=options.compile)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -73,7 +79,8 @@ def main(options):
         if cuda is not None:
             torch.cuda.set_rng_state(cuda, device)
         first = snapshot["epoch"] + 1
-    test = [tensor.to(device) for tensor in Digits(train=False).tensors()]
+    test_images, test_labels = Digits(train=False).tensors()
+    test_images, test_labels = test_images.to(device), test_labels.to(device)
     data = TensorDataset(*Digits(train=True).tensors())
     sampler = DistributedSampler(data)  # each rank its share
     loader = DataLoader(data, batch_size=64 // world_size, sampler=sampler)
@@ -92,12 +99,12 @@ def main(options):
             if step % 2 == 0:
                 report(epoch=epoch, step=step, loss=loss.item())  # `.item()` waits for the GPU
         scheduler.step()
-        right = count_right(net, *(tensor[rank::world_size] for tensor in test))
+        right = count_right(net, test_images[rank::world_size], test_labels[rank::world_size])
         dist.all_reduce(right)
         random = [None] * world_size
         dist.all_gather_object(random, random_states(device))
         if rank == 0:
-            print(f"epoch {epoch}: {right / len(test[0]):.0%} of the test digits are right")
+            print(f"epoch {epoch}: {right / len(test_labels):.0%} of the test digits are right")
         if rank == 0 and options.path:
             state = {name: part.state_dict() for name, part in parts.items()}
             save({"epoch": epoch, "random": random, **state}, options.path)

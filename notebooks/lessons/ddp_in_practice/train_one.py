@@ -24,7 +24,10 @@ def count_right(net, images, labels):
 
 
 def random_states(device):
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    cpu = torch.get_rng_state()
+    if device.type == "cuda":
+        return cpu, torch.cuda.get_rng_state(device)
+    return cpu, None
 
 
 def save(state, path):
@@ -59,7 +62,8 @@ def main(options):
         if cuda is not None:
             torch.cuda.set_rng_state(cuda, device)
         first = snapshot["epoch"] + 1
-    test = [tensor.to(device) for tensor in Digits(train=False).tensors()]
+    test_images, test_labels = Digits(train=False).tensors()
+    test_images, test_labels = test_images.to(device), test_labels.to(device)
     data = TensorDataset(*Digits(train=True).tensors())
     loader = DataLoader(data, batch_size=64, shuffle=True)
     for epoch in range(first, options.epochs):
@@ -76,9 +80,9 @@ def main(options):
             if step % 2 == 0:
                 report(epoch=epoch, step=step, loss=loss.item())  # `.item()` waits for the GPU
         scheduler.step()
-        right = count_right(net, *test)
+        right = count_right(net, test_images, test_labels)
         random = random_states(device)
-        print(f"epoch {epoch}: {right / len(test[0]):.0%} of the test digits are right")
+        print(f"epoch {epoch}: {right / len(test_labels):.0%} of the test digits are right")
         if options.path:
             state = {name: part.state_dict() for name, part in parts.items()}
             save({"epoch": epoch, "random": random, **state}, options.path)
