@@ -41,7 +41,8 @@ def record(model, after_backward, x, path):
 def main(folder, width, layers, batch, bucket_mb):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)  # the ranks share the cores
-    rank, x = dist.get_rank(), torch.randn(batch, width)
+    rank = dist.get_rank()
+    x = torch.randn(batch, width)
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
     dist.barrier()
     record(model, average_gradients, x, str(Path(folder, f"naive-{rank}.json")))

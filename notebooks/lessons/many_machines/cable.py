@@ -34,7 +34,10 @@ def main(folder, *speeds):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net = nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(256, 256), nn.ReLU())))
+    layers = []
+    for _ in range(5):
+        layers += [nn.Linear(256, 256), nn.ReLU()]
+    net = nn.Sequential(*layers)
     ddp = DistributedDataParallel(net, bucket_cap_mb=0.25)  # about a layer in each bucket
     half = DistributedDataParallel(net, bucket_cap_mb=0.25)
     half.register_comm_hook(None, fp16_compress_hook)  # gradients travel as float16

@@ -17,8 +17,9 @@ from helpers.instruments.collectives import counted_traffic
 from helpers.instruments.waits import meet
 from lessons.profiling.slow_training import Log, digits, network, train
 
-#: Images per rank, a multiple of BATCH; images per optimizer step and rank; epochs; and steps.
-IMAGES, BATCH, EPOCHS = 128, 32, 2
+IMAGES = 128  # of each rank; a multiple of BATCH
+BATCH = 32  # images of each rank in a step of the optimizer
+EPOCHS = 2
 STEPS = IMAGES // BATCH * EPOCHS
 #: How many times as fast as the slow training the repaired one must be.
 FASTER = 3
@@ -41,14 +42,17 @@ def times_as_fast(training):
     """How many times as fast as the slow training this one is; measured again if it seems too slow."""
     best = {}
     for _ in range(5):
-        for one in (train, training):  # in turn: what disturbs one, disturbs the other
+        for loop in (train, training):  # in turn: what disturbs one, disturbs the other
             model, images, labels, _ = _prepared()
             meet()
             began = perf_counter()
-            one(model, images, labels, EPOCHS, Log())
+            loop(model, images, labels, EPOCHS, Log())
             meet()
-            best[one] = min(best.get(one, 60), perf_counter() - began)
-        if not any(meet("again" if best[train] < FASTER * best[training] else "")):
+            best[loop] = min(best.get(loop, 60), perf_counter() - began)
+        again = ""
+        if best[train] < FASTER * best[training]:
+            again = "again"
+        if not any(meet(again)):  # all ranks measure again, or none
             break
     return best[train] / best[training]
 
@@ -56,12 +60,17 @@ def times_as_fast(training):
 def counted(training):
     """What a training did, in numbers, and what it led to."""
     model, images, labels, pixels = _prepared()
-    before, log, batches = images.copy(), _Log(), []
+    before = images.copy()
+    log = _Log()
+    sizes = []  # of each batch that the network got: how many images
+    shares = []  # and its part of all pixels, squared and added up
     inside = []  # not empty while the network computes
 
     def leave(module, inputs, _):
         if torch.is_grad_enabled():
-            batches.append((len(inputs[0]), float(inputs[0].square().sum() / pixels.square().sum())))
+            batch = inputs[0]
+            sizes.append(len(batch))
+            shares.append(float(batch.square().sum() / pixels.square().sum()))
         inside.clear()
 
     model.module.register_forward_pre_hook(lambda *_: inside.append(True))
@@ -71,14 +80,15 @@ def counted(training):
     weights = parameters_to_vector(model.parameters()).detach().double()
     gradients = sum(parameter.nbytes for parameter in model.parameters())
     large = Counter(operator for operator, size in made if size >= images.size)
+    needless = [call for call in traffic.collectives if (call.name, call.bytes) != ("all_reduce", gradients)]
     return {
         "operators": len(made),
         "copies": max(large.values(), default=0),
-        "forwards": len(batches),
-        "collectives": sum((one.name, one.bytes) != ("all_reduce", gradients) for one in traffic.collectives),
+        "forwards": len(sizes),
+        "collectives": len(needless),
         "flushes": log.flushed.count(threading.get_ident()),  # those of another thread hold nobody up
-        "images through the network": sum(size for size, _ in batches),
-        "pixels, squared and added up": sum(share for _, share in batches) / EPOCHS,
+        "images through the network": sum(sizes),
+        "pixels, squared and added up": sum(shares) / EPOCHS,
         "numbers in `images` that have changed": int((images != before).sum()),
         "weights": [float(part.norm()) for part in weights.chunk(64)],
         "loss": cross_entropy(model.module(pixels), labels).item(),
@@ -109,8 +119,10 @@ def _operators(training, images, inside):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             result = operator(*args, **(kwargs or {}))
             if not inside and torch._C._current_graph_task_id() == -1:  # nor in a backward
-                values = torch.is_tensor(result) and result.is_floating_point() and not operator.is_view
-                made.append((operator, result.numel() if values else 0))
+                size = 0
+                if torch.is_tensor(result) and result.is_floating_point() and not operator.is_view:
+                    size = result.numel()
+                made.append((operator, size))
             return result
 
     class Watched(type(images)):
@@ -121,7 +133,10 @@ def _operators(training, images, inside):
     def lines(frame, event, _):
         if event == "line":
             made.append(("line", 0))
-        return lines if frame.f_code.co_filename in own or "ipykernel" in frame.f_code.co_filename else None
+        file = frame.f_code.co_filename
+        if file in own or "ipykernel" in file:
+            return lines
+        return None
 
     given = images.view(Watched)
     made.clear()

@@ -19,14 +19,16 @@ class Log:
     """A log on a network drive: what was written is safe after `flush`, which takes time (here, a sleep)."""
 
     def __init__(self):
-        self.lines, self.safe = [], []
+        self.lines = []
+        self.safe = []
 
     def write(self, line):
         self.lines.append(line)
 
     def flush(self):
         time.sleep(0.008)
-        self.safe, self.lines = self.safe + self.lines, []
+        self.safe = self.safe + self.lines
+        self.lines = []
 
 
 def digits(rank, world_size, count, train=True):
@@ -74,9 +76,10 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model, data = DistributedDataParallel(network()), digits(rank, world_size, options.images)
+    model = DistributedDataParallel(network())
+    images, labels = digits(rank, world_size, options.images)
     with profile(activities=[ProfilerActivity.CPU]) as prof:
-        train(model, *data, options.epochs, Log())
+        train(model, images, labels, options.epochs, Log())
     if options.trace:
         prof.export_chrome_trace(f"{options.trace}/rank{rank}.json")
     dist.barrier()

@@ -27,18 +27,24 @@ TEXT = torch.frombuffer(bytearray(Path(argparse.__file__).read_bytes()), dtype=t
 def build(mesh, options):
     with torch.device("meta"):  # shapes without memory: no rank ever holds the whole model
         model = GPT(width=options.width)
-    how = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-           "reshard_after_forward": True}  # False: gathered once a step and not twice, and held until backward
+    settings = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        "reshard_after_forward": True,  # False: gathered once a step and not twice, and held until backward
+    }
     # `offload_policy=CPUOffloadPolicy()` would keep shards and optimizer in the CPU's memory. The group then needs
     # the backend "cpu:gloo,cuda:nccl", because clipping adds up norms that lie on the CPU.
     for block in model.blocks:
         if options.compile:
             block.compile(backend=options.compile)  # first compile, then shard
-        fully_shard(block, **how)
-    fully_shard(model, **how)
+        fully_shard(block, **settings)
+    fully_shard(model, **settings)
     model.to_empty(device=mesh.device_type)  # memory for this rank's shards
     # DTensor gives each GPU its part of one stream of random numbers. CPUs need a seed each.
-    torch.manual_seed(0 if mesh.device_type == "cuda" else dist.get_rank())
+    seed = 0
+    if mesh.device_type == "cpu":
+        seed = dist.get_rank()
+    torch.manual_seed(seed)
     for module in model.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
@@ -61,7 +67,8 @@ def save(model, optimizer, folder, step):
 
 def resume(model, optimizer, folder):
     """Continue from the newest checkpoint, if there is one. Returns the step that comes next."""
-    newest = max((int(path.name[5:]) for path in folder.glob("step-*")), default=0)
+    steps = [int(path.name.removeprefix("step-")) for path in folder.glob("step-*")]
+    newest = max(steps, default=0)
     if newest:
         weights, states = get_state_dict(model, optimizer)
         dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder / f"step-{newest}")  # into its tensors
@@ -70,7 +77,8 @@ def resume(model, optimizer, folder):
 
 
 def main(options):
-    gpus, local_size = torch.cuda.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    local_size = int(os.environ["LOCAL_WORLD_SIZE"])
     if 0 < gpus < local_size:
         raise SystemExit(f"{gpus} GPU(s) for {local_size} ranks: start as many ranks as GPUs, "
                          'or set CUDA_VISIBLE_DEVICES="" to train on the CPU')
@@ -78,11 +86,13 @@ def main(options):
     torch.use_deterministic_algorithms(True)  # so that a resumed run ends with the same bits
     # On the CPU each rank is to draw its own shards' numbers, and nobody changes what the model returns.
     warnings.filterwarnings("ignore", "DTensor random operators|FSDP2-wrapped module")
-    device = torch.device("cpu")
     if gpus:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group(dist.get_default_backend_for_device(device), device_id=device if gpus else None)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     model, optimizer = build(mesh, options)
     first = resume(model, optimizer, options.folder)
@@ -94,7 +104,8 @@ def main(options):
         for part in range(PARTS):
             model.set_requires_gradient_sync(part == PARTS - 1)  # gradients are reduced once a step
             tokens = batch(step, part, device)
-            loss = cross_entropy(model(tokens[:, :-1]).float().flatten(0, 1), tokens[:, 1:].flatten())
+            scores = model(tokens[:, :-1]).float()
+            loss = cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
             (loss / PARTS).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of all ranks' shards together
         optimizer.step()
