@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers import report
 from lessons.model_parallel.llama import Llama
 
-COLUMNS, ROWS, PART = ColwiseParallel, RowwiseParallel, Shard(1)
+PART = Shard(1)  # of the text: dimension 1 is its length
 
 
 class Sent(TorchDispatchMode):
@@ -37,15 +37,16 @@ class Sent(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.bytes, self.calls = {}, 0
+        self.bytes = {}
+        self.calls = 0
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
         space, name = operator.name().split("::")
         if space in ("c10d", "_c10d_functional") and "wait" not in name:
-            tensors = [one for one in tree_leaves((args, result)) if isinstance(one, torch.Tensor)]
+            sizes = [leaf.nbytes for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)]
             name = name.partition(".")[0].strip("_")
-            self.bytes[name] = self.bytes.get(name, 0) + max(one.nbytes for one in tensors)
+            self.bytes[name] = self.bytes.get(name, 0) + max(sizes)
             self.calls += 1
         return result
 
@@ -72,22 +73,29 @@ def fuse(model, mesh, sequence):
 
     The sum of the norms' gradients over the tensor ranks is left out: they are small.
     """
-    def whole(y):
-        return DTensor.from_local(y, mesh, (PART,), run_check=False).full_tensor() if sequence else y
+    def forward_of(norm):
+        def forward(x):
+            y = FusedNorm.apply(x, norm.weight)
+            if sequence:
+                y = DTensor.from_local(y, mesh, (PART,), run_check=False).full_tensor()
+            return y
 
-    for norm in (module for module in model.modules() if isinstance(module, torch.nn.RMSNorm)):
-        norm.forward = lambda x, norm=norm: whole(FusedNorm.apply(x, norm.weight))
+        return forward
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.RMSNorm):
+            module.forward = forward_of(module)
 
 
 def cut(model, mesh, sequence):
     """Split every linear layer among the tensor ranks, and shard what is left to each among the others."""
     out = PART if sequence else Replicate()
     for block in model.blocks:
-        columns = {name: COLUMNS() for name in ("q", "k", "v", "gate", "up")}
-        rows = {name: ROWS(output_layouts=out) for name in ("o", "down")}
+        columns = {name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")}
+        rows = {name: RowwiseParallel(output_layouts=out) for name in ("o", "down")}
         parallelize_module(block, mesh["tensor"], columns | rows)
-    ends = {"tokens": ROWS(input_layouts=Replicate(), output_layouts=out),
-            "head": COLUMNS(output_layouts=Replicate())}
+    ends = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=out),
+            "head": ColwiseParallel(output_layouts=Replicate())}
     parallelize_module(model, mesh["tensor"], ends)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for module in (*model.blocks, model):
@@ -104,6 +112,7 @@ def prepare(model, device, length):
     tokens = torch.zeros(1, length, dtype=torch.long, device=device)
 
     def train():
+        # In one expression: a name for the scores would hold them during the whole backward.
         cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -127,13 +136,20 @@ def step(layers, mesh, length, sequence, **shape):
             train()
         (peak,) = memory.get_tracker_snapshot("peak").values()
         tensor = mesh["tensor"].size()  # the counter sees whole layers; a tensor rank computes its part
-        # Attention is left out, because torch counts it on a CPU only from 2.15 on.
-        flops = sum(count for operator, count in counter.get_flop_counts()["Global"].items()
-                    if "attention" not in str(operator))
-        shards = [one.to_local().nbytes for one in model.parameters()]
-    return {"layers": layers, "parameters": total, "states": 4 * sum(shards) / 2**30,
-            "peak": peak["Total"] / 2**30, "sent": sum(sent.bytes.values()) / 2**30, "calls": sent.calls,
-            "tflop": flops / tensor / 1e12}
+        flops = 0
+        for operator, count in counter.get_flop_counts()["Global"].items():
+            if "attention" not in str(operator):  # torch counts it on a CPU only from 2.15 on
+                flops += count
+        shards = sum(parameter.to_local().nbytes for parameter in model.parameters())
+    return {
+        "layers": layers,
+        "parameters": total,
+        "states": 4 * shards / 2**30,  # weights, gradients, and two numbers of AdamW's for each weight
+        "peak": peak["Total"] / 2**30,
+        "sent": sum(sent.bytes.values()) / 2**30,
+        "calls": sent.calls,
+        "tflop": flops / tensor / 1e12,
+    }
 
 
 def main():
