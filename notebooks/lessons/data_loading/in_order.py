@@ -38,7 +38,8 @@ def train(in_order, stall_ms):
     method = "fork" if sys.platform == "linux" else None
     loader = DataLoader(Disk(stall_ms), batch_size=None, num_workers=4, prefetch_factor=1, in_order=in_order,
                         multiprocessing_context=method)
-    order, arrived = [], []
+    order = []
+    arrived = []
     for index, images in loader:
         order.append(index)
         arrived.append(time.perf_counter())

@@ -71,8 +71,10 @@ def epoch(loader, step):
         done = time.perf_counter()
         computes.append([milliseconds(arrived), milliseconds(done)])
         workers, begins, ends = stamps.T
-        # One worker has loaded the whole batch, photo by photo.
-        loads.append([int(workers[0]), milliseconds(begins.min().item()), milliseconds(ends.max().item())])
+        worker = int(workers[0])  # it has loaded the whole batch, photo by photo
+        first = begins.min().item()
+        last = ends.max().item()
+        loads.append([worker, milliseconds(first), milliseconds(last)])
     return {"loads": loads, "computes": computes}
 
 

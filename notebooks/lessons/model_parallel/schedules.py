@@ -25,7 +25,9 @@ class Timeline:
     @property
     def bubble(self):
         """The share of the time, from 0 to 1, for which the ranks stand idle, on average."""
-        busy = sum(cost(step) for rank in self.starts for step in rank)
+        busy = 0
+        for rank in self.starts:
+            busy += sum(cost(step) for step in rank)
         return 1 - busy / (len(self.starts) * self.end)
 
     @property
@@ -62,7 +64,10 @@ def simulate(orders):
     starts = [{} for _ in orders]
     clocks = [0 for _ in orders]
     while any(todo):
-        needs = {rank: needed_by(rank, steps[0], len(orders), stages) for rank, steps in enumerate(todo) if steps}
+        needs = {}
+        for rank, steps in enumerate(todo):
+            if steps:
+                needs[rank] = needed_by(rank, steps[0], len(orders), stages)
         ready = [rank for rank in needs if first_missing(needs[rank], starts) is None]
         if not ready:
             rank = min(needs)
@@ -72,9 +77,11 @@ def simulate(orders):
             step = todo[rank].pop(0)
             if step in starts[rank]:
                 raise ValueError(f"rank {rank} does {step} twice")
-            needs_end = [starts[other][needed] + cost(needed) for other, needed in needs[rank]]
-            starts[rank][step] = max([clocks[rank], *needs_end])
-            clocks[rank] = starts[rank][step] + cost(step)
+            start = clocks[rank]
+            for other, needed in needs[rank]:
+                start = max(start, starts[other][needed] + cost(needed))
+            starts[rank][step] = start
+            clocks[rank] = start + cost(step)
     return Timeline(starts)
 
 
@@ -98,7 +105,7 @@ def needed_by(rank, step, ranks, stages):
         needed = [("F", stage), ("B", stage + 1)]
     steps = []
     for needed_kind, needed_stage in needed:
-        if 0 <= needed_stage < stages:  # the first stage's input and the last stage's loss come from outside
+        if 0 <= needed_stage < stages:  # before the first stage comes the data, behind the last one the loss
             names_stage = (needed_stage,) if named else ()
             steps.append((needed_stage % ranks, (needed_kind, micro_batch, *names_stage)))
     return steps
@@ -126,7 +133,8 @@ def one_f_one_b(rank, ranks, micro_batches):
     """
     forwards = [("F", i) for i in range(micro_batches)]
     backwards = [("B", i) for i in range(micro_batches)]
-    return in_turns(forwards, backwards, warm_up=ranks - 1 - rank)
+    warm_up = ranks - 1 - rank
+    return in_turns(forwards, backwards, warm_up)
 
 
 def interleaved(rank, ranks, micro_batches, per_rank):
@@ -143,7 +151,11 @@ def interleaved(rank, ranks, micro_batches, per_rank):
                 forwards.append(("F", i, part * ranks + rank))
                 # Backward comes to the rank's stages in the opposite order.
                 backwards.append(("B", i, (per_rank - 1 - part) * ranks + rank))
-    return in_turns(forwards, backwards, warm_up=2 * (ranks - 1 - rank) + (per_rank - 1) * ranks)
+    # The last rank starts its backwards once all of its stages but the last have done as many micro-batches as there
+    # are ranks. Each rank before it does two forwards more: its first forward comes one step earlier, and its first
+    # backward one step later.
+    warm_up = (per_rank - 1) * ranks + 2 * (ranks - 1 - rank)
+    return in_turns(forwards, backwards, warm_up)
 
 
 def in_turns(forwards, backwards, warm_up):

@@ -9,13 +9,15 @@ import tempfile
 @contextlib.contextmanager
 def reading_stderr():
     """A list that holds the lines when the block has ended, without colours."""
-    lines, kept = [], os.dup(2)
+    lines = []
+    original = os.dup(2)
     with tempfile.TemporaryFile("w+") as file:
         os.dup2(file.fileno(), 2)
         try:
             yield lines
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(original, 2)
+            os.close(original)
             file.seek(0)
-            lines += re.sub(r"\x1b\[[\d;]*m", "", file.read()).splitlines()
+            text = re.sub(r"\x1b\[[\d;]*m", "", file.read())
+            lines += text.splitlines()
