@@ -24,16 +24,18 @@ The way of a check:
                                                         run ─→ observe(our answer)       = wanted
                                                         run ─→ observe(the learner's)    = mine
       judge: the first of the `rules` broken   ←────  [(mine, wanted), by case]
-      _recognised: launch, if one is           ─────→ in_rank.one_after_the_other: the same for each mistake
-      which mistake leaves the same as mine?   ←────  [[what it left, by case], by mistake]
+      _recognised: launch, if one is           ─────→ in_rank.one_after_the_other: each mistake, and
+                                                        the learner's function again
+      which mistake leaves the same?           ←────  [[what it left, by case], by function]
       journal.record
     Feedback: observed, expected, where to look
 
-Where to look is told by the mistake that leaves the same in every number of ranks and every case; else by the rule.
-Ranks that fail, or wait in vain (`Lost`), are put into words by `_of_failure` and `_of_the_lost`.
+Where to look is told by the mistake that leaves the same in every number of ranks and every case, floats within 1e-6
+(of several, by the one that is written most alike); else, and where an exercise is `slow`, by the rule. Ranks that
+fail, or wait in vain (`Lost`), are put into words by `_of_failure` and `_of_the_lost`: then a `stop` may know why.
 
-`answer` and `observe` take no `self`. Of its file, `answer` uses imported modules alone. An exercise has a name that
-no exercise of another lesson has.
+`answer`, `observe` and other functions of the class take no `self`, and do not see each other's names. Of its file,
+`answer` uses imported modules alone. An exercise has a name that no exercise of another lesson has.
 """
 
 import difflib
@@ -47,7 +49,7 @@ from dataclasses import replace
 from helpers.exercises import in_rank, journal
 from helpers.exercises.feedback import CORRECT, NOT_ATTEMPTED, NOT_YET, Feedback, cause, kind_of, not_yet
 from helpers.exercises.in_rank import Lost
-from helpers.exercises.mistakes import as_function, refuse_what_changes_nothing, without_names
+from helpers.exercises.mistakes import as_function, refuse_unsound, without_names
 from helpers.exercises.rules import first_difference
 
 #: Seconds in which the other ranks may fail as well, once one has: the feedback then names the lowest.
@@ -59,6 +61,9 @@ _TOO_BUSY = not_yet("this machine is too busy to tell whether your function wait
                     "an answer in time", "nothing in your code: run this cell again when less else is running")
 _NO_ATTEMPT = Feedback(NOT_ATTEMPTED, where_to_look="put your own code where `raise NotImplementedError` or `...` "
                                                     "stands, run that cell, then this one; `.hint()` helps")
+
+#: What an exercise cannot have of its own; it may have its own `run`, `judge` and `known_failure`.
+_TAKEN = {"name", "lesson", "key", "check", "hint", "solution", "first_broken", "left_by"}
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
 #: The traceback in the message of an error that a loader's worker, or a replica's thread, has passed on.
@@ -81,24 +86,32 @@ class Exercise:
     cases = {"": None}
     """{the case in words, with which its feedback begins: what `observe` and the rules are given}."""
     rules = ()
-    """What must hold of the observations (`rules`), the first things first."""
+    """What must hold of the observations, the first things first (rules.py)."""
     mistakes = ()
-    """What people write instead (`mistakes`)."""
+    """What people write instead (mistakes.py)."""
     timeout = 20
     """Seconds for one launch: as few as the solution allows, because a learner waits that long for a hang."""
     slow = False
     """Running the mistakes would take a learner's time: the rules alone say where to look."""
-    beside_the_answer = True
-    """The answer runs beside the learner's function; if it need not, `wanted` is None for every rank."""
+    runs_our_answer = True
+    """Our answer runs beside the learner's function; if it need not, `wanted` is None for every rank."""
     waiting = ""
     """Where to look if a rank waited in vain: only where ranks talk (`group`)."""
 
     def __init_subclass__(cls):
+        """An exercise is made: `answer` and `observe` take no `self`, and its mistakes are looked at.
+
+        Raises:
+            ValueError: a mistake is none, or the exercise has something of its own by a name that is taken here.
+        """
         for name in ("answer", "observe"):
             if name in vars(cls):
                 setattr(cls, name, staticmethod(vars(cls)[name]))
+        taken = vars(cls).keys() & _TAKEN
+        if taken:
+            raise ValueError(f"{cls.__module__}: {', '.join(sorted(taken))} is a name of every exercise: take another")
         if cls.mistakes:
-            refuse_what_changes_nothing(cls.answer, cls.mistakes)
+            refuse_unsound(cls.answer, cls.mistakes)
 
     def __init__(self):
         self.name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
@@ -325,7 +338,7 @@ class Exercise:
             _, line, function, code = own_frames[-1]
             return "it returns in every rank", f"`{code}` (line {line}, in {function})"
         if failure.is_hang:
-            return (f"it returns in every rank within {self.timeout:g} s",
+            return (f"it returns in every rank within {failure.limit:g} s",
                     "a loop without end; or what a rank waits for: does every rank come to the same collectives?")
         exercises = os.path.dirname(inspect.getfile(type(self)))
         if frames and os.path.dirname(frames[-1][0]) == exercises:  # in `observe`, after the function

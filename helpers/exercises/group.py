@@ -32,6 +32,8 @@ class InGroup(Exercise):
     world_sizes = (2,)
     timeout = 10
     patience = PATIENCE
+    limit = None
+    """In a rank, once its group is formed: the seconds after which its collectives end."""
     waiting = "does every rank come to the same collectives, equally often?"
     sizes = "do all ranks come to the same collective, or to a `recv` for this very `send`?"
     """Where to look if a rank was sent more, or less, than it expected."""

@@ -31,7 +31,7 @@ def beside_the_answer(exercise, function, slowly):
     observed = []
     for words, case in exercise.cases.items():
         wanted = None
-        if exercise.beside_the_answer:
+        if exercise.runs_our_answer:
             wanted = exercise.run(exercise.answer, case, slowly)
         try:
             mine = exercise.run(theirs, case, slowly)
@@ -50,7 +50,7 @@ def beside_the_answer(exercise, function, slowly):
 def one_after_the_other(exercise, functions):
     """Run each function in all cases: [[what it left, or the words of the error that it raised, by case], by function]
 
-    The last one is the learner's. Where it raises, the launch ends: if only some ranks do, the others wait for them.
+    The last one is the learner's. Where it raises and there are other ranks, the launch ends: they may wait for it.
     """
     learners = functions[-1]
     observed = []

@@ -57,17 +57,25 @@ def _callers_place():
     return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
-def refuse_what_changes_nothing(answer, mistakes):
-    """Raise a ValueError, with file and line, for a mistake that names no line, or leaves one as it is."""
+def refuse_unsound(answer, mistakes):
+    """Raise a ValueError, with file and line, for a mistake that cannot be made of the answer, or changes nothing."""
     source = _source(answer)
     statements = _named_statements(source)
     for row in mistakes:
+        if bool(row.function) == bool(row.lines):
+            raise ValueError(f"{row.place}: a mistake is other text for lines of the answer, or a function")
         for name, text in row.lines.items():
             if name not in statements:
                 names = ", ".join(statements) or "none"
                 raise ValueError(f"{row.place}: no line of the answer is named {name!r}; there are: {names}")
+            if text.endswith(":") and not hasattr(statements[name], "body"):
+                raise ValueError(f"{row.place}: {text!r} is a header, and the line {name!r} has none")
             if _edited(source, {name: text}) == without_names(source):
                 raise ValueError(f"{row.place}: the line {name!r} would be what it is in the answer")
+        try:
+            ast.parse(_edited(source, row.lines))
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"{row.place}: {error}") from None
 
 
 def as_function(answer, row):
@@ -106,7 +114,8 @@ def _named_statements(source):
         label = _NAME.search(line)
         if label:
             if label[1] in named or number not in by_line:
-                raise ValueError(f"{line.strip()!r}: a name stands once, on the first line of a statement")
+                raise ValueError(f"line {number} of an answer, {line.strip()!r}: "
+                                 "a name stands once, on the first line of a statement")
             named[label[1]] = by_line[number]
     return named
 
@@ -115,12 +124,16 @@ def _edited(source, lines):
     """The source of an answer with {name: text} of `lines` in the place of statements."""
     statements = _named_statements(source)
     text = source.splitlines()
+    below = len(text) + 1  # the line that was edited before
     # From the last to the first, so that the numbers of the lines above stay what they are.
     for name in sorted(lines, key=lambda name: statements[name].lineno, reverse=True):
         statement, replacement = statements[name], lines[name]
         end = statement.end_lineno
         if replacement.endswith(":"):  # a header: its body stays
             end = statement.body[0].lineno - 1
+        if end >= below:
+            raise ValueError(f"the line {name!r} is replaced as a whole, and so is one in it")
+        below = statement.lineno
         indent = " " * statement.col_offset
         text[statement.lineno - 1:end] = textwrap.indent(replacement or "pass", indent).splitlines()
     return without_names("\n".join(text) + "\n")

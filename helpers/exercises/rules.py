@@ -64,11 +64,16 @@ def between(name, bounds, look):
     def broken(mine, wanted, case):
         least, most = bounds(wanted, case)
         if mine[name] < least:
-            return f"{name}: {mine[name]:g}", f"at least {least:g}"
+            return f"{name}: {_number(mine[name])}", f"at least {_number(least)}"
         if mine[name] > most:
-            return f"{name}: {mine[name]:g}", f"at most {most:g}"
+            return f"{name}: {_number(mine[name])}", f"at most {_number(most)}"
 
     return each(broken, look)
+
+
+def _number(value):
+    """A whole number as it is, another one short."""
+    return f"{value}" if isinstance(value, int) else f"{value:g}"
 
 
 def first_difference(mine, right, within):

@@ -3,14 +3,16 @@
 import importlib
 import inspect
 import linecache
+import re
 import sys
 
+import nbformat
 import pytest
 
 from helpers.exercises.catalogue import exercises_of, modules, progress
 from helpers.exercises.mistakes import without_names
 from helpers.launcher import launch
-from tests.conftest import ROOT
+from tests.conftest import LESSONS, ROOT
 
 EXERCISES = [exercise for module in modules().values() for exercise in exercises_of(module)]
 
@@ -67,7 +69,20 @@ def test_is_complete(exercise):
     assert f"```python\ndef {exercise.name}(" in solution and exercise.explanation in solution
     source = without_names(inspect.getsource(exercise.answer))
     assert source.strip().splitlines()[-1].strip() in solution
+    names = re.findall(r"#: (\w+)$", inspect.getsource(exercise.answer), re.MULTILINE)
+    assert set(names) == {name for row in exercise.mistakes for name in row.lines}, "a name that no mistake uses"
     assert exercise.task in repr(exercise) and f"def {exercise.name}(" in repr(exercise)
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_asks_each_of_its_exercises_in_their_order(path):
+    """Also one whose file is there, and whose line in `exercises/__init__.py` is not."""
+    cells = nbformat.read(path, as_version=4).cells
+    asked = re.findall(r"^\w+\.(\w+)\.check\(", "\n".join(cell.source for cell in cells), re.MULTILINE)
+    listed = [exercise.name for exercise in exercises_of(modules()[path.stem])]
+    folder = ROOT / "notebooks" / "lessons" / path.stem[3:] / "exercises"
+    classes = [file.stem for file in folder.glob("*.py") if "    def answer(" in file.read_text(encoding="utf-8")]
+    assert list(dict.fromkeys(asked)) == listed and sorted(classes) == sorted(listed)
 
 
 def test_no_rank_imports_matplotlib():
@@ -85,7 +100,7 @@ def test_no_rank_imports_matplotlib():
 def test_names_are_unique():
     """What was solved is looked up by an exercise's name alone, so that a lesson can be split or renamed."""
     names = [exercise.name for exercise in EXERCISES]
-    assert len(set(names)) == len(names)
+    assert {name for name in names if names.count(name) > 1} == set()
 
 
 def test_progress_shows_every_lesson():

@@ -41,9 +41,13 @@ def line_of(word):
     (mistake("look=unknown", ad="total = number"), line_of("unknown"), "no line of the answer is named 'ad'"),
     (mistake("look=same", begin="total = 0"), line_of("same"), "'begin' would be what it is"),
     (stop("sign", "look=stop", loop="for number in numbers:"), line_of("stop"), "'loop' would be what it is"),
+    (mistake("look=nothing"), line_of("nothing"), "other text for lines of the answer, or a function"),
+    (mistake("look=header", add="if number:"), line_of("header"), "'add' has none"),
+    (mistake("look=colon", loop="for number in numbers"), line_of("colon"), "expected ':'"),
+    (mistake("look=both", positive="total += 1", add="total += 2"), line_of("both"), "and so is one in it"),
 ])
-def test_what_names_no_line_or_changes_none_is_refused_with_its_place(row, place, words):
-    with pytest.raises(ValueError, match=r"named|would be") as refused:
+def test_a_mistake_that_is_none_is_refused_with_its_place(row, place, words):
+    with pytest.raises(ValueError) as refused:
         type("Sum", (Exercise,), {"answer": answer, "mistakes": (row,)})
     assert str(refused.value).startswith(place) and words in str(refused.value)
 
@@ -55,6 +59,11 @@ def test_a_name_stands_where_a_statement_begins():
 
     with pytest.raises(ValueError, match="on the first line of a statement"):
         as_function(misplaced, mistake("look", end="numbers[1:])"))
+
+
+def test_what_every_exercise_has_is_not_overwritten():
+    with pytest.raises(ValueError, match="check is a name of every exercise"):
+        type("Sum", (Exercise,), {"answer": answer, "check": answer})
 
 
 def test_a_solution_shows_no_names():

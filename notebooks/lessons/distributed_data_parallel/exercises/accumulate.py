@@ -38,7 +38,7 @@ class Accumulate(InGroup):
         import contextlib
 
         optimizer.zero_grad()                                                           #: clear
-        for number, (x, y) in enumerate(batches, start=1):                              #: loop
+        for number, (x, y) in enumerate(batches, start=1):
             last = number == len(batches)                                               #: last
             with contextlib.nullcontext() if last else model.no_sync():                 #: sync
                 loss = loss_fn(model(x), y) / len(batches)                              #: loss

@@ -43,7 +43,7 @@ class FineTune(InGroup):
                 model = DDP(net)                                        #: again
             optimizer.zero_grad()                                       #: clear
             loss_fn(model(x), y).backward()                             #: backward
-            optimizer.step()                                            #: step
+            optimizer.step()
 
     def observe(fine_tune, number):
         torch.manual_seed(0)

@@ -50,7 +50,7 @@ class Job(NamedTuple):
                     "retired": entry.over,
                     "time_created_ns": now - round(entry.ago * 1e9),
                 })
-            dumps[rank] = {"now": now, "entries": listed[2:] + listed[:2]}  # the oldest is not the first
+            dumps[rank] = {"now": now, "entries": listed[2:] + listed[:2]}  # in no certain order
         return dumps
 
 

@@ -72,7 +72,7 @@ class StartSafely(Exercise):
 
     timeout = 40
     slow = True
-    beside_the_answer = False  # the answer would import torch once more, for nothing
+    runs_our_answer = False  # the answer would import torch once more, for nothing
 
     def answer(work):
         import torch.multiprocessing as mp

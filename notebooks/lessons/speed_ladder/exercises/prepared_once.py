@@ -55,7 +55,7 @@ class PreparedOnce(Alone):
 
         pixels = images / 128 - 0.5                                                                 #: convert
         every = torch.arange(len(images))[:, None, None]                                            #: every
-        for _ in range(epochs):                                                                     #: epochs
+        for _ in range(epochs):
             order = torch.randperm(len(images), generator=dice)                                     #: order
             moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)                       #: draw
             rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
