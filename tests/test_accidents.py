@@ -18,7 +18,6 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.util import run_sync
 
-from helpers.exercises import engine
 from helpers.exercises.catalogue import exercises_of, modules
 from helpers.missing_names import names_made
 from helpers.notebooks import parsed
@@ -200,7 +199,7 @@ def names_used(source):
 def test_half_an_answer(exercise, accident, monkeypatch):
     """Whatever the check is given, it says in words what is missing; it neither raises nor hangs."""
     # Or a check that waits in vain tries once more, slowly.
-    monkeypatch.setattr(engine, "_busy", lambda: False)
+    monkeypatch.setattr("helpers.exercises.exercise._busy", lambda: False)
     if accident == "no end":
         monkeypatch.setattr(type(exercise), "timeout", 3)
     feedback = exercise.check(half(exercise, accident))

@@ -10,8 +10,8 @@ Measured times differ at every execution, and so do pictures of them. A cell who
 (after the patterns of tests/sanitize.cfg, which nbval uses too) keeps those that it has: say --fresh after a change
 to a picture, or to a cell tagged `nbval-ignore-output`.
 
-The minutes and the memory of a lesson are written into its row in README.md. Where it has more exercises than
-before, or fewer, lesson 00 is executed as well, whose table counts them. Each time, a lesson's first cell and the
+A lesson's minutes are written into its row in README.md. Where it has more exercises than before, or fewer, lesson 00
+is executed as well, whose table counts them. Each time, a lesson's first cell and the
 links beside its title are written as pyproject.toml has the version and the address of the course.
 """
 
@@ -42,8 +42,8 @@ LINKS = re.compile(r"\n\n<a href[^\n]*>Open in [^\n]*")  #: beside a lesson's ti
 
 #: A cell that shows an experiment (helpers/experiments.py): `from lessons.….recorded import name`, and `name.show()`.
 EXPERIMENT = re.compile(r"^from lessons\.\w+\.recorded import (\w+)\n+\1\.show\(\)$")
-#: A lesson's row in README.md: its beginning, the minutes to read, those for exercises, and GiB.
-ROW = r"^(\| \[\d\d\]\(notebooks/{}\) \| .*?) \| (\d+) \| (\d+) \| ([\d.]+) GiB \|"
+#: A lesson's row in README.md: its beginning, the minutes to read, and those for exercises.
+ROW = r"^(\| \[\d\d\]\(notebooks/{}\) \| .*?) \| \d+ \| (\d+) \|"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 # JupyterLab writes both into a notebook that it opens, as the kernel reports them. Where they stand already, opening a
@@ -186,7 +186,10 @@ def store(book, path):
 
 
 def execute_and_count(path, fresh):
-    """Execute one lesson, and write what is counted into its row in README.md, and into lesson 00's table."""
+    """Execute one lesson, and write its minutes into README.md's table, and how many exercises it has into lesson 00's.
+
+    Returns its GiB, which differ a little from one execution to the next: they are written by hand.
+    """
     with measured_memory() as gib:
         seconds = execute(path, fresh)
     reading, exercises = minutes(path)
@@ -195,16 +198,14 @@ def execute_and_count(path, fresh):
     text = README.read_text(encoding="utf-8")
     row = re.search(ROW.format(re.escape(path.name)), text, re.MULTILINE)
     if row is None:  # the gallery has none
-        return
-    beginning, _, exercises_before, memory = row.groups()
-    # Memory differs a little from one execution to the next.
-    if abs(float(memory) - gib[0]) > 0.3:
-        memory = f"{gib[0]:.1f}"
-    columns = f"{beginning} | {reading} | {exercises} | {memory} GiB |"
+        return gib[0]
+    beginning, exercises_before = row.groups()
+    columns = f"{beginning} | {reading} | {exercises} |"
     README.write_text(text[:row.start()] + columns + text[row.end():], encoding="utf-8")
     if exercises != int(exercises_before):
         (start_here,) = NOTEBOOKS.glob("00_*.ipynb")
         execute(start_here, fresh=False)
+    return gib[0]
 
 
 def minutes(path):

@@ -61,10 +61,11 @@ def main():
             (ROOT / path).write_text(text, encoding="utf-8")
     lesson = ROOT / files["lesson.md"]
     last_row = list(re.finditer(r"^\| \[\d\d\]\(.*\n", readme, re.MULTILINE))[-1].end()
-    row = (f"| [{number}](notebooks/{lesson.name}) | What does a lesson ask? | 0 | 0 | 0.0 GiB | real "
+    row = (f"| [{number}](notebooks/{lesson.name}) | What does a lesson ask? | 0 | 0 | ? GiB | real "
            "| say what the reader will do |\n")
     README.write_text(readme[:last_row] + row + readme[last_row:], encoding="utf-8")
-    execute_and_count(lesson, fresh=True)  # which fills the row
+    gib = execute_and_count(lesson, fresh=True)  # which writes the minutes
+    README.write_text(README.read_text(encoding="utf-8").replace("? GiB", f"{gib:.1f} GiB"), encoding="utf-8")
     print(*files.values(), sep="\n")
 
 
