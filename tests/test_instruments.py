@@ -149,10 +149,11 @@ def test_held_bytes_see_the_activations_of_a_step():
 
 
 def test_held_bytes_of_tensors_of_all_kinds():
-    array = numpy.ones(1000)
-    made = {"numpy's": lambda: torch.from_numpy(array),
+    embedding, array = torch.nn.Embedding(100, 4, sparse=True), numpy.ones(1000)
+    made = {"listed": lambda: torch.tensor([1.0, 2.0]), "numpy's": lambda: torch.from_numpy(array),
             "meta": lambda: torch.ones(1000, device="meta"), "shrunk": lambda: resized(torch.ones(1000), 0),
-            "grown": lambda: resized(torch.ones(1), 400)}
+            "grown": lambda: resized(torch.ones(1), 400),
+            "sparse": lambda: torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (1000,), check_invariants=False)}
 
     def resized(tensor, size):
         tensor.untyped_storage().resize_(size)
@@ -164,7 +165,29 @@ def test_held_bytes_of_tensors_of_all_kinds():
             kept = make()
         counted[name] = held.now, held.peak
         del kept
-    assert counted == {"numpy's": (0, 0), "meta": (0, 0), "shrunk": (0, 4000), "grown": (400, 400)}
+    assert counted == {"listed": (8, 8), "numpy's": (0, 0), "meta": (0, 0), "shrunk": (0, 4000), "grown": (400, 400),
+                       "sparse": (24, 24)}
+    with memory_by_kind(embedding, torch.optim.SGD(embedding.parameters())) as moments:
+        embedding(torch.arange(5)).sum().backward()
+    assert moments[-1].gradients == 5 * 8 + 5 * 16, "five indices, and five rows"
+
+
+def test_memory_by_kind_finds_states_in_lists_and_no_bytes_on_meta():
+    layer, on_meta = torch.nn.Linear(10, 10), torch.nn.Linear(10, 10, device="meta")
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = layer(torch.ones(2, 10)).square().sum()
+        loss.backward()
+        return loss
+
+    with memory_by_kind(layer, optimizer) as moments:
+        optimizer.step(closure)
+    assert moments[-1].optimizer > 440 and moments[-1].activations < 440
+    with memory_by_kind(on_meta, torch.optim.SGD(on_meta.parameters())) as moments:
+        on_meta(torch.ones(2, 10, device="meta"))
+    assert not any(moments[-1])
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux alone counts the bytes of each connection")

@@ -187,7 +187,7 @@ class Exercise:
             sending.packed(answer)
         except Exception as error:
             culprit = arguments.unsendable(answer, ()) or "your function"
-            return not_yet(f"{culprit} cannot be sent to another process: {error}",
+            return not_yet(arguments.cannot_be_sent(culprit, error),
                            "a function that can be sent to another process", "what it uses from outside itself")
         return None
 

@@ -135,5 +135,15 @@ def _edited(source, lines):
             raise ValueError(f"the line {name!r} is replaced as a whole, and so is one in it")
         below = statement.lineno
         indent = " " * statement.col_offset
-        text[statement.lineno - 1:end] = textwrap.indent(replacement or "pass", indent).splitlines()
+        text[statement.lineno - 1:end] = textwrap.indent(replacement, indent).splitlines()
+        if not replacement and not _parses(text):  # the statement was alone in its block
+            text.insert(statement.lineno - 1, f"{indent}pass")
     return without_names("\n".join(text) + "\n")
+
+
+def _parses(lines):
+    try:
+        ast.parse("\n".join(lines))
+    except SyntaxError:
+        return False
+    return True

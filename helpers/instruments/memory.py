@@ -5,6 +5,7 @@ import weakref
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -39,7 +40,7 @@ def held_bytes():
     It counts until it is freed, also after the block. Works on any device and needs no allocator's help: each
     new storage is watched with a weak reference, and asked for its size, which may change. What was there
     before the block is not counted; nor is what operators allocate and free inside themselves, nor memory of
-    another library (`torch.from_numpy`, oneDNN), nor what `torch.tensor` makes of a list, nor sparse tensors.
+    another library (`torch.from_numpy`, oneDNN), nor sparse tensors other than COO.
 
     Yields `Held`.
     """
@@ -105,8 +106,8 @@ def _state_tensors(optimizer):
     tensors = []
     for values in optimizer.state.values():
         for value in values.values():
-            if getattr(value, "ndim", 0):
-                tensors.append(value)
+            several = value if isinstance(value, list) else [value]  # LBFGS keeps lists
+            tensors += [tensor for tensor in several if getattr(tensor, "ndim", 0)]
     return tensors
 
 
@@ -126,6 +127,10 @@ def _after_each_operator(after):
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             before = {storage._cdata for storage in _storages(tree_leaves((args, kwargs)))}
+            # By this operator `torch.tensor` shows what it has made. (`from_numpy` does so too, but its memory
+            # is numpy's, and cannot be resized.)
+            if operator is torch.ops.aten.lift_fresh.default and args[0].untyped_storage().resizable():
+                before = set()
             result = operator(*args, **(kwargs or {}))
             after(before, _storages(tree_leaves(result)))
             return result
@@ -142,6 +147,8 @@ def _storages(things):
         if hasattr(thing, "__tensor_flatten__"):  # such as a DTensor, not by `to_local()`, which makes a view
             names, _ = thing.__tensor_flatten__()
             storages += _storages([getattr(thing, name) for name in names])
-        elif thing.layout is torch.strided and not thing.is_meta:
+        elif thing.layout is torch.sparse_coo:
+            storages += _storages([thing._indices(), thing._values()])
+        elif thing.layout is torch.strided and not thing.is_meta and not isinstance(thing, FakeTensor):
             storages.append(thing.untyped_storage())
     return storages

@@ -159,10 +159,15 @@ def _call(function, args, kwargs):
         return sending.packed_call(function, args, kwargs)
     except Exception as error:
         culprit = unsendable(function, args, kwargs) or name
-        advice = ". Make it inside the function instead, or send what it is made from."
-        if "shared memory" in str(error):  # this error has advice of its own
-            advice = ""
-        raise TypeError(f"{culprit} cannot be sent to another process: {error}{advice}") from None
+        raise TypeError(cannot_be_sent(culprit, error)) from None
+
+
+def cannot_be_sent(culprit, error):
+    """What is said of something, in words, that pickling has failed on with this error."""
+    words = f"{culprit} cannot be sent to another process: {error}"
+    if "shared memory" in words:  # this error has advice of its own
+        return words
+    return f"{words}. Make it inside the function instead, or send what it is made from."
 
 
 def wants_a_rank(function):

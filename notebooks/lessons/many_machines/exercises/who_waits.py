@@ -164,11 +164,12 @@ class WhoWaits(Alone):
 
     def observe(who_waits, job):
         returned = who_waits(job.dumps(), job.groups)
+        rows = sorted((int(rank), *row) for rank, row in returned.items())
         waits = {rank: rank in returned for rank in job.entries}
         names = {}
         seconds_waited = {}
         missing_ranks = {}
-        for rank, name, seconds, missing in sorted((int(rank), *row) for rank, row in returned.items()):
+        for rank, name, seconds, missing in rows:
             names[rank] = str(name)
             seconds_waited[rank] = float(seconds)
             missing_ranks[rank] = str([int(other) for other in missing])
