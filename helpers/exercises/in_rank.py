@@ -85,4 +85,5 @@ def _attempt(function):
 
 def scratch():
     """For `observe`: a temporary folder, as a context; it goes with the run, even if the rank is killed."""
-    return tempfile.TemporaryDirectory(dir=os.environ[RUN_FOLDER])
+    # A learner's process may still write into it, while it is removed: then it goes with the run's.
+    return tempfile.TemporaryDirectory(dir=os.environ[RUN_FOLDER], ignore_cleanup_errors=True)
