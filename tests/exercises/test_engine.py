@@ -207,7 +207,9 @@ def test_returns_a_lot():
     assert len(repr(feedback)) < 3000 and len(feedback._repr_html_()) < 3000
 
 
-def test_sleeps_for_ever():
+def test_sleeps_for_ever(monkeypatch):
+    monkeypatch.setattr("helpers.exercises.exercise._busy", lambda: False)  # or it tries again, with more time
+
     class Impatient(Number):
         timeout = 1
 
