@@ -39,6 +39,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from helpers.exercises.feedback import as_html
 from helpers.hardware import hardware
 from helpers.places import COURSE, IS_CHECKOUT, RECORDS
 from helpers.records import DataError
@@ -175,8 +176,8 @@ class Experiment:
         """The line that opens to what would be measured, as HTML."""
         number = "one GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
         code = html.escape(code_of(self.measure))
-        return (f"<details><summary>On {number}: <b>{_with_code(self.question)}</b></summary>"
-                f"<p>{_with_code(self.how)}</p>"
+        return (f"<details><summary>On {number}: <b>{as_html(self.question)}</b></summary>"
+                f"<p>{as_html(self.how)}</p>"
                 f"<p>On a machine with {number}, this cell measures it. We expect {self.seconds:g} s on an H100. The "
                 f"code is in the module <code>lessons.{self.lesson}.recorded</code>, and begins here:</p>"
                 f"<pre>{code}</pre></details>")
@@ -253,11 +254,6 @@ class Experiment:
         """The file that holds the bytes of a record: `trace.NVIDIA-H100.json.gz` for its `json.gz`."""
         gpus = re.sub("[^A-Za-z0-9]+", "-", record["gpus"])
         return self._file.with_name(f"{self.name}.{gpus}.{key}")
-
-
-def _with_code(text):
-    """Text as HTML, with what stands in backquotes as code."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def code_of(function):

@@ -14,9 +14,6 @@
 For a slow exercise, its table alone speaks in every test run; these tests are long.
 """
 
-import inspect
-import textwrap
-
 import pytest
 
 from helpers.exercises import mistakes
@@ -28,7 +25,7 @@ def edited(exercise, *changes):
     Raises:
         AssertionError: an `old` is not in the solution.
     """
-    source = mistakes.without_names(textwrap.dedent(inspect.getsource(exercise.answer)))
+    source = mistakes.source_for_learners(exercise.answer)
     for old, new in changes:
         assert old in source, f"{old!r} is not in the answer of {exercise.name}"
         source = source.replace(old, new)

@@ -124,15 +124,15 @@ def _print_learners(learners, lessons):
     for learner in sorted(learners, key=lambda learner: learner["name"]):
         exercises = learner["exercises"].values()
         predictions = learner["predictions"].values()
-        solved = _correct(exercises)
+        solved = len(_correct(exercises))
         tries = sum(entry.get("tries", 0) for entry in exercises)
-        predicted = f"{_correct(predictions)} of {len(predictions)}"
+        predicted = f"{len(_correct(predictions))} of {len(predictions)}"
         print(f"{learner['name']:{width}}  {solved:6}  {tries:5}  {predicted:>9}  {_last_seen(learner, lessons)}")
 
 
 def _correct(entries):
-    """How many of them are."""
-    return sum(entry["status"] == "correct" for entry in entries)
+    """Those of them that are."""
+    return [entry for entry in entries if entry["status"] == "correct"]
 
 
 def _last_seen(learner, lessons):
@@ -149,7 +149,7 @@ def _last_seen(learner, lessons):
 def _print_exercises(exercises):
     print(f'\n{"exercise":44}  tried  solved  tries  minutes  solution seen\n  commonest cause of "not yet"')
     for name, entries in exercises.items():
-        solved = [entry for entry in entries if entry["status"] == "correct"]
+        solved = _correct(entries)
         tries = _median([entry.get("tries") for entry in solved], "g")
         minutes = _median([_minutes(entry) for entry in solved], ".0f")
         seen = sum(entry.get("solution", False) for entry in entries)
@@ -193,7 +193,7 @@ def _draw(learners, exercises, predictions):
     figure = Figure(figsize=(12, 2 + 0.32 * (len(exercises) + len(predictions))), layout="constrained")
     top, bottom = figure.subplots(2, height_ratios=[1 + len(exercises), 1 + len(predictions)])
     tried = [len(entries) for entries in exercises.values()]
-    solved = [_correct(entries) for entries in exercises.values()]
+    solved = [len(_correct(entries)) for entries in exercises.values()]
     top.barh(list(exercises), tried, color=WRONG, hatch="///", label="not yet solved")
     top.barh(list(exercises), solved, color=RIGHT, label="solved")
     top.legend(loc="lower right")

@@ -43,13 +43,12 @@ import inspect
 import os
 import re
 import sys
-import textwrap
 from dataclasses import replace
 
 from helpers.exercises import in_rank, journal
 from helpers.exercises.feedback import CORRECT, NOT_ATTEMPTED, NOT_YET, Feedback, cause, kind_of, not_yet
 from helpers.exercises.in_rank import Lost
-from helpers.exercises.mistakes import as_function, refuse_unsound, without_names
+from helpers.exercises.mistakes import as_function, refuse_unsound, source_for_learners
 from helpers.exercises.rules import first_difference
 
 #: Seconds in which the other ranks may fail as well, once one has: the feedback then names the lowest.
@@ -151,8 +150,7 @@ class Exercise:
     def solution(self):
         """One right answer, and why it is one."""
         journal.helped(self.key, solution=True)
-        source = without_names(textwrap.dedent(inspect.getsource(self.answer))).rstrip()
-        source = source.replace("def answer(", f"def {self.name}(", 1)
+        source = source_for_learners(self.answer).rstrip().replace("def answer(", f"def {self.name}(", 1)
         return Note(f"```python\n{source}\n```\n\n{self.explanation}")
 
     def __repr__(self):
@@ -273,21 +271,21 @@ class Exercise:
         """Where to look, if a mistake leaves the same as the learner's function; else None."""
         if self.slow:
             return None
-        candidates = [row for row in self.mistakes if row.sign is None]
+        looks = {as_function(self.answer, row): row.look for row in self.mistakes if row.sign is None}
+        candidates = list(looks)
         has_run = False
         for world_size in self.world_sizes:
             if not candidates:
                 return None
-            functions = [as_function(self.answer, row) for row in candidates]
-            *left, mine = self.left_by([*functions, answer], world_size)
+            *left, mine = self.left_by([*candidates, answer], world_size)
             if mine is not None:  # None: this launch failed, and tells nothing of any mistake
                 has_run = True
                 pairs = zip(candidates, left, strict=True)
-                candidates = [row for row, theirs in pairs if first_difference(mine, theirs, 1e-6) is None]
+                candidates = [function for function, theirs in pairs if first_difference(mine, theirs, 1e-6) is None]
         if not has_run or not candidates:
             return None
         # Of several that leave the same, the one that is written most like it.
-        return max(candidates, key=lambda row: _alike(answer, as_function(self.answer, row))).look
+        return looks[max(candidates, key=lambda function: _alike(answer, function))]
 
     def left_by(self, functions, world_size):
         """For each function, what it left, by rank and case; None for all, where the ranks have failed."""

@@ -61,6 +61,7 @@ def refuse_unsound(answer, mistakes):
     """Raise a ValueError, with file and line, for a mistake that cannot be made of the answer, or changes nothing."""
     source = _source(answer)
     statements = _named_statements(source)
+    unchanged = _without_names(source)
     for row in mistakes:
         if bool(row.function) == bool(row.lines):
             raise ValueError(f"{row.place}: a mistake is other text for lines of the answer, or a function")
@@ -70,10 +71,10 @@ def refuse_unsound(answer, mistakes):
                 raise ValueError(f"{row.place}: no line of the answer is named {name!r}; there are: {names}")
             if text.endswith(":") and not hasattr(statements[name], "body"):
                 raise ValueError(f"{row.place}: {text!r} is a header, and the line {name!r} has none")
-            if _edited(source, {name: text}) == without_names(source):
+            if _edited(source, statements, {name: text}) == unchanged:
                 raise ValueError(f"{row.place}: the line {name!r} would be what it is in the answer")
         try:
-            ast.parse(_edited(source, row.lines))
+            ast.parse(_edited(source, statements, row.lines))
         except (SyntaxError, ValueError) as error:
             raise ValueError(f"{row.place}: {error}") from None
 
@@ -82,7 +83,9 @@ def as_function(answer, row):
     """What people write, as a function."""
     if row.function:
         return row.function
-    return compiled(answer, _edited(_source(answer), row.lines), f"<answer with {row.lines}>")
+    source = _source(answer)
+    edited = _edited(source, _named_statements(source), row.lines)
+    return compiled(answer, edited, f"<answer with {row.lines}>")
 
 
 def compiled(answer, source, name):
@@ -94,8 +97,12 @@ def compiled(answer, source, name):
     return scope["answer"]
 
 
-def without_names(source):
-    """The source of an answer as learners see it."""
+def source_for_learners(answer):
+    """The source of an answer, without the names of its lines."""
+    return _without_names(_source(answer))
+
+
+def _without_names(source):
     return _NAME.sub("", source)
 
 
@@ -120,9 +127,8 @@ def _named_statements(source):
     return named
 
 
-def _edited(source, lines):
-    """The source of an answer with {name: text} of `lines` in the place of statements."""
-    statements = _named_statements(source)
+def _edited(source, statements, lines):
+    """The source of an answer with {name: text} of `lines` in the place of its named statements."""
     text = source.splitlines()
     below = len(text) + 1  # the line that was edited before
     # From the last to the first, so that the numbers of the lines above stay what they are.
@@ -138,7 +144,7 @@ def _edited(source, lines):
         text[statement.lineno - 1:end] = textwrap.indent(replacement, indent).splitlines()
         if not replacement and not _parses(text):  # the statement was alone in its block
             text.insert(statement.lineno - 1, f"{indent}pass")
-    return without_names("\n".join(text) + "\n")
+    return _without_names("\n".join(text) + "\n")
 
 
 def _parses(lines):

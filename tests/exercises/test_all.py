@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import linecache
 import re
 import sys
 
@@ -10,7 +9,7 @@ import nbformat
 import pytest
 
 from helpers.exercises.catalogue import exercises_of, modules, progress
-from helpers.exercises.mistakes import without_names
+from helpers.exercises.mistakes import compiled, source_for_learners
 from helpers.launcher import launch
 from tests.conftest import LESSONS, ROOT
 
@@ -39,11 +38,8 @@ every_kind = pytest.mark.parametrize("exercise", [
 
 
 def stub(exercise):
-    scope, name = {}, f"<stub of {exercise.name}>"
-    source = f"def {exercise.name}{inspect.signature(exercise.answer)}:\n    raise NotImplementedError"
-    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    exec(compile(source, name, "exec"), scope)
-    return scope[exercise.name]
+    source = f"def answer{inspect.signature(exercise.answer)}:\n    raise NotImplementedError"
+    return compiled(exercise.answer, source, f"<stub of {exercise.name}>")
 
 
 @every_kind
@@ -67,7 +63,7 @@ def test_is_complete(exercise):
     assert all(hint.strip() for hint in exercise.hints)
     solution = repr(exercise.solution())
     assert f"```python\ndef {exercise.name}(" in solution and exercise.explanation in solution
-    source = without_names(inspect.getsource(exercise.answer))
+    source = source_for_learners(exercise.answer)
     assert source.strip().splitlines()[-1].strip() in solution
     names = re.findall(r"#: (\w+)$", inspect.getsource(exercise.answer), re.MULTILINE)
     assert set(names) == {name for row in exercise.mistakes for name in row.lines}, "a name that no mistake uses"
