@@ -1,20 +1,21 @@
-"""The ring all-reduce, step by step: who holds which partial sum, who sends what to whom, how much in all."""
+"""The ring all-reduce: ranks in a circle, each with its chunks, which travel to the right neighbour."""
 
-import itertools
+import math
 from typing import NamedTuple
 
 import numpy
-from matplotlib import colormaps
-from matplotlib.collections import PatchCollection
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from helpers.figures import ACTIVITIES
-from helpers.widgets.explorer import Explorer, slider, wipe
+from helpers.widgets.shapes import box, path, words
+from helpers.widgets.stage import Stage, preset, slider
 
 BEFORE, REDUCE_SCATTER, ALL_GATHER = "before", "reduce-scatter", "all-gather"
-#: Size of the tensor, for the amounts of data.
-MEGABYTES = 100
+#: From one rank's number in a chunk to the sum of all.
+BLUES = ("#ffffff", "#dbe9f6", "#bad6eb", "#89bedc", "#539ecd", "#2b7bba")
+SIZE = (560, 440)
+CENTRE = (280, 222)
+RADIUS = (205, 152)
+WIDE, HIGH = 72, 22  #: of a chunk
 
 
 class RingState(NamedTuple):
@@ -52,110 +53,110 @@ def ring_states(values):
     return states
 
 
-_HIGH, _WIDE = 0.52, 0.84  # of a box in the picture, in rows and columns
-
-
 def example(ranks):
     """Numbers that show where they come from: rank 0 holds 1, 2, 3 …, rank 1 holds 10, 20, 30 …"""
     return [[(chunk + 1) * 10**rank for chunk in range(ranks)] for rank in range(ranks)]
 
 
-def draw(ax, ranks, step):
-    """Draw what 2 to 6 ranks hold after a step, a row of chunks for each, and what was sent in it."""
+def scene(ranks):
+    """A frame before the ring's first step, and one after each."""
     states = ring_states(example(ranks))
-    state = states[step]
-    arrived = {(receiver, chunk) for _, receiver, chunk in state.sends}
-    cells = list(itertools.product(range(ranks), repeat=2))  # (rank, chunk)
-    known = [len(state.summed[rank][chunk]) for rank, chunk in cells]
-    ax.add_collection(PatchCollection(
-        [Rectangle((chunk - _WIDE / 2, rank - _HIGH / 2), _WIDE, _HIGH) for rank, chunk in cells],
-        facecolors=[colormaps["Blues"](0.6 * (count - 1) / (ranks - 1)) for count in known],
-        edgecolors=[ACTIVITIES["communication"] if cell in arrived else "#555555" for cell in cells],
-        linewidths=[3 if cell in arrived else 1 for cell in cells]))
-    for (rank, chunk), count in zip(cells, known, strict=True):
-        value, done = state.chunks[rank][chunk][0], count == ranks
-        ax.text(chunk, rank, f"{value} ✔" if done else f"{value}", ha="center", va="center",
-                fontweight="bold" if done else "normal")
-    _arrows(ax, state.sends, ranks)
-    for number in range(ranks):
-        ax.text(number, -0.75, f"chunk {number}", ha="center", va="bottom")
-        ax.text(-0.52, number, f"rank {number}", ha="right", va="center")
-    ax.text(-0.5, ranks - 0.2, "darker: more ranks summed up · ✔: the sum of all", va="top")
-    ax.set(xlim=(-0.5, ranks - 0.5), ylim=(ranks - 0.2, -0.75))
-    ax.set_axis_off()  # ticks would take half of the time
-    title = f"Step {step} of {len(states) - 1}: {state.phase}"
-    if state.phase == BEFORE:
-        title = f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks"
-    ax.set_title(title, x=-0.08, y=1, pad=46)
-    ax.annotate(_explained(ranks, step, state), (-0.08, 1), (0, 26), "axes fraction", "offset points")
-    ax.figure.set_label(f"Ring all-reduce of {ranks} ranks, step {step} of {len(states) - 1}, {state.phase}: "
-                        f"{known.count(ranks)} of {ranks * ranks} chunks hold the whole sum; each rank has "
-                        f"sent {state.sent[0] / ranks:.2f} tensors.")
+    frames = []
+    for step, state in enumerate(states):
+        shapes = _circle(ranks)
+        arrived = {(receiver, chunk) for _, receiver, chunk in state.sends}
+        for rank in range(ranks):
+            x, y = _corner(rank, ranks)
+            shapes.append(words(f"rank {rank}", x + WIDE / 2, y - 12, f"rank {rank}", "middle", bold=True))
+            for chunk in range(ranks):
+                shapes.append(_cell(state, ranks, rank, chunk, (rank, chunk) in arrived))
+        if step:
+            shapes += _messages(states[step - 1], state, ranks)
+        sent = state.sent[0] / ranks
+        shapes.append(words("sent", *CENTRE, f"each rank\nhas sent\n{sent:.2f} tensors", "middle"))
+        title = f"Step {step} of {len(states) - 1}: {state.phase}"
+        if state.phase == BEFORE:
+            title = f"Before: each of {ranks} ranks holds its own numbers, cut into {ranks} chunks"
+        frames.append({"title": title, "note": _explained(ranks, step, state), "shapes": shapes,
+                       "alt": f"Ring all-reduce of {ranks} ranks, step {step} of {len(states) - 1}, {state.phase}: "
+                              f"{_finished_chunks(state, ranks)} of {ranks * ranks} chunks hold the whole sum; each "
+                              f"rank has sent {sent:.2f} tensors."})
+    return {"size": SIZE, "pace": 1400, "frames": frames}
+
+
+def _angle(place, ranks):
+    """Where a rank stands on the circle, in radians: rank 0 at the top, or at the left of two."""
+    return 2 * math.pi * place / ranks - (math.pi if ranks == 2 else math.pi / 2)
+
+
+def _on_circle(angle):
+    return CENTRE[0] + RADIUS[0] * math.cos(angle), CENTRE[1] + RADIUS[1] * math.sin(angle)
+
+
+def _corner(rank, ranks):
+    """The upper left corner of a rank's column of chunks."""
+    x, y = _on_circle(_angle(rank, ranks))
+    return x - WIDE / 2, y - HIGH * ranks / 2 + 8
+
+
+def _circle(ranks):
+    """An arrow from each rank to its right neighbour, behind all."""
+    arrows = []
+    for rank in range(ranks):
+        begin, end = _angle(rank, ranks), _angle(rank + 1, ranks)
+        points = [_on_circle(begin + (end - begin) * share / 12) for share in range(13)]
+        arrows.append(path(f"arrow {rank}", points[:8], arrow=True, width=2, opacity=0.4, layer=-1))
+        arrows.append(path(f"way {rank}", points[7:], width=2, opacity=0.4, layer=-1))
+    return arrows
+
+
+def _cell(state, ranks, rank, chunk, arrived):
+    x, y = _corner(rank, ranks)
+    whose = sorted(state.summed[rank][chunk])
+    done = len(whose) == ranks
+    look = {"line": ACTIVITIES["communication"], "width": 3} if arrived else {"line": "#777777"}
+    return box(f"{rank}/{chunk}", x, y + HIGH * chunk, WIDE, HIGH - 2, size=14, bold=done, late=arrived,
+               fill=BLUES[round(5 * (len(whose) - 1) / (ranks - 1))],
+               text=f"{state.chunks[rank][chunk][0]}{' ✔' if done else ''}",
+               tip=f"chunk {chunk}, summed over rank{'s' * (len(whose) > 1)} {', '.join(map(str, whose))}", **look)
+
+
+def _messages(before, state, ranks):
+    """What travels in a step, from the sender's chunk to the receiver's."""
+    for sender, receiver, chunk in state.sends:
+        (x, y), (to_x, to_y) = _corner(sender, ranks), _corner(receiver, ranks)
+        sign = "+" if state.phase == REDUCE_SCATTER else ""
+        yield box(f"message {sender}", to_x, to_y + HIGH * chunk, WIDE, HIGH - 2, size=14, layer=1, passes=True,
+                  fill=ACTIVITIES["communication"], text=f"{sign}{before.chunks[sender][chunk][0]}",
+                  **{"from": {"x": x, "y": y + HIGH * chunk}})
+
+
+def _finished_chunks(state, ranks):
+    return sum(len(whose) == ranks for row in state.summed for whose in row)
 
 
 def _explained(ranks, step, state):
+    amounts = (f"In the end each rank will have sent 2·({ranks}−1)/{ranks} = {2 * (ranks - 1) / ranks:.2f} tensors; "
+               f"to send its own to all others would be {ranks - 1}.")
     if state.phase == BEFORE:
-        return ("Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: "
-                "a sum shows by its digits which ranks are in it.")
+        return f"Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: a sum shows by its digits who is in it. {amounts}"
     if state.phase == REDUCE_SCATTER:
-        end = " Each now holds one finished chunk." if step == ranks - 1 else ""
+        end = " Each now holds one finished chunk (✔)." if step == ranks - 1 else ""
         return f"Each sent a chunk to its right neighbour, which added it to its own.{end}"
-    end = " All ranks hold the whole sum." if step == 2 * (ranks - 1) else ""
-    return f"Each passed on a finished chunk; its right neighbour put it in its place.{end}"
-
-
-def _arrows(ax, sends, ranks):
-    """From each sender's box down to the receiver's; from the last rank out at the bottom, in at the top."""
-    spans = []  # (x, from y, to y); all of them go down
-    for sender, receiver, chunk in sends:
-        if receiver > sender:
-            spans.append((chunk, sender + _HIGH / 2, receiver - _HIGH / 2))
-        else:
-            spans += [(chunk, ranks - 1 + _HIGH / 2, ranks - 0.35), (chunk, -0.7, -_HIGH / 2)]
-            ax.text(chunk, ranks - 0.5, f"  to rank {receiver}  ", va="center",
-                    ha="right" if chunk == ranks - 1 else "left")
-    for x, begin, end in spans:
-        ax.plot([x, x], [begin, end - 0.1], "-v", color=ACTIVITIES["communication"], linewidth=2.5,
-                markersize=7, markevery=[1])
-
-
-def draw_amounts(ax, ranks, step):
-    """Draw how much each rank has sent after a step, beside the end's amount, and the naive way's."""
-    sent = ring_states(example(ranks))[step].sent[0] / ranks
-    rows = {"sent so far": sent, f"in the end, 2·({ranks}−1)/{ranks}": 2 * (ranks - 1) / ranks,
-            "naive, all to all others": ranks - 1}
-    bars = ax.barh(range(3), list(rows.values()), color=ACTIVITIES["communication"])
-    said = [f"{amount:.2f} tensors, {amount * MEGABYTES:.0f} MB" for amount in rows.values()]
-    ax.bar_label(bars, said, padding=6)
-    ax.set_yticks(range(3), list(rows))
-    ax.set(xlim=(0, 1.45 * max(rows.values())), ylim=(2.6, -0.6))
-    ax.set_title(f"Sent by each rank, of a tensor of {MEGABYTES} MB")
+    if step == 2 * (ranks - 1):
+        return f"All ranks hold the whole sum. Each has sent {2 * (ranks - 1) / ranks:.2f} tensors, not {ranks - 1}."
+    return "Each passed on a finished chunk, and its right neighbour put it in its place."
 
 
 def ring_explorer():
-    """Ring all-reduce: set the number of ranks and go through the steps; the picture shows each rank's chunks
-    with their partial sums, what is sent in the step, and how much each rank has sent."""
-    ranks, step = slider("ranks", 4, 2, 6), slider("step", 2, 0, 6)
-    presets = {
-        "2 ranks": ({"ranks": 2, "step": 0}, "Press Play. What does each step move, and in which direction?"),
-        "half-way": ({"step": 3},
-                     "Look for the ticks: how many chunks of the whole sum does each rank hold now?"),
-        "6 ranks": ({"ranks": 6, "step": 0},
-                    "Press Play. There are more steps now. How much has each rank sent in the end?"),
-    }
-    ranks.observe(lambda change: setattr(step, "max", 2 * (change["new"] - 1)), names="value")
-    figure = Figure(figsize=(9, 5.4), layout="none")
-    ring, amounts = figure.add_axes((0.08, 0.31, 0.91, 0.53)), figure.add_axes((0.24, 0.02, 0.75, 0.18))
-    amounts.spines[:].set_visible(False)
-    amounts.xaxis.set_visible(False)
-    amounts.tick_params(length=0)
-
-    def redraw(ranks, step):
-        wipe(ring, amounts)
-        draw(ring, ranks, step)
-        draw_amounts(amounts, ranks, step)
-        return figure
-
-    return Explorer({"ranks": ranks, "step": step}, redraw, ring_explorer.__doc__,
-                    "A red frame marks a chunk that has just arrived. Which ranks are in its sum?",
-                    presets, "step")
+    """Ring all-reduce: ranks in a circle; step by step each sends a chunk to its right neighbour, until all hold the
+    whole sum."""
+    return Stage("ring_explorer", ring_explorer.__doc__, scene, {"ranks": slider("ranks", 4, range(2, 7))},
+                 look="A red frame marks a chunk that has just arrived. Which ranks are in its sum?",
+                 presets={
+                     "2 ranks": preset("Press Play. What does each step move, and in which direction?", ranks=2),
+                     "half-way": preset("Look for the ticks: how many chunks of the whole sum does each rank hold now?",
+                                        frame=3),
+                     "6 ranks": preset("Press Play. There are more steps now. How much has each rank sent in the end?",
+                                       ranks=6),
+                 }, still=2)

@@ -1,0 +1,264 @@
+"""What stands on a stage: boxes, circles, words, lines, cells, lanes of time, charts; and the stage as a still picture.
+
+A shape is a dict. Sizes are in units of the scene: on a telephone it is about 360 pixels wide, so a scene of at most
+560 units has words of 16 units that can be read there. y grows downwards.
+"""
+
+import html
+from functools import lru_cache
+
+from helpers.figures import ACTIVITIES, HATCHES
+
+#: What a shape may hold. `finished` says what each means.
+SHAPE = {"id", "x", "y", "w", "h", "round", "points", "arrow", "fill", "line", "width", "dash", "hatch", "opacity",
+         "text", "size", "bold", "align", "ink", "tip", "click", "drag", "from", "passes", "late", "lane", "layer"}
+SIZE = 16
+#: Colours of ranks: those of the figures' lines, which colour-blind readers tell apart.
+RANKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#5b3fa8")
+PALE = "#e8edf2"
+
+
+def box(id, x, y, w, h, **more):
+    """A rectangle with its upper left corner at x, y. All else is a keyword:
+
+        text, size, bold, align     words in it ("start", "middle" or "end"); "\\n" begins a new line
+        fill, line, width, dash     a colour; of its edge, how wide that is, whether it is dashed
+        hatch                       "///", "..." or "xx" over the fill
+        round, opacity              of its corners; from 0 to 1
+        tip                         said where one points at it
+        click                       {control: value}: what a click sets
+        drag                        (control, [[x, y] for each option]): where it is for each value of the control
+        from                        {"x", "y", …}: what it is like before it first appears, and glides from
+        passes                      it is gone once it has arrived: a message
+        late                        it changes when what glides has arrived
+        lane                        it lies on the scene's axis, and is zoomed with it
+        layer                       -1 lies behind all, 1 above all
+    """
+    return {"id": id, "x": x, "y": y, "w": w, "h": h, **more}
+
+
+def circle(id, x, y, radius, **more):
+    """A circle around x, y; keywords as for `box`."""
+    return box(id, x - radius, y - radius, 2 * radius, 2 * radius, round=radius, **more)
+
+
+def words(id, x, y, text, align="start", **more):
+    """Words at x, the middle of their height at y; keywords as for `box`."""
+    return {"id": id, "x": x, "y": y, "text": text, "align": align, **more}
+
+
+def path(id, points, **more):
+    """A line through `points`, [[x, y], …]; `arrow=True` gives its end a head. Keywords as for `box`."""
+    return {"id": id, "x": 0, "y": 0, "points": [list(point) for point in points], **more}
+
+
+def doing(activity, **more):
+    """Keywords for a shape that stands for "compute", "communication" or "waiting": colour and hatch."""
+    return {"fill": ACTIVITIES[activity], **({"hatch": HATCHES[activity]} if HATCHES[activity] else {}), **more}
+
+
+class Lanes:
+    """A time axis with a row for each name: `shapes()` are names and lines, `bar` a box from one time to another."""
+
+    def __init__(self, names, end, x=90, y=30, w=450, row=34, begin=0, unit="ms", zoom=False):
+        """
+        Args:
+            names: Of the rows, from above.
+            end, begin: The times at both ends, in `unit`.
+            x, y, w, row: Where the first row begins, how wide it is, and how far it is to the next one.
+            zoom: Whether one may zoom, by the control "window".
+        """
+        self.names, self.begin, self.end, self.x, self.y, self.w, self.row = names, begin, end, x, y, w, row
+        self.bottom = y + row * len(names)
+        #: For the scene: `"axis": lanes.axis`. The browser draws its ticks.
+        self.axis = {"x": x, "w": w, "top": y, "bottom": self.bottom, "from": begin, "to": end, "unit": unit,
+                     "zoom": zoom}
+
+    def at(self, time):
+        """The x of a time."""
+        return self.x + self.w * (time - self.begin) / (self.end - self.begin)
+
+    def bar(self, id, row, begin, end, **more):
+        """A box in the row of that number, from `begin` to `end`; keywords as for `box`."""
+        left = self.at(begin)
+        return box(id, left, self.y + self.row * row + 2, self.at(end) - left, self.row - 4, lane=True,
+                   **{"size": 13, **more})
+
+    def bars(self, spans, now):
+        """What has happened until the time `now` of `spans`, [(id, row, begin, end, {keyword: …})]: the boxes grow.
+
+        What has not begun is not there. For a scene that flows, with a frame for each of some times.
+        """
+        for id, row, begin, end, more in spans:
+            if begin < now:
+                grows = {"from": {"w": 0, "text": None}}
+                yield {**self.bar(id, row, begin, min(end, now), **more), **grows}
+
+    def shapes(self, now=None):
+        """The rows' names; and, where `now` is a time, a line that stands there."""
+        shapes = [words(f"lane {name}", self.x - 6, self.y + self.row * (number + 0.5), name, "end", size=14)
+                  for number, name in enumerate(self.names)]
+        if now is not None:
+            shapes.append(box("now", self.at(now) - 1, self.y - 6, 2, self.bottom - self.y + 6, fill="#888888", layer=1))
+        return shapes
+
+
+class Chart:
+    """A chart: where data lie, and its axes. `x` and `y` are functions from data to units of the scene."""
+
+    def __init__(self, id, left, top, width, height, xs, ys, xticks, yticks, xlabel="", ylabel=""):
+        """
+        Args:
+            xs, ys: (least, most) of the data.
+            xticks, yticks: {number: its label}.
+        """
+        self.id, self.left, self.top, self.width, self.height = id, left, top, width, height
+        self.xs, self.ys, self.xticks, self.yticks, self.xlabel, self.ylabel = xs, ys, xticks, yticks, xlabel, ylabel
+
+    def x(self, value):
+        least, most = self.xs
+        return self.left + self.width * (value - least) / (most - least)
+
+    def y(self, value):
+        least, most = self.ys
+        return self.top + self.height - self.height * (value - least) / (most - least)
+
+    def axes(self):
+        """Its axes, with faint lines at the ticks."""
+        bottom, right = self.top + self.height, self.left + self.width
+        shapes = [path(f"{self.id} axis", [[self.left, self.top], [self.left, bottom], [right, bottom]], width=1.5)]
+        for value, label in self.xticks.items():
+            shapes.append(words(f"{self.id} x {label}", self.x(value), bottom + 13, label, "middle", size=13))
+        for value, label in self.yticks.items():
+            y = self.y(value)
+            shapes.append(words(f"{self.id} y {label}", self.left - 6, y, label, "end", size=13))
+            shapes.append(path(f"{self.id} grid {label}", [[self.left, y], [right, y]], width=1, opacity=0.25, layer=-1))
+        if self.xlabel:
+            shapes.append(words(f"{self.id} xlabel", right, bottom + 32, self.xlabel, "end", size=14))
+        if self.ylabel:
+            shapes.append(words(f"{self.id} ylabel", self.left, self.top - 14, self.ylabel, size=14))
+        return shapes
+
+    def curve(self, id, data, **more):
+        """A line through `data`, [(x, y), …]; keywords as for `box`."""
+        return path(id, [[self.x(x), self.y(y)] for x, y in data], **{"width": 2.5, **more})
+
+
+def finished(shape, positions):
+    """A shape as the browser gets it: numbers short, words in a colour that shows on the fill.
+
+    positions: A function from {control: value} to positions of all controls (see `Stage`).
+    """
+    done = {key: _short(value) for key, value in shape.items() if key != "id" and value is not None}
+    if "fill" in done and "text" in done:
+        done.setdefault("ink", ink(done["fill"]))
+    if "click" in done:
+        done["click"] = positions(shape["click"])
+    if "drag" in done:
+        control, places = shape["drag"]
+        done["drag"] = {"control": control, "places": _short(places)}
+    return done
+
+
+def _short(value):
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else round(value, 2)
+    if isinstance(value, (list, tuple)):
+        return [_short(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _short(one) for key, one in value.items()}
+    return value
+
+
+@lru_cache
+def ink(fill):
+    """Black or white, whichever shows better on a colour such as "#264bfb" (WCAG 2's relative luminance)."""
+    tones = [int(fill[place:place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [tone / 12.92 if tone <= 0.04045 else ((tone + 0.055) / 1.055) ** 2.4 for tone in tones]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#111111" if luminance > 0.18 else "#ffffff"
+
+
+# The still picture: what stage.js draws at rest, for who reads without it. Black on white, in every theme.
+
+_HATCHES = {"///": "M0 8 8 0", "...": "M2 2h2M6 6h2", "xx": "M0 0 8 8M0 8 8 0"}
+
+
+def as_svg(scene, number):
+    """A frame of a packed scene as SVG."""
+    frames = scene["frames"]
+    number %= len(frames)
+    shapes = {}
+    for frame in frames[:number + 1]:
+        for name in frame.get("gone", ()):
+            del shapes[name]
+        for name, change in frame["set"].items():
+            shapes[name] = {**shapes.get(name, {}), **change}
+    width, height = scene["size"]
+    frame = frames[number]
+    parts = [f"<title>{html.escape(frame.get('alt', frame['title']))}</title>", "<defs>"]
+    for place, (hatch, lines) in enumerate(_HATCHES.items()):
+        parts.append(f'<pattern id="h{place}" width="8" height="8" patternUnits="userSpaceOnUse">'
+                     f'<path d="{lines}" stroke="white" stroke-width="1.5" stroke-opacity="0.7"/></pattern>')
+    parts.append('<marker id="head" markerWidth="4" markerHeight="4" refX="2" refY="2" orient="auto">'
+                 '<path d="M0 0 4 2 0 4z" fill="context-stroke"/></marker></defs>')
+    parts.append('<rect width="100%" height="100%" fill="white"/>')
+    parts.append(f'<text x="10" y="20" font-weight="600">{html.escape(frame["title"])}</text><g transform="translate(0 30)">')
+    if "axis" in scene:
+        parts += _axis_as_svg(scene["axis"])
+    for shape in sorted(shapes.values(), key=lambda shape: shape.get("layer") or 0):
+        if not shape.get("passes"):
+            parts += _shape_as_svg({key: value for key, value in shape.items() if value is not None})
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 30}" width="{width}" '
+            f'height="{height + 30}" font-family="system-ui, sans-serif" font-size="{SIZE}">' + "".join(parts) + "</g></svg>")
+
+
+def _shape_as_svg(shape):
+    x, y, w, h = shape["x"], shape["y"], shape.get("w", 0), shape.get("h", 0)
+    look = f'opacity="{shape.get("opacity", 1)}" stroke-width="{shape.get("width", 1)}"'
+    if shape.get("dash"):
+        look += ' stroke-dasharray="5 4"'
+    line = shape.get("line", "#777777")
+    if "points" in shape:
+        points = " ".join(f"{px + x},{py + y}" for px, py in shape["points"])
+        head = ' marker-end="url(#head)"' if shape.get("arrow") else ""
+        yield f'<polyline points="{points}" fill="{shape.get("fill", "none")}" stroke="{line}" {look}{head}/>'
+    if "w" in shape:
+        place = f'x="{x}" y="{y}" width="{w}" height="{h}" rx="{shape.get("round", 3)}"'
+        edge = line if "line" in shape or "fill" not in shape else "none"
+        yield f'<rect {place} fill="{shape.get("fill", "none")}" stroke="{edge}" {look}/>'
+        if "hatch" in shape:
+            yield f'<rect {place} fill="url(#h{list(_HATCHES).index(shape["hatch"])})" {look}/>'
+    if "text" in shape:
+        align, size = shape.get("align", "middle"), shape.get("size", SIZE)
+        inside = 5 if "w" in shape else 0
+        left = {"start": x + inside, "middle": x + w / 2, "end": x + w - inside}[align]
+        lines = shape["text"].split("\n")
+        weight = ' font-weight="700"' if shape.get("bold") else ""
+        for number, text in enumerate(lines):
+            if shape.get("lane") and len(text) * 0.6 * size > w:
+                continue  # there is no room for it
+            base = y + h / 2 + 0.35 * size + 1.25 * size * (number - (len(lines) - 1) / 2)
+            yield (f'<text x="{left:g}" y="{base:g}" text-anchor="{align}" font-size="{size}"{weight} '
+                   f'fill="{shape.get("ink", "#111111")}" opacity="{shape.get("opacity", 1)}">{html.escape(text)}</text>')
+
+
+def ticks(begin, end, most=6):
+    """Round numbers from `begin` to `end`, at most about `most` of them."""
+    step = 10.0 ** -9
+    for factor in (2, 2.5, 2) * 20:  # 1, 2, 5, 10, 20, …
+        if (end - begin) / step <= most:
+            break
+        step *= factor
+    first = -int(-begin // step)
+    found = [step * number for number in range(first, first + most + 2)]
+    return [round(tick, 9) for tick in found if tick <= end + 1e-9]
+
+
+def _axis_as_svg(axis):
+    x, w, begin, end = axis["x"], axis["w"], axis["from"], axis["to"]
+    for tick in ticks(begin, end):
+        at = x + w * (tick - begin) / (end - begin)
+        yield f'<path d="M{at:g} {axis["top"]}V{axis["bottom"]}" stroke="#dddddd"/>'
+        yield f'<text x="{at:g}" y="{axis["bottom"] + 17}" text-anchor="middle" font-size="13">{tick:g}</text>'
+    yield f'<text x="{x + w}" y="{axis["bottom"] + 35}" text-anchor="end" font-size="13">{html.escape(axis["unit"])}</text>'

@@ -1,0 +1,505 @@
+// The stage: draws the frames of named shapes that stage.py computes, and moves the shapes from frame to frame.
+// It knows nothing of any lesson. `mount` plays a story, with a kernel that is asked for more, or without one.
+
+const SVG = "http://www.w3.org/2000/svg";
+const HATCHES = { "///": "M0 8 8 0", "...": "M2 2h2M6 6h2", "xx": "M0 0 8 8M0 8 8 0" };
+const PATIENCE = 3000;  // ms until a kernel that does not answer is mentioned
+const ASLEEP = "This needs Python: it changes once the kernel is free. If nothing runs, run this cell to change it.";
+let stages = 0;
+
+function make(tag, attributes = {}, parent = null) {
+  const node = tag.startsWith("svg:") ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") node.textContent = value;
+    else node.setAttribute(name, value);
+  }
+  parent?.append(node);
+  return node;
+}
+
+function button(words, press, parent) {
+  const node = make("button", { type: "button", text: words }, parent);
+  node.onclick = press;
+  return node;
+}
+
+// What is stored of a frame is what differs from the frame before. Returns a Map of all its shapes, by name, for each.
+function unpack(scene) {
+  let shapes = new Map();
+  scene.full = scene.frames.map((frame) => {
+    shapes = new Map(shapes);
+    for (const name of frame.gone ?? []) shapes.delete(name);
+    for (const [name, change] of Object.entries(frame.set)) shapes.set(name, { ...shapes.get(name), ...change });
+    return shapes;
+  });
+  return scene;
+}
+
+// Round numbers from `begin` to `end`, as `ticks` in shapes.py finds them.
+function ticks(begin, end, most = 6) {
+  const factors = [2, 2.5, 2];
+  let step = 1e-9;
+  for (let number = 0; (end - begin) / step > most; number++) step *= factors[number % 3];
+  const found = [];
+  for (let number = Math.ceil(begin / step); number * step <= end + 1e-9; number++) found.push(+(number * step).toPrecision(10));
+  return found;
+}
+
+// The picture: an <svg> that shows one frame of a scene. `act` hears what a reader does to shapes.
+function picture(figure, act) {
+  const id = `stage-${stages++}`;
+  const svg = make("svg:svg", { role: "group" }, figure);
+  const defs = make("svg:defs", {}, svg);
+  Object.entries(HATCHES).forEach(([hatch, lines], number) => {
+    const pattern = make("svg:pattern", { id: `${id}-${number}`, width: 8, height: 8, patternUnits: "userSpaceOnUse" }, defs);
+    make("svg:path", { d: lines, class: "hatch" }, pattern);
+  });
+  const head = make("svg:marker", { id: `${id}-head`, markerWidth: 4, markerHeight: 4, refX: 2, refY: 2, orient: "auto" }, defs);
+  make("svg:path", { d: "M0 0 4 2 0 4z", fill: "context-stroke" }, head);
+  const scale = make("svg:g", { class: "axis" }, svg);
+  const layers = { "-1": make("svg:g", {}, svg), 0: make("svg:g", {}, svg), 1: make("svg:g", {}, svg) };
+  const tip = make("div", { class: "tip", hidden: "" }, figure);
+  const groups = new Map();  // by the shape's name: its <g>
+  const timers = new Set();
+  let scene = null, shapes = new Map(), view = null, focused = null;
+
+  // Where a shape of the axis is while a part of the axis is shown: {x, w}, or nothing where it is out of sight.
+  function placed(shape) {
+    const { x, w = 0 } = shape;
+    if (!shape.lane || !view) return { x, w };
+    const axis = scene.axis, whole = axis.to - axis.from;
+    const larger = whole / (view[1] - view[0]), shift = (view[0] - axis.from) / whole * axis.w;
+    const left = axis.x + (x - axis.x - shift) * larger, right = left + w * larger;
+    const from = Math.max(left, axis.x), to = Math.min(right, axis.x + axis.w);
+    return to > from ? { x: from, w: to - from } : null;
+  }
+
+  function draw(shape, group) {
+    const at = placed(shape);
+    group.style.display = at ? "" : "none";
+    if (!at) return;
+    group.style.transform = `translate(${at.x}px, ${shape.y}px)`;
+    group.style.opacity = shape.opacity ?? 1;
+    const isBox = shape.w != null, isLine = shape.points != null;
+    for (const [wanted, tag] of [[isBox, "rect.body"], [isLine, "path"], [shape.hatch != null, "rect.over"], [shape.text != null, "text"]]) {
+      const [name, look] = tag.split(".");
+      const there = group.querySelector(tag);
+      if (wanted && !there) make(`svg:${name}`, look ? { class: look } : {}, group);
+      else if (!wanted) there?.remove();
+    }
+    if (isBox) {
+      const size = { width: `${at.w}px`, height: `${shape.h}px` };
+      const body = group.querySelector(".body"), over = group.querySelector(".over");
+      const edge = shape.line ?? (shape.fill ? "none" : "");
+      Object.assign(body.style, size, { fill: shape.fill ?? "", stroke: edge });
+      if (over) Object.assign(over.style, size, { fill: `url(#${id}-${Object.keys(HATCHES).indexOf(shape.hatch)})` });
+      for (const rect of over ? [body, over] : [body]) rect.setAttribute("rx", shape.round ?? 3);
+      body.style.strokeWidth = shape.width ?? 1;
+      body.style.strokeDasharray = shape.dash ? "5 4" : "";
+    }
+    if (isLine) {
+      const line = group.querySelector("path"), way = `M${shape.points.map((point) => point.join(" ")).join("L")}`;
+      line.setAttribute("d", way);
+      Object.assign(line.style, { d: `path("${way}")`, stroke: shape.line ?? "", fill: shape.fill ?? "", strokeWidth: shape.width ?? 1,
+        strokeDasharray: shape.dash ? "5 4" : "", markerEnd: shape.arrow ? `url(#${id}-head)` : "" });
+    }
+    if (shape.text != null) write(shape, group.querySelector("text"), at.w);
+    const acts = shape.click != null || shape.drag != null;
+    group.setAttribute("class", `shape${acts ? " acts" : ""}${shape.passes ? " passes" : ""}${shape.drag ? " drags" : ""}`);
+    const name = [shape.text, shape.tip].filter(Boolean).join(": ");
+    if (shape.drag) {
+      const at = act.position(shape.drag.control);
+      for (const [key, value] of Object.entries({ role: "slider", tabindex: 0, "aria-label": name, "aria-valuemin": 0,
+        "aria-valuemax": shape.drag.places.length - 1, "aria-valuenow": at, "aria-valuetext": act.label(shape.drag.control) })) group.setAttribute(key, value);
+    } else if (shape.click != null || shape.tip) {
+      group.setAttribute("role", shape.click != null ? "button" : "img");
+      group.setAttribute("aria-label", name);
+    } else ["role", "aria-label", "tabindex"].forEach((key) => group.removeAttribute(key));
+  }
+
+  function write(shape, node, wide) {
+    const size = shape.size ?? 16, align = shape.align ?? "middle", isBox = shape.w != null;
+    let lines = `${shape.text}`.split("\n");
+    const room = Math.floor((wide - 4) / (0.58 * size));
+    if (shape.lane) lines = lines.map((line) => (line.length <= room ? line : room < 4 ? "" : `${line.slice(0, room - 1)}…`));
+    const x = { start: isBox ? 5 : 0, middle: wide / 2, end: isBox ? wide - 5 : 0 }[align];
+    node.replaceChildren(...lines.map((line, number) => {
+      const y = (shape.h ?? 0) / 2 + 1.25 * size * (number - (lines.length - 1) / 2);
+      return make("svg:tspan", { x, y, text: line });
+    }));
+    Object.assign(node.style, { fontSize: `${size}px`, fontWeight: shape.bold ? 700 : "", fill: shape.ink ?? "", textAnchor: align });
+  }
+
+  function drawAxis() {
+    scale.replaceChildren();
+    const axis = scene.axis;
+    if (!axis) return;
+    const [begin, end] = view ?? [axis.from, axis.to];
+    for (const tick of ticks(begin, end)) {
+      const x = axis.x + axis.w * (tick - begin) / (end - begin);
+      make("svg:path", { d: `M${x} ${axis.top}V${axis.bottom}` }, scale);
+      make("svg:text", { x, y: axis.bottom + 12, text: tick }, scale);
+    }
+    make("svg:text", { x: axis.x + axis.w, y: axis.bottom + 30, text: axis.unit, class: "unit" }, scale);
+  }
+
+  // Of all that can be clicked or says something, one has a place in the order of the Tab key; arrows go to the others.
+  function roam() {
+    const all = [...svg.querySelectorAll("g.shape[role]:not(.drags)")];
+    if (!all.includes(focused)) focused = all.find((group) => group.classList.contains("acts")) ?? all[0];
+    for (const group of all) group.setAttribute("tabindex", group === focused ? 0 : -1);
+    return all;
+  }
+
+  function show(next, number, jump) {
+    for (const timer of timers) clearTimeout(timer);
+    timers.clear();
+    const changed = next !== scene;
+    scene = next;
+    const before = shapes;
+    shapes = scene.full[number];
+    const pace = scene.pace ?? 1000, glide = scene.flows ? pace : Math.min(650, 0.7 * pace);
+    svg.style.setProperty("--glide", jump ? "0ms" : `${glide}ms`);
+    svg.style.setProperty("--way", scene.flows ? "linear" : "ease-in-out");
+    svg.setAttribute("viewBox", `0 0 ${scene.size.join(" ")}`);
+    svg.style.setProperty("--shape", scene.size[0] / scene.size[1]);
+    svg.setAttribute("aria-label", scene.frames[number].alt ?? scene.frames[number].title);
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    for (const [name, group] of groups) {
+      if (!shapes.has(name)) { group.remove(); groups.delete(name); }
+    }
+    for (const [name, shape] of shapes) {
+      let group = groups.get(name);
+      if (group && before.get(name) === shape && !changed) continue;
+      if (!group) {
+        if (shape.passes && (still || jump)) continue;
+        group = make("svg:g", { "data-name": name }, layers[shape.layer ?? 0]);
+        groups.set(name, group);
+        if (!jump) {
+          draw({ ...shape, ...(shape.from ?? { opacity: 0 }) }, group);
+          group.getBoundingClientRect();  // so that it glides from there
+        }
+      } else if (shape.late && !still && !jump) {
+        after(glide, () => draw(shape, group));
+        continue;
+      }
+      draw(shape, group);
+      if (shape.passes) after(glide, () => { group.remove(); groups.delete(name); });
+    }
+    if (changed) drawAxis();
+    roam();
+  }
+
+  function after(wait, what) { timers.add(setTimeout(what, wait)); }
+
+  function look(from, to) {
+    view = scene.axis && (from > scene.axis.from || to < scene.axis.to) ? [from, to] : null;
+    svg.style.setProperty("--glide", "0ms");
+    for (const [name, shape] of shapes) if (shape.lane) draw(shape, groups.get(name));
+    drawAxis();
+  }
+
+  const shapeAt = (event) => {
+    const group = event.target.closest?.("g.shape");
+    return group ? [shapes.get(group.dataset.name), group] : [null, null];
+  };
+  const point = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+
+  function tell(shape, group) {
+    tip.hidden = !shape?.tip;
+    if (tip.hidden) return;
+    tip.textContent = shape.tip;
+    const around = figure.getBoundingClientRect(), box = group.getBoundingClientRect();
+    tip.style.left = `${Math.max(0, Math.min(box.left - around.left, around.width - tip.offsetWidth))}px`;
+    tip.style.top = `${box.bottom - around.top + 4}px`;
+  }
+  svg.addEventListener("pointerover", (event) => tell(...shapeAt(event)));
+  svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && tell());
+  svg.addEventListener("focusin", (event) => tell(...shapeAt(event)));
+  svg.addEventListener("focusout", () => tell());
+  svg.addEventListener("click", (event) => {
+    const [shape, group] = shapeAt(event);
+    if (shape?.click) { focused = group; act.click(shape.click); }
+  });
+
+  // Dragging: a shape to the place that stands for another value of its control; or the axis along.
+  svg.addEventListener("pointerdown", (event) => {
+    const [shape] = shapeAt(event), axis = scene.axis;
+    if (!shape?.drag && !axis?.zoom) return;
+    event.preventDefault();
+    const began = point(event), [from, to] = view ?? [axis?.from, axis?.to];
+    let moved = false;
+    const move = (now) => {
+      const here = point(now);
+      if (shape?.drag) {
+        const away = shape.drag.places.map(([x, y]) => Math.hypot(x + shape.w / 2 - here.x, y + shape.h / 2 - here.y));
+        act.set(shape.drag.control, away.indexOf(Math.min(...away)));
+      } else if (moved ||= Math.abs(here.x - began.x) > 3) {
+        const by = (began.x - here.x) / axis.w * (to - from);
+        act.look(from + by, to + by);
+      }
+    };
+    const end = () => { removeEventListener("pointermove", move); svg.classList.remove("dragged"); };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", end, { once: true });
+    addEventListener("pointercancel", end, { once: true });
+    svg.classList.add("dragged");
+  });
+  svg.addEventListener("wheel", (event) => {
+    const axis = scene.axis;
+    if (!axis?.zoom || !(event.ctrlKey || event.metaKey)) return;  // the page scrolls
+    event.preventDefault();
+    const share = Math.min(1, Math.max(0, (point(event).x - axis.x) / axis.w));
+    act.zoom(Math.exp(-event.deltaY / 300), share);
+  }, { passive: false });
+  svg.addEventListener("dblclick", (event) => scene.axis?.zoom && act.zoom(2, (point(event).x - scene.axis.x) / scene.axis.w));
+
+  svg.addEventListener("keydown", (event) => {
+    const [shape, group] = shapeAt(event);
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (shape?.drag && by) act.set(shape.drag.control, act.position(shape.drag.control) + by);
+    else if (shape?.click && (event.key === "Enter" || event.key === " ")) { focused = group; act.click(shape.click); }
+    else if (shape && by) {
+      const all = roam();
+      focused = all[(all.indexOf(group) + by + all.length) % all.length];
+      roam();
+      focused.focus();
+    } else return;
+    event.preventDefault();
+  });
+
+  return { show, look, get view() { return view; } };
+}
+
+// A story on a page. `ask(setting)` asks a kernel for a scene; null where there is none. Returns {answer, stop}.
+function mount(place, story, ask = null) {
+  place.classList.add("stage");
+  place.setAttribute("data-lm-suppress-shortcuts", "true");  // JupyterLab's keys are its own
+  const page = make("div", { class: "page" }, place);
+  const top = make("div", { class: "ask" }, page);
+  const figure = make("figure", {}, page);
+  const moves = make("div", { class: "moves" }, page);
+  const side = make("div", { class: "controls" }, page);
+  const said = make("figcaption", { role: "status" }, figure);
+  const title = make("p", { class: "title" }, said), note = make("p", { class: "note" }, said);
+  const scenes = Object.fromEntries(Object.entries(story.scenes).map(([key, scene]) => [key, unpack(scene)]));
+  const number = Object.fromEntries(story.controls.map((control, place) => [control.name, place]));
+  const puts = [];  // functions that make the controls show the setting
+  let setting = [...story.first], scene = null, now = 0, playing = null, waiting = null;
+
+  const stage = picture(figure, {
+    click: (change) => change_to(setting.map((position, place) => change[place] ?? position)),
+    position: (control) => setting[number[control]],
+    label: (control) => story.controls[number[control]].labels[setting[number[control]]],
+    set(control, position) {
+      const place = number[control], last = story.controls[place].labels.length - 1;
+      const wanted = Math.max(0, Math.min(position, last));
+      if (wanted !== setting[place]) change_to(setting.with(place, wanted));
+    },
+    look: (from, to) => look(from, to),
+    zoom(larger, share) {
+      const [from, to] = stage.view ?? [scene.axis.from, scene.axis.to], at = from + share * (to - from), span = (to - from) / larger;
+      look(at - share * span, at + (1 - share) * span);
+    },
+  });
+
+  function show(frame, jump = false) {
+    const last = scene.frames.length - 1;
+    now = Math.max(0, Math.min(frame < 0 ? last + 1 + frame : frame, last));
+    stage.show(scene, now, jump);
+    title.textContent = scene.frames[now].title;
+    note.textContent = scene.frames[now].note ?? "";
+    time.max = last;
+    time.value = now;
+    time.setAttribute("aria-valuetext", title.textContent);
+    moves.classList.toggle("single", last === 0);
+  }
+
+  // Show the scene of the setting, if it is here; otherwise ask for it, and go on showing the one before.
+  function put(frame, jump) {
+    hint.textContent = "";
+    clearTimeout(waiting);
+    const there = scenes[JSON.stringify(setting)];
+    if (there) {
+      const isAtEnd = scene && scene.frames.length > 1 && now === scene.frames.length - 1;
+      scene = there;
+      show(frame ?? (isAtEnd ? -1 : now), jump);
+    } else if (ask) {
+      ask(setting);
+      waiting = setTimeout(() => { hint.textContent = ASLEEP; }, PATIENCE);
+    } else {
+      hint.textContent = "This needs Python: run this cell to change it.";
+    }
+    for (const one of puts) one();
+  }
+
+  function change_to(wanted) {
+    stop();
+    setting = wanted;
+    begin(story.look, null);
+    put();
+  }
+
+  function begin(words, pressed) {
+    question.textContent = words;
+    for (const one of tries.children) one.setAttribute("aria-pressed", one === pressed);
+  }
+
+  function stop() {
+    clearInterval(playing);
+    playing = null;
+    said.setAttribute("aria-live", "polite");
+    play.textContent = "▶ Play";
+  }
+
+  function start() {
+    if (now === scene.frames.length - 1) show(0, true);
+    said.setAttribute("aria-live", "off");  // else it would be read out long after
+    play.textContent = "⏸ Pause";
+    const next = () => (now < scene.frames.length - 1 ? show(now + 1) : stop());
+    playing = setInterval(next, scene.pace ?? 1000);
+    next();
+  }
+
+  // What one can press: presets with their question; play and steps; controls.
+  const tries = make("div", { class: "row", role: "group", "aria-label": "Try" }, top);
+  const question = make("p", { class: "look", role: "status" }, top);
+  for (const preset of story.presets) {
+    const pressed = button(preset.words, () => {
+      stop();
+      setting = [...preset.setting];
+      begin(preset.look, pressed);
+      put(preset.frame, true);
+    }, tries);
+  }
+  const keys = make("div", { class: "row" }, moves);
+  const play = button("▶ Play", () => (playing ? stop() : start()), keys);
+  button("Back", () => { stop(); show(Math.max(0, now - 1)); }, keys);
+  button("Step", () => { stop(); show(now + 1); }, keys);
+  const reset = () => {
+    stop();
+    setting = [...story.first];
+    begin(story.look, null);
+    put(story.frame, true);
+    if (scene.axis?.zoom) look(scene.axis.from, scene.axis.to);
+  };
+  button("Reset", reset, keys).classList.add("reset");
+  const time = make("input", { type: "range", min: 0, class: "time", "aria-label": "moment" }, moves);
+  time.oninput = () => { stop(); show(+time.value); };
+  const hint = make("p", { class: "hint", role: "status" }, side);
+  story.controls.forEach((control, place) => puts.push(MAKE[control.kind](control, side, {
+    get: () => setting[place],
+    set: (position) => change_to(setting.with(place, position)),
+    isOff: () => scene?.off?.includes(control.name) ?? false,
+    stage, scene: () => scene, look,
+  })));
+
+  // A part of the axis: at once in the browser; and once it rests, in more detail from the kernel.
+  let resting = null;
+  function look(from, to) {
+    const axis = scene.axis, span = Math.min(to - from, axis.to - axis.from);
+    const left = Math.max(axis.from, Math.min(from, axis.to - span));
+    stage.look(left, left + span);
+    for (const one of puts) one();
+    clearTimeout(resting);
+    const place = story.controls.findIndex((control) => control.kind === "window");
+    if (ask && place >= 0) resting = setTimeout(() => ask(setting.with(place, stage.view)), 150);
+  }
+
+  begin(story.look, null);
+  put(story.frame, true);
+  return {
+    stop,
+    answer(given) {
+      const scene_ = unpack(given.scene), place = story.controls.findIndex((control) => control.kind === "window");
+      if (place >= 0 && given.setting[place]) {  // the same picture in more detail
+        if (JSON.stringify(given.setting[place]) !== JSON.stringify(stage.view)) return;
+        scene = scene_;
+        return show(now, true);
+      }
+      scenes[JSON.stringify(given.setting)] = scene_;
+      if (JSON.stringify(given.setting) === JSON.stringify(setting)) put();
+    },
+  };
+}
+
+// Controls, by kind: each makes its nodes, and returns a function that makes them show the setting.
+const MAKE = {
+  slider(control, side, { get, set, isOff }) {
+    const label = make("label", { text: control.words }, side);
+    const input = make("input", { type: "range", min: 0, max: control.labels.length - 1 }, label);
+    const value = make("output", {}, label);
+    input.oninput = () => set(+input.value);
+    return () => {
+      input.value = get();
+      input.disabled = isOff();
+      value.textContent = control.labels[get()];
+      input.setAttribute("aria-valuetext", value.textContent);
+    };
+  },
+  buttons(control, side, { get, set, isOff }) {
+    const row = make("div", { class: "row choice", role: "group", "aria-label": control.words }, side);
+    make("span", { text: control.words }, row);
+    const all = control.labels.map((words, position) => button(words, () => set(position), row));
+    return () => all.forEach((one, position) => {
+      one.setAttribute("aria-pressed", position === get());
+      one.disabled = isOff();
+    });
+  },
+  checkbox(control, side, { get, set, isOff }) {
+    const label = make("label", { class: "box" }, side);
+    const input = make("input", { type: "checkbox" }, label);
+    label.append(control.words);
+    input.onchange = () => set(+input.checked);
+    return () => { input.checked = get() === 1; input.disabled = isOff(); };
+  },
+  field(control, side, { get, set }) {
+    const label = make("label", { class: "field", text: control.words }, side);
+    const input = make("input", { type: "text", spellcheck: "false" }, label);
+    input.onchange = () => set(input.value);
+    return () => { input.value = get(); };
+  },
+  window(control, side, { stage, scene, look }) {
+    const [larger, along] = ["zoom", "move"].map((words) => make("input", { type: "range", min: 0, step: "any", max: 1 }, make("label", { text: words }, side)));
+    larger.max = 12;
+    const sizes = make("output", {}, larger.parentNode);
+    const move = () => {
+      const { from, to } = scene().axis, span = (to - from) / 2 ** larger.value;
+      const left = from + along.value * (to - from - span);
+      look(left, left + span);
+    };
+    larger.oninput = along.oninput = move;
+    return () => {
+      const axis = scene()?.axis, [from, to] = stage.view ?? [0, 1];
+      if (!axis) return;
+      const whole = axis.to - axis.from, span = stage.view ? to - from : whole;
+      larger.value = Math.log2(whole / span);
+      if (span < whole) along.value = (from - axis.from) / (whole - span);
+      along.disabled = span >= whole;
+      sizes.textContent = `${(whole / span).toPrecision(2)}×`;
+    };
+  },
+};
+
+// Play what a page has stored: as_html in stage.py wrote it.
+function playStored(page) {
+  for (const stored of page.querySelectorAll(".stage-stored:not(.stage)")) {
+    const data = stored.querySelector("script");
+    stored.replaceChildren();
+    mount(stored, JSON.parse(data.textContent));
+  }
+}
+
+// What anywidget calls for a live one.
+function render({ model, el }) {
+  let number = 0;
+  const stage = mount(el, structuredClone(model.get("story")), (setting) => {
+    model.set("asked", { setting, number: ++number });
+    model.save_changes();
+  });
+  const hear = () => stage.answer(model.get("answer"));
+  model.on("change:answer", hear);
+  return () => { stage.stop(); model.off("change:answer", hear); };
+}
+
+export default { render, mount };
