@@ -1,10 +1,9 @@
-"""What stands on a stage: boxes, circles, words, lines, cells, lanes of time, charts; and the stage as a still picture.
+"""What stands on a stage: boxes, circles, words, lines, lanes of time, charts.
 
 A shape is a dict. Sizes are in units of the scene: on a telephone it is about 360 pixels wide, so a scene of at most
 560 units has words of 16 units that can be read there. y grows downwards.
 """
 
-import html
 from functools import lru_cache
 
 from helpers.figures import ACTIVITIES, HATCHES
@@ -99,7 +98,8 @@ class Lanes:
         shapes = [words(f"lane {name}", self.x - 6, self.y + self.row * (number + 0.5), name, "end", size=14)
                   for number, name in enumerate(self.names)]
         if now is not None:
-            shapes.append(box("now", self.at(now) - 1, self.y - 6, 2, self.bottom - self.y + 6, fill="#888888", layer=1))
+            high = self.bottom - self.y + 6
+            shapes.append(box("now", self.at(now) - 1, self.y - 6, 2, high, fill="#888888", layer=1))
         return shapes
 
 
@@ -132,7 +132,7 @@ class Chart:
         for value, label in self.yticks.items():
             y = self.y(value)
             shapes.append(words(f"{self.id} y {label}", self.left - 6, y, label, "end", size=13))
-            shapes.append(path(f"{self.id} grid {label}", [[self.left, y], [right, y]], width=1, opacity=0.25, layer=-1))
+            shapes.append(path(f"{self.id} grid {label}", [[self.left, y], [right, y]], opacity=0.25, layer=-1))
         if self.xlabel:
             shapes.append(words(f"{self.id} xlabel", right, bottom + 32, self.xlabel, "end", size=14))
         if self.ylabel:
@@ -177,88 +177,3 @@ def ink(fill):
     linear = [tone / 12.92 if tone <= 0.04045 else ((tone + 0.055) / 1.055) ** 2.4 for tone in tones]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#111111" if luminance > 0.18 else "#ffffff"
-
-
-# The still picture: what stage.js draws at rest, for who reads without it. Black on white, in every theme.
-
-_HATCHES = {"///": "M0 8 8 0", "...": "M2 2h2M6 6h2", "xx": "M0 0 8 8M0 8 8 0"}
-
-
-def as_svg(scene, number):
-    """A frame of a packed scene as SVG."""
-    frames = scene["frames"]
-    number %= len(frames)
-    shapes = {}
-    for frame in frames[:number + 1]:
-        for name in frame.get("gone", ()):
-            del shapes[name]
-        for name, change in frame["set"].items():
-            shapes[name] = {**shapes.get(name, {}), **change}
-    width, height = scene["size"]
-    frame = frames[number]
-    parts = [f"<title>{html.escape(frame.get('alt', frame['title']))}</title>", "<defs>"]
-    for place, (hatch, lines) in enumerate(_HATCHES.items()):
-        parts.append(f'<pattern id="h{place}" width="8" height="8" patternUnits="userSpaceOnUse">'
-                     f'<path d="{lines}" stroke="white" stroke-width="1.5" stroke-opacity="0.7"/></pattern>')
-    parts.append('<marker id="head" markerWidth="4" markerHeight="4" refX="2" refY="2" orient="auto">'
-                 '<path d="M0 0 4 2 0 4z" fill="context-stroke"/></marker></defs>')
-    parts.append('<rect width="100%" height="100%" fill="white"/>')
-    parts.append(f'<text x="10" y="20" font-weight="600">{html.escape(frame["title"])}</text><g transform="translate(0 30)">')
-    if "axis" in scene:
-        parts += _axis_as_svg(scene["axis"])
-    for shape in sorted(shapes.values(), key=lambda shape: shape.get("layer") or 0):
-        if not shape.get("passes"):
-            parts += _shape_as_svg({key: value for key, value in shape.items() if value is not None})
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 30}" width="{width}" '
-            f'height="{height + 30}" font-family="system-ui, sans-serif" font-size="{SIZE}">' + "".join(parts) + "</g></svg>")
-
-
-def _shape_as_svg(shape):
-    x, y, w, h = shape["x"], shape["y"], shape.get("w", 0), shape.get("h", 0)
-    look = f'opacity="{shape.get("opacity", 1)}" stroke-width="{shape.get("width", 1)}"'
-    if shape.get("dash"):
-        look += ' stroke-dasharray="5 4"'
-    line = shape.get("line", "#777777")
-    if "points" in shape:
-        points = " ".join(f"{px + x},{py + y}" for px, py in shape["points"])
-        head = ' marker-end="url(#head)"' if shape.get("arrow") else ""
-        yield f'<polyline points="{points}" fill="{shape.get("fill", "none")}" stroke="{line}" {look}{head}/>'
-    if "w" in shape:
-        place = f'x="{x}" y="{y}" width="{w}" height="{h}" rx="{shape.get("round", 3)}"'
-        edge = line if "line" in shape or "fill" not in shape else "none"
-        yield f'<rect {place} fill="{shape.get("fill", "none")}" stroke="{edge}" {look}/>'
-        if "hatch" in shape:
-            yield f'<rect {place} fill="url(#h{list(_HATCHES).index(shape["hatch"])})" {look}/>'
-    if "text" in shape:
-        align, size = shape.get("align", "middle"), shape.get("size", SIZE)
-        inside = 5 if "w" in shape else 0
-        left = {"start": x + inside, "middle": x + w / 2, "end": x + w - inside}[align]
-        lines = shape["text"].split("\n")
-        weight = ' font-weight="700"' if shape.get("bold") else ""
-        for number, text in enumerate(lines):
-            if shape.get("lane") and len(text) * 0.6 * size > w:
-                continue  # there is no room for it
-            base = y + h / 2 + 0.35 * size + 1.25 * size * (number - (len(lines) - 1) / 2)
-            yield (f'<text x="{left:g}" y="{base:g}" text-anchor="{align}" font-size="{size}"{weight} '
-                   f'fill="{shape.get("ink", "#111111")}" opacity="{shape.get("opacity", 1)}">{html.escape(text)}</text>')
-
-
-def ticks(begin, end, most=6):
-    """Round numbers from `begin` to `end`, at most about `most` of them."""
-    step = 10.0 ** -9
-    for factor in (2, 2.5, 2) * 20:  # 1, 2, 5, 10, 20, …
-        if (end - begin) / step <= most:
-            break
-        step *= factor
-    first = -int(-begin // step)
-    found = [step * number for number in range(first, first + most + 2)]
-    return [round(tick, 9) for tick in found if tick <= end + 1e-9]
-
-
-def _axis_as_svg(axis):
-    x, w, begin, end = axis["x"], axis["w"], axis["from"], axis["to"]
-    for tick in ticks(begin, end):
-        at = x + w * (tick - begin) / (end - begin)
-        yield f'<path d="M{at:g} {axis["top"]}V{axis["bottom"]}" stroke="#dddddd"/>'
-        yield f'<text x="{at:g}" y="{axis["bottom"] + 17}" text-anchor="middle" font-size="13">{tick:g}</text>'
-    yield f'<text x="{x + w}" y="{axis["bottom"] + 35}" text-anchor="end" font-size="13">{html.escape(axis["unit"])}</text>'

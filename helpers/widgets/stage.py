@@ -22,7 +22,8 @@ import anywidget
 import traitlets
 
 from helpers.widgets import view
-from helpers.widgets.shapes import SHAPE, as_svg, finished
+from helpers.widgets.shapes import SHAPE, finished
+from helpers.widgets.still import as_svg
 
 HERE = Path(__file__).parent
 #: What scenes and frames may hold.
@@ -100,23 +101,17 @@ class Stage(anywidget.AnyWidget):
         self.controls = controls
         self.still = still
         first = {control: kind["value"] for control, kind in controls.items()}
-        presets = presets or {}
-        settings = [first, *({**first, **one["values"]} for one in presets.values())]
-        scenes = {}
-        for setting in [*settings, *self._neighbours(first)]:
-            key = self._key(setting)
-            if key not in scenes:
-                scenes[key] = self.packed(**setting)
-                size = sum(len(_json(one)) for one in scenes.values())
-                if size > ROOM and setting not in settings:
-                    del scenes[key]
-                    break
-        super().__init__(story={
-            "look": look, "frame": frame, "first": self._positions(first), "scenes": scenes,
-            "presets": [{"words": words, "look": one["look"], "frame": one["frame"], "setting": self._positions(setting)}
-                        for (words, one), setting in zip(presets.items(), settings[1:], strict=True)],
-            "controls": [{"name": control, "kind": kind["kind"], "words": kind["words"], "labels": _labels(kind)}
-                         for control, kind in controls.items()]})
+        story = {"look": look, "frame": frame, "first": self._positions(first), "presets": [], "controls": []}
+        settings = [first]
+        for on_button, one in (presets or {}).items():
+            settings.append({**first, **one["values"]})
+            story["presets"].append({"words": on_button, "look": one["look"], "frame": one["frame"],
+                                     "setting": self._positions(settings[-1])})
+        for control, kind in controls.items():
+            story["controls"].append({"name": control, "kind": kind["kind"], "words": kind["words"],
+                                      "labels": _labels(kind)})
+        story["scenes"] = self._scenes(settings, first)
+        super().__init__(story=story)
         self.observe(self._answer, "asked")
 
     def packed(self, **values):
@@ -133,6 +128,20 @@ class Stage(anywidget.AnyWidget):
         packed = _packed(scene, self._positions)
         self.answer = {"setting": setting, "scene": packed}
         self.story["scenes"][_json(setting)] = packed  # for whoever saves the notebook
+
+    def _scenes(self, settings, first):
+        """{setting: packed scene} of all that are stored: these, and as many others as there is room for."""
+        scenes, size = {}, 0
+        for setting in [*settings, *self._neighbours(first)]:
+            key = self._key(setting)
+            if key in scenes:
+                continue
+            packed = self.packed(**setting)
+            size += len(_json(packed))
+            if size > ROOM and setting not in settings:
+                break
+            scenes[key] = packed
+        return scenes
 
     def _neighbours(self, first):
         """All settings in which one control has another value than at first, if it has few of them."""

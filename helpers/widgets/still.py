@@ -1,0 +1,116 @@
+"""The stage as a still picture: what stage.js draws at rest, as SVG, for those who read without it.
+
+It is black on white in every theme, and shows no words where a box of a lane has no room for them.
+"""
+
+import html
+import math
+
+from helpers.widgets.shapes import SIZE
+
+_HATCHES = {"///": "M0 8 8 0", "...": "M2 2h2M6 6h2", "xx": "M0 0 8 8M0 8 8 0"}
+_TITLE = 30  #: units above the scene, for the frame's title
+
+
+def as_svg(scene, number):
+    """A frame of a packed scene (see `stage.py`), as text."""
+    frame, shapes = scene["frames"][number], _shapes_of(scene, number)
+    width, height = scene["size"]
+    height += _TITLE
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+             f'height="{height}" font-family="system-ui, sans-serif" font-size="{SIZE}">',
+             f"<title>{html.escape(frame.get('alt', frame['title']))}</title>", *_definitions(),
+             '<rect width="100%" height="100%" fill="white"/>',
+             f'<text x="10" y="20" font-weight="600">{html.escape(frame["title"])}</text>',
+             f'<g transform="translate(0 {_TITLE})">']
+    if "axis" in scene:
+        parts += _axis(scene["axis"])
+    for shape in sorted(shapes.values(), key=lambda shape: shape.get("layer", 0)):
+        if "passes" not in shape:
+            parts += _shape(shape)
+    return "".join([*parts, "</g></svg>"])
+
+
+def _shapes_of(scene, number):
+    """{name: shape} of a frame, which holds only what differs from the frame before."""
+    shapes = {}
+    for frame in scene["frames"][:number % len(scene["frames"]) + 1]:
+        for name in frame.get("gone", ()):
+            del shapes[name]
+        for name, change in frame["set"].items():
+            changed = {**shapes.get(name, {}), **change}
+            shapes[name] = {key: value for key, value in changed.items() if value is not None}
+    return shapes
+
+
+def _definitions():
+    yield "<defs>"
+    for number, lines in enumerate(_HATCHES.values()):
+        yield (f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse">'
+               f'<path d="{lines}" stroke="white" stroke-width="1.5" stroke-opacity="0.7"/></pattern>')
+    yield ('<marker id="head" markerWidth="4" markerHeight="4" refX="2" refY="2" orient="auto">'
+           '<path d="M0 0 4 2 0 4z" fill="context-stroke"/></marker></defs>')
+
+
+def _shape(shape):
+    look = f'opacity="{shape.get("opacity", 1)}" stroke-width="{shape.get("width", 1)}"'
+    if "dash" in shape:
+        look += ' stroke-dasharray="5 4"'
+    if "points" in shape:
+        yield _line(shape, look)
+    if "w" in shape:
+        yield from _box(shape, look)
+    if "text" in shape:
+        yield from _words(shape)
+
+
+def _line(shape, look):
+    points = " ".join(f"{x + shape['x']},{y + shape['y']}" for x, y in shape["points"])
+    head = ' marker-end="url(#head)"' if "arrow" in shape else ""
+    return (f'<polyline points="{points}" fill="{shape.get("fill", "none")}" '
+            f'stroke="{shape.get("line", "#555555")}" {look}{head}/>')
+
+
+def _box(shape, look):
+    place = (f'x="{shape["x"]}" y="{shape["y"]}" width="{shape["w"]}" height="{shape["h"]}" '
+             f'rx="{shape.get("round", 3)}"')
+    edge = shape.get("line", "none" if "fill" in shape else "#777777")
+    yield f'<rect {place} fill="{shape.get("fill", "none")}" stroke="{edge}" {look}/>'
+    if "hatch" in shape:
+        yield f'<rect {place} fill="url(#h{list(_HATCHES).index(shape["hatch"])})" {look}/>'
+
+
+def _words(shape):
+    size, wide, align = shape.get("size", SIZE), shape.get("w", 0), shape.get("align", "middle")
+    inside = 5 if wide else 0
+    x = shape["x"] + {"start": inside, "middle": wide / 2, "end": wide - inside}[align]
+    middle = shape["y"] + shape.get("h", 0) / 2
+    look = (f'text-anchor="{align}" font-size="{size}" fill="{shape.get("ink", "#111111")}" '
+            f'opacity="{shape.get("opacity", 1)}" font-weight="{700 if "bold" in shape else 400}"')
+    lines = shape["text"].split("\n")
+    for number, text in enumerate(lines):
+        y = middle + 0.35 * size + 1.25 * size * (number - (len(lines) - 1) / 2)
+        has_room = "lane" not in shape or 0.58 * size * len(text) <= wide - 4
+        if has_room:
+            yield f'<text x="{x:g}" y="{y:g}" {look}>{html.escape(text)}</text>'
+
+
+def _axis(axis):
+    x, wide, begin, end, bottom = axis["x"], axis["w"], axis["from"], axis["to"], axis["bottom"]
+    look = 'text-anchor="middle" font-size="13"'
+    for tick in ticks(begin, end):
+        at = x + wide * (tick - begin) / (end - begin)
+        yield f'<path d="M{at:g} {axis["top"]}V{bottom}" stroke="#dddddd"/>'
+        yield f'<text x="{at:g}" y="{bottom + 17}" {look}>{tick:g}</text>'
+    yield f'<text x="{x + wide}" y="{bottom + 35}" text-anchor="end" font-size="13">{html.escape(axis["unit"])}</text>'
+
+
+def ticks(begin, end, most=6):
+    """Round numbers from `begin` to `end`, at most `most` steps apart, as stage.js finds them."""
+    step = 1e-9
+    for factor in (2, 2.5, 2) * 20:  # 1, 2, 5, 10, 20 …
+        if (end - begin) / step <= most:
+            break
+        step *= factor
+    first, last = math.ceil(begin / step), math.floor(end / step + 1e-9)
+    return [round(step * number, 9) for number in range(first, last + 1)]
