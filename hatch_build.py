@@ -15,6 +15,9 @@ SETTINGS = {
     "helpers/ipython_kernel_config.json": "etc/ipython/ipython_kernel_config.json",
     # What JupyterLab leaves out for those who listen, or use keys.
     "helpers/labextension": "share/jupyter/labextensions/parallel-pytorch-course",
+    # With it, stored explorers play.
+    "helpers/widgets/stage.js": "share/jupyter/labextensions/parallel-pytorch-course/static/stage.js",
+    "helpers/widgets/stage.css": "share/jupyter/labextensions/parallel-pytorch-course/static/stage.css",
 }
 
 

@@ -34,6 +34,8 @@ import psutil
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from helpers.widgets.stage import PLAYER, player
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 README = ROOT / "README.md"
@@ -233,7 +235,7 @@ def minutes(path):
 def shown(output):
     """The text of an output; nothing of a picture's."""
     data = output.get("data", {})
-    if "image/png" in data:
+    if "image/png" in data or "image/svg+xml" in data:
         return ""
     return output.get("text", "") or data.get("text/plain", "") or output.get("evalue", "")
 
@@ -277,6 +279,9 @@ def stable(outputs, number):
         if WIDGET in output.get("data", {}):
             # Without a kernel there is no widget to show: leave the picture, or the text, stored beside it.
             del output.data[WIDGET]
+        stored, is_stage, _old = output.get("data", {}).get("text/html", "").partition(PLAYER)
+        if is_stage:  # its data may be old; what plays them is of today
+            output.data["text/html"] = stored + player()
         kept.append(output)
     return kept
 

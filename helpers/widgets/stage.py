@@ -31,6 +31,8 @@ HERE = Path(__file__).parent
 #: "axis": see `helpers.widgets.shapes.Lanes`; "off": the names of controls that change nothing in this scene.
 SCENE = {"size", "frames", "axis", "pace", "flows", "off"}
 FRAME = {"title", "note", "alt", "shapes"}
+#: How what plays a stored explorer begins, after its data.
+PLAYER = '<style class="stage-player">'
 #: Characters of JSON that an explorer stores with a notebook at most.
 ROOM = 150_000
 
@@ -191,7 +193,7 @@ def player():
     """Style and script that play all explorers on a page."""
     style = (HERE / "stage.css").read_text(encoding="utf-8")
     script = (HERE / "stage.js").read_text(encoding="utf-8").partition("export default")[0]
-    return f'<style>\n{style}</style>\n<script type="module">\n{script}playStored(document);\n</script>'
+    return f'{PLAYER}\n{style}</style>\n<script type="module">\n{script}playStored(document);\n</script>'
 
 
 def _packed(scene, positions):

@@ -1,11 +1,11 @@
 // What some learners need and JupyterLab 4.6 leaves out. It shows a picture without the text alternative that is stored
-// with it (jupyter/enhancement-proposals#120); the sliders and players of ipywidgets 8.1 do not say what they are for; an
-// arrow key in one of their menus goes to the next cell; a notebook that was saved and is opened again shows an error in the place of
-// each widget, whose kernel is gone, and not the picture or text that is stored beside it; and comments in code are too
-// dark on the dark theme. This is all of the extension: it is loaded as it stands, and nothing builds it.
+// with it (jupyter/enhancement-proposals#120); it runs no script of a notebook that came from elsewhere, so that a stored
+// explorer would not play; an arrow key in a menu of ipywidgets 8.1 goes to the next cell; a notebook that was saved and
+// is opened again shows an error in the place of each widget, whose kernel is gone, and not what is stored beside it;
+// and comments in code are too dark on the dark theme. This is all of the extension: it is loaded as it stands, beside
+// the stage of helpers/widgets, and nothing builds it.
 {
-  const NAMELESS = ".widget-slider [role=slider]:not([aria-label])";
-  const PLAYER = {"fa-play": "Play or pause", "fa-stop": "Stop, and go back to the beginning", "fa-retweet": "Repeat"};
+  const HERE = document.currentScript.src;
   const KEYS_LOST = ".widget-dropdown select:not([data-lm-suppress-shortcuts])";
   const WIDGET = "application/vnd.jupyter.widget-view+json";
   const LOST = "Error displaying widget: model not found";
@@ -28,17 +28,29 @@
     };
   }
 
-  function mendControls() {
-    for (const slider of document.querySelectorAll(NAMELESS)) {
-      const words = slider.closest(".widget-slider").querySelector(".widget-label")?.textContent;
-      if (words) slider.setAttribute("aria-label", words);
-    }
-    for (const icon of document.querySelectorAll(".widget-play button:not([aria-label]) > i")) {
-      icon.parentNode.setAttribute("aria-label", PLAYER[icon.className.split(" ")[1]] ?? "Pause");
-    }
-    for (const menu of document.querySelectorAll(KEYS_LOST)) {
-      menu.setAttribute("data-lm-suppress-shortcuts", "true");
-    }
+  // A stored explorer plays, by our own script: of the notebook's, only the data are read.
+  function withStage(factory) {
+    return {
+      ...factory,
+      createRenderer(options) {
+        const renderer = factory.createRenderer(options);
+        const render = renderer.renderModel.bind(renderer);
+        renderer.renderModel = async (model, ...more) => {
+          await render(model, ...more);
+          const html = [model.data["text/html"]].flat().join("");
+          if (!html.includes("stage-stored")) return;
+          const page = new DOMParser().parseFromString(html, "text/html");
+          const {default: {mount}} = await import(new URL("stage.js", HERE));
+          renderer.node.replaceChildren();
+          mount(renderer.node, JSON.parse(page.querySelector(".stage-stored script").textContent));
+        };
+        return renderer;
+      },
+    };
+  }
+
+  function mendMenus() {
+    for (const menu of document.querySelectorAll(KEYS_LOST)) menu.setAttribute("data-lm-suppress-shortcuts", "true");
   }
 
   function showWhatIsStored(notebooks) {
@@ -58,14 +70,17 @@
 
   function activate(_app, registry, notebooks) {
     document.head.append(Object.assign(document.createElement("style"), {textContent: COMMENTS}));
+    const style = {rel: "stylesheet", href: new URL("stage.css", HERE)};
+    document.head.append(Object.assign(document.createElement("link"), style));
     let waits = false;
     new MutationObserver(() => {
       if (waits) return;  // many changes, one look
       waits = true;
-      requestAnimationFrame(() => { waits = false; mendControls(); showWhatIsStored(notebooks); });
+      requestAnimationFrame(() => { waits = false; mendMenus(); showWhatIsStored(notebooks); });
     }).observe(document.body, {childList: true, subtree: true});
-    const factory = registry.getFactory("image/png");
-    if (factory) registry.addFactory(withAlt(factory));
+    for (const [kind, mended] of [["image/png", withAlt], ["text/html", withStage]]) {
+      registry.addFactory(mended(registry.getFactory(kind)));
+    }
   }
 
   (window._JUPYTERLAB ??= {})["parallel-pytorch-course"] = {
