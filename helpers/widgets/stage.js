@@ -280,7 +280,7 @@ function mount(place, story, ask = null) {
   const figure = make("figure", {}, page);
   const moves = make("div", { class: "moves" }, page);
   const side = make("div", { class: "controls" }, page);
-  const said = make("figcaption", { role: "status" }, figure);
+  const said = make("div", { role: "status", class: "said" }, figure);
   const title = make("p", { class: "title" }, said), note = make("p", { class: "note" }, said);
   const scenes = Object.fromEntries(Object.entries(story.scenes).map(([key, scene]) => [key, unpack(scene)]));
   const number = Object.fromEntries(story.controls.map((control, place) => [control.name, place]));
@@ -460,23 +460,27 @@ const MAKE = {
     return () => { input.value = get(); };
   },
   window(control, side, { stage, scene, look }) {
-    const [larger, along] = ["zoom", "move"].map((words) => make("input", { type: "range", min: 0, step: "any", max: 1 }, make("label", { text: words }, side)));
-    larger.max = 12;
-    const sizes = make("output", {}, larger.parentNode);
-    const move = () => {
-      const { from, to } = scene().axis, span = (to - from) / 2 ** larger.value;
-      const left = from + along.value * (to - from - span);
-      look(left, left + span);
+    const range = (words, max) => make("input", { type: "range", min: 0, max, step: "any", value: 0 }, make("label", { text: words }, side));
+    const larger = range("zoom", 12), along = range("move", 1);
+    const times = make("output", {}, larger.parentNode);
+    const shown = () => stage.view ?? [scene().axis.from, scene().axis.to];
+    larger.oninput = () => {
+      const [from, to] = shown(), { axis } = scene();
+      const span = (axis.to - axis.from) / 2 ** larger.value;
+      look((from + to - span) / 2, (from + to + span) / 2);
     };
-    larger.oninput = along.oninput = move;
+    along.oninput = () => {
+      const [from, to] = shown(), { axis } = scene();
+      const left = axis.from + along.value * (axis.to - axis.from - (to - from));
+      look(left, left + to - from);
+    };
     return () => {
-      const axis = scene()?.axis, [from, to] = stage.view ?? [0, 1];
-      if (!axis) return;
-      const whole = axis.to - axis.from, span = stage.view ? to - from : whole;
+      const { axis } = scene(), [from, to] = shown();
+      const whole = axis.to - axis.from, span = to - from;
       larger.value = Math.log2(whole / span);
       if (span < whole) along.value = (from - axis.from) / (whole - span);
       along.disabled = span >= whole;
-      sizes.textContent = `${(whole / span).toPrecision(2)}×`;
+      times.textContent = `${(whole / span).toPrecision(2)}×`;
     };
   },
 };
