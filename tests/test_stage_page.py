@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from helpers.widgets.shapes import Lanes, box, doing, words
+from helpers.widgets.shapes import Lanes, box, doing
 from helpers.widgets.stage import Stage, as_html, buttons, checkbox, field, preset, slider, window
 from helpers.widgets.still import as_svg
 from tests.browser import NEEDS_CHROMIUM, axe_findings, chromium
@@ -25,7 +25,8 @@ def scene(n, kind, on, word, window):
                   box("press", 400, 60, 60, 30, text=kind, click={"kind": "second"}, fill="#d3e4f3"),
                   lanes.bar("bar", 0, 40, 60, text="a long name", **doing("waiting")), *lanes.shapes()]
         if step:
-            shapes.append(box("message", 100, 110, 60, 30, text="go", passes=True, fill="#bb281a", **{"from": {"x": 300}}))
+            comes = {"from": {"x": 300}}
+            shapes.append(box("message", 100, 110, 60, 30, text="go", passes=True, fill="#bb281a", **comes))
         frames.append({"title": f"step {step}, n {n}", "note": f"{kind} {on} {word}", "shapes": shapes})
     return {"size": [520, 240], "axis": lanes.axis, "pace": 300, "frames": frames}
 
