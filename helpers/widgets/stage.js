@@ -23,9 +23,10 @@ function button(words, press, parent) {
   return node;
 }
 
-// What is stored of a frame is what differs from the frame before. Returns a Map of all its shapes, by name, for each.
-function unpack(scene) {
-  let shapes = new Map();
+// What is stored of a frame is what differs from the frame before; of the first one, from what scenes share. Puts
+// a Map of all its shapes, by name, for each.
+function unpack(scene, shared = {}) {
+  let shapes = new Map(Object.entries(shared));
   scene.full = scene.frames.map((frame) => {
     shapes = new Map(shapes);
     for (const name of frame.gone ?? []) shapes.delete(name);
@@ -228,11 +229,12 @@ function picture(figure, act) {
     if (!shape?.drag && !axis?.zoom) return;
     event.preventDefault();
     const began = point(event), [from, to] = view ?? [axis?.from, axis?.to];
+    const [left, top] = shape?.drag ? shape.drag.places[act.position(shape.drag.control)] : [];
     let moved = false;
     const move = (now) => {
       const here = point(now);
       if (shape?.drag) {
-        const away = shape.drag.places.map(([x, y]) => Math.hypot(x + shape.w / 2 - here.x, y + shape.h / 2 - here.y));
+        const away = shape.drag.places.map(([x, y]) => Math.hypot(x - left + began.x - here.x, y - top + began.y - here.y));
         act.set(shape.drag.control, away.indexOf(Math.min(...away)));
       } else if (moved ||= Math.abs(here.x - began.x) > 3) {
         const by = (began.x - here.x) / axis.w * (to - from);
@@ -282,7 +284,9 @@ function mount(place, story, ask = null) {
   const side = make("div", { class: "controls" }, page);
   const said = make("div", { role: "status", class: "said" }, figure);
   const title = make("p", { class: "title" }, said), note = make("p", { class: "note" }, said);
-  const scenes = Object.fromEntries(Object.entries(story.scenes).map(([key, scene]) => [key, unpack(scene)]));
+  const first = JSON.stringify(story.first), shared = story.shared ?? story.scenes[first].frames[0].set;
+  const scenes = {};
+  for (const [key, scene] of Object.entries(story.scenes)) scenes[key] = unpack(scene, key === first ? {} : shared);
   const number = Object.fromEntries(story.controls.map((control, place) => [control.name, place]));
   const puts = [];  // functions that make the controls show the setting
   let setting = [...story.first], scene = null, now = 0, playing = null, waiting = null;

@@ -16,6 +16,7 @@ import base64
 import html
 import json
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import anywidget
@@ -82,7 +83,8 @@ class Stage(anywidget.AnyWidget):
     asked = traitlets.Dict().tag(sync=True)
     answer = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, name, description, scene, controls, look, presets=None, frame=0, still=-1):
+    def __init__(self, name, description, scene, controls, look, presets=None, frame=0, still=-1,
+                 everything=False):
         """
         Args:
             name: Of the explorer, for errors.
@@ -93,6 +95,8 @@ class Stage(anywidget.AnyWidget):
             presets: {words on a button: what `preset` returns}.
             frame: The number of the frame that it begins with; -1 is the last one.
             still: The number of the frame that the static picture shows.
+            everything: Whether the scenes of all settings are stored, as far as there is room, and not only those in
+                which one control has another value than at first.
 
         Raises:
             ValueError: a scene holds what the stage does not know, two shapes of one name, or no number.
@@ -102,6 +106,7 @@ class Stage(anywidget.AnyWidget):
         self.scene = scene
         self.controls = controls
         self.still = still
+        self.everything = everything
         first = {control: kind["value"] for control, kind in controls.items()}
         story = {"look": look, "frame": frame, "first": self._positions(first), "presets": [], "controls": []}
         settings = [first]
@@ -116,11 +121,14 @@ class Stage(anywidget.AnyWidget):
         super().__init__(story=story)
         self.observe(self._answer, "asked")
 
-    def packed(self, **values):
-        """The scene as the browser gets it: of each frame, only what differs from the frame before."""
+    def packed(self, shared=None, /, **values):
+        """The scene as the browser gets it: of each frame, only what differs from the frame before.
+
+        shared: {name: shape}; of the first frame, only what differs from these.
+        """
         scene = self.scene(**values)
         try:
-            return _packed(scene, self._positions)
+            return _packed(scene, self._positions, shared)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{self.name}, {values}: {error}") from error
 
@@ -128,28 +136,39 @@ class Stage(anywidget.AnyWidget):
         """Show another scene in place of the first one: for what grows while one looks on."""
         setting = self.story["first"]
         packed = _packed(scene, self._positions)
+        self.story.setdefault("shared", self.story["scenes"][_json(setting)]["frames"][0]["set"])
         self.answer = {"setting": setting, "scene": packed}
         self.story["scenes"][_json(setting)] = packed  # for whoever saves the notebook
 
     def _scenes(self, settings, first):
-        """{setting: packed scene} of all that are stored: these, and as many others as there is room for."""
-        scenes, size = {}, 0
-        for setting in [*settings, *self._neighbours(first)]:
+        """{setting: packed scene} of all that are stored: these, and as many others as there is room for.
+
+        The first one is whole. Of the others' first frames, only what differs from its first frame is stored.
+        """
+        scenes, size, shared = {}, 0, None
+        for setting in [*settings, *self._others(first)]:
             key = self._key(setting)
             if key in scenes:
                 continue
-            packed = self.packed(**setting)
+            packed = self.packed(shared, **setting)
+            shared = shared or packed["frames"][0]["set"]
             size += len(_json(packed))
             if size > ROOM and setting not in settings:
                 break
             scenes[key] = packed
         return scenes
 
-    def _neighbours(self, first):
-        """All settings in which one control has another value than at first, if it has few of them."""
+    def _others(self, first):
+        """All settings, or those in which one control has another value than at first."""
+        options = {}
         for control, kind in self.controls.items():
-            for option in kind.get("options", ()):
-                yield {**first, control: _value(option)}
+            options[control] = [_value(option) for option in kind.get("options", [kind["value"]])]
+        if self.everything:
+            for values in product(*options.values()):
+                yield dict(zip(options, values, strict=True))
+        for control, values in options.items():
+            for value in values:
+                yield {**first, control: value}
 
     def _positions(self, values):
         """`values` as the browser counts them: the number of an option; or the text, or the window itself."""
@@ -196,11 +215,11 @@ def player():
     return f'{PLAYER}\n{style}</style>\n<script type="module">\n{script}playStored(document);\n</script>'
 
 
-def _packed(scene, positions):
+def _packed(scene, positions, shared=None):
     _refuse_unknown(scene, SCENE, "a scene")
     packed = {name: value for name, value in scene.items() if name != "frames"}
     packed["frames"] = []
-    before, before_finished = {}, {}
+    before, before_finished = {}, shared or {}
     for frame in scene["frames"]:
         _refuse_unknown(frame, FRAME, f"the frame {frame.get('title')!r}")
         now, now_finished, changes = {}, {}, {}
@@ -214,9 +233,11 @@ def _packed(scene, positions):
                 continue
             _refuse_unknown(shape, SHAPE, f"the shape {name!r}")
             now_finished[name] = finished(shape, positions)
-            changes[name] = _changed(before_finished.get(name, {}), now_finished[name])
+            changed = _changed(before_finished.get(name, {}), now_finished[name])
+            if changed:
+                changes[name] = changed
         words = {name: value for name, value in frame.items() if name != "shapes"}
-        gone = [name for name in before if name not in now]
+        gone = [name for name in before_finished if name not in now]
         packed["frames"].append({**words, "set": changes, **({"gone": gone} if gone else {})})
         before, before_finished = now, now_finished
     _json(packed)  # what is no number is refused here
