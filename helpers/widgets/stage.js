@@ -46,6 +46,15 @@ function ticks(begin, end, most = 6) {
   return found;
 }
 
+// As much of a name as there is room for, in letters of the mean width.
+function cut(name, room) {
+  const letters = (text) => text.length + 0.65 * (text.match(/[mwMW…]/g)?.length ?? 0);
+  if (room < 4 || letters(name) <= room) return room < 4 ? "" : name;
+  let part = name.slice(0, room);
+  while (letters(`${part}…`) > room) part = part.slice(0, -1);
+  return `${part}…`;
+}
+
 // The picture: an <svg> that shows one frame of a scene. `act` hears what a reader does to shapes.
 function picture(figure, act) {
   const id = `stage-${stages++}`;
@@ -66,13 +75,16 @@ function picture(figure, act) {
 
   // Where a shape of the axis is while a part of the axis is shown: {x, w}, or nothing where it is out of sight.
   function placed(shape) {
-    const { x, w = 0 } = shape;
-    if (!shape.lane || !view) return { x, w };
-    const axis = scene.axis, whole = axis.to - axis.from;
+    const { x, w = 0 } = shape, axis = scene.axis;
+    if (!shape.lane || !axis?.zoom) return { x, w };
+    // However short a bar is, it can be seen; and a gap tells it from its neighbour.
+    const apart = (wide) => (wide > 5 ? wide - 1 : Math.max(wide, 1));
+    if (!view) return { x, w: apart(w) };
+    const whole = axis.to - axis.from;
     const larger = whole / (view[1] - view[0]), shift = (view[0] - axis.from) / whole * axis.w;
     const left = axis.x + (x - axis.x - shift) * larger, right = left + w * larger;
     const from = Math.max(left, axis.x), to = Math.min(right, axis.x + axis.w);
-    return to > from ? { x: from, w: to - from } : null;
+    return to >= from ? { x: from, w: apart(to - from) } : null;
   }
 
   function draw(shape, group) {
@@ -122,7 +134,7 @@ function picture(figure, act) {
     const size = shape.size ?? 16, align = shape.align ?? "middle", isBox = shape.w != null;
     let lines = `${shape.text}`.split("\n");
     const room = Math.floor((wide - 4) / (0.58 * size));
-    if (shape.lane) lines = lines.map((line) => (line.length <= room ? line : room < 4 ? "" : `${line.slice(0, room - 1)}…`));
+    if (shape.lane) lines = lines.map((line) => cut(line, room));
     const x = { start: isBox ? 5 : 0, middle: wide / 2, end: isBox ? wide - 5 : 0 }[align];
     node.replaceChildren(...lines.map((line, number) => {
       const y = (shape.h ?? 0) / 2 + 1.25 * size * (number - (lines.length - 1) / 2);
@@ -139,14 +151,17 @@ function picture(figure, act) {
     for (const tick of ticks(begin, end)) {
       const x = axis.x + axis.w * (tick - begin) / (end - begin);
       make("svg:path", { d: `M${x} ${axis.top}V${axis.bottom}` }, scale);
-      make("svg:text", { x, y: axis.bottom + 12, text: tick }, scale);
+      const half = 4 * `${tick}`.length, inside = Math.max(half, Math.min(x, scene.size[0] - half));
+      make("svg:text", { x: inside, y: axis.bottom + 12, text: tick }, scale);
     }
-    make("svg:text", { x: axis.x + axis.w, y: axis.bottom + 30, text: axis.unit, class: "unit" }, scale);
+    const part = view ? `${+(end - begin).toPrecision(3)} of ${+(axis.to - axis.from).toPrecision(3)} ` : "";
+    make("svg:text", { x: axis.x + axis.w, y: axis.bottom + 30, text: part + axis.unit, class: "unit" }, scale);
   }
 
   // Of all that can be clicked or says something, one has a place in the order of the Tab key; arrows go to the others.
   function roam() {
-    const all = [...svg.querySelectorAll("g.shape[role]:not(.drags)")];
+    const all = [...shapes.keys()].map((name) => groups.get(name)).filter((group) => group?.matches("[role]:not(.drags)") && group.style.display !== "none");
+    for (const group of svg.querySelectorAll("g.shape[tabindex='0']:not(.drags)")) group.setAttribute("tabindex", -1);
     if (!all.includes(focused)) focused = all.find((group) => group.classList.contains("acts")) ?? all[0];
     for (const group of all) group.setAttribute("tabindex", group === focused ? 0 : -1);
     return all;
@@ -193,11 +208,15 @@ function picture(figure, act) {
 
   function after(wait, what) { timers.add(setTimeout(what, wait)); }
 
-  function look(from, to) {
-    view = scene.axis && (from > scene.axis.from || to < scene.axis.to) ? [from, to] : null;
+  // Show a part of the axis, [from, to]; or all of it.
+  function look(part) {
+    if (`${part}` === `${view}`) return;
+    view = part;
+    if (!scene) return;
     svg.style.setProperty("--glide", "0ms");
     for (const [name, shape] of shapes) if (shape.lane) draw(shape, groups.get(name));
     drawAxis();
+    roam();
   }
 
   const shapeAt = (event) => {
@@ -209,7 +228,7 @@ function picture(figure, act) {
   function tell(shape, group) {
     tip.hidden = !shape?.tip;
     if (tip.hidden) return;
-    tip.textContent = shape.tip;
+    tip.textContent = shape.lane && shape.text ? `${shape.text}: ${shape.tip}` : shape.tip;  // a bar's name may be cut
     const around = figure.getBoundingClientRect(), box = group.getBoundingClientRect();
     tip.style.left = `${Math.max(0, Math.min(box.left - around.left, around.width - tip.offsetWidth))}px`;
     tip.style.top = `${box.bottom - around.top + 4}px`;
@@ -276,7 +295,8 @@ function picture(figure, act) {
 // A story on a page. `ask(setting)` asks a kernel for a scene; null where there is none. Returns {answer, stop}.
 function mount(place, story, ask = null) {
   place.classList.add("stage");
-  place.setAttribute("data-lm-suppress-shortcuts", "true");  // JupyterLab's keys are its own
+  // JupyterLab would take the arrow keys of whatever has the focus here.
+  place.addEventListener("focusin", (event) => event.target.setAttribute("data-lm-suppress-shortcuts", "true"));
   const page = make("div", { class: "page" }, place);
   const top = make("div", { class: "ask" }, page);
   const figure = make("figure", {}, page);
@@ -287,6 +307,8 @@ function mount(place, story, ask = null) {
   const first = JSON.stringify(story.first), shared = story.shared ?? story.scenes[first].frames[0].set;
   const scenes = {};
   for (const [key, scene] of Object.entries(story.scenes)) scenes[key] = unpack(scene, key === first ? {} : shared);
+  const window_ = story.controls.findIndex((control) => control.kind === "window");  // its place in a setting
+  const all = (setting) => (window_ < 0 ? setting : setting.with(window_, null));
   const number = Object.fromEntries(story.controls.map((control, place) => [control.name, place]));
   const puts = [];  // functions that make the controls show the setting
   let setting = [...story.first], scene = null, now = 0, playing = null, waiting = null;
@@ -323,18 +345,25 @@ function mount(place, story, ask = null) {
   function put(frame, jump) {
     hint.textContent = "";
     clearTimeout(waiting);
-    const there = scenes[JSON.stringify(setting)];
+    const wanted = JSON.stringify(setting), there = scenes[wanted] ?? scenes[JSON.stringify(all(setting))];
     if (there) {
       const isAtEnd = scene && scene.frames.length > 1 && now === scene.frames.length - 1;
       scene = there;
+      stage.look(setting[window_] ?? null);
       show(frame ?? (isAtEnd ? -1 : now), jump);
+      if (!scenes[wanted]) detail();
     } else if (ask) {
-      ask(setting);
-      waiting = setTimeout(() => { hint.textContent = ASLEEP; }, PATIENCE);
+      request();
     } else {
       hint.textContent = "This needs Python: run this cell to change it.";
     }
     for (const one of puts) one();
+  }
+
+  function request() {
+    ask(setting);
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { hint.textContent = ASLEEP; }, PATIENCE);
   }
 
   function change_to(wanted) {
@@ -385,7 +414,6 @@ function mount(place, story, ask = null) {
     setting = [...story.first];
     begin(story.look, null);
     put(story.frame, true);
-    if (scene.axis?.zoom) look(scene.axis.from, scene.axis.to);
   };
   button("Reset", reset, keys).classList.add("reset");
   const time = make("input", { type: "range", min: 0, class: "time", "aria-label": "moment" }, moves);
@@ -399,15 +427,23 @@ function mount(place, story, ask = null) {
   })));
 
   // A part of the axis: at once in the browser; and once it rests, in more detail from the kernel.
-  let resting = null;
+  let resting = null, detailed = null;
   function look(from, to) {
-    const axis = scene.axis, span = Math.min(to - from, axis.to - axis.from);
+    if (window_ < 0) return;
+    const axis = scene.axis, whole = axis.to - axis.from, span = Math.min(to - from, whole);
     const left = Math.max(axis.from, Math.min(from, axis.to - span));
-    stage.look(left, left + span);
+    setting = setting.with(window_, span < whole ? [left, left + span] : null);
+    stage.look(setting[window_]);
     for (const one of puts) one();
     clearTimeout(resting);
-    const place = story.controls.findIndex((control) => control.kind === "window");
-    if (ask && place >= 0) resting = setTimeout(() => ask(setting.with(place, stage.view)), 150);
+    resting = setTimeout(detail, 150);
+  }
+
+  function detail() {
+    const wanted = JSON.stringify(setting);
+    if (scenes[wanted]) put(now, true);
+    else if (ask) request();
+    else hint.textContent = "More detail needs Python: run this cell to see it.";
   }
 
   begin(story.look, null);
@@ -415,14 +451,13 @@ function mount(place, story, ask = null) {
   return {
     stop,
     answer(given) {
-      const scene_ = unpack(given.scene), place = story.controls.findIndex((control) => control.kind === "window");
-      if (place >= 0 && given.setting[place]) {  // the same picture in more detail
-        if (JSON.stringify(given.setting[place]) !== JSON.stringify(stage.view)) return;
-        scene = scene_;
-        return show(now, true);
+      const key = JSON.stringify(given.setting), isDetail = given.setting[window_] != null;
+      if (isDetail) {  // of parts of an axis only the newest is kept
+        delete scenes[detailed];
+        detailed = key;
       }
-      scenes[JSON.stringify(given.setting)] = scene_;
-      if (JSON.stringify(given.setting) === JSON.stringify(setting)) put();
+      scenes[key] = unpack(given.scene);
+      if (key === JSON.stringify(setting)) put(isDetail ? now : undefined, isDetail);  // the same picture does not move
     },
   };
 }
