@@ -26,7 +26,8 @@ def box(id, x, y, w, h, **more):
         round, opacity              of its corners; from 0 to 1
         tip                         said where one points at it
         click                       {control: value}: what a click sets
-        drag                        (control, [[x, y] for each option]): where it is for each value of the control
+        drag                        (control, [[x, y] for each option]): where it is for each value of the control;
+                                    or ("moment", [[x, y] for each frame]): where it is in each frame
         from                        {"x", "y", …}: what it is like before it first appears, and glides from
         passes                      it is gone once it has arrived: a message
         late                        it changes when what glides has arrived
@@ -144,29 +145,30 @@ class Chart:
         return path(id, [[self.x(x), self.y(y)] for x, y in data], **{"width": 2.5, **more})
 
 
-def finished(shape, positions):
+def finished(shape, positions, decimals=2):
     """A shape as the browser gets it: numbers short, words in a colour that shows on the fill.
 
     positions: A function from {control: value} to positions of all controls (see `Stage`).
+    decimals: Of all numbers.
     """
-    done = {key: _short(value) for key, value in shape.items() if key != "id" and value is not None}
+    done = {key: _short(value, decimals) for key, value in shape.items() if key != "id" and value is not None}
     if "fill" in done and "text" in done:
         done.setdefault("ink", ink(done["fill"]))
     if "click" in done:
         done["click"] = positions(shape["click"])
     if "drag" in done:
         control, places = shape["drag"]
-        done["drag"] = {"control": control, "places": _short(places)}
+        done["drag"] = {"control": control, "places": _short(places, decimals)}
     return done
 
 
-def _short(value):
+def _short(value, decimals):
     if isinstance(value, float):
-        return int(value) if value.is_integer() else round(value, 2)
+        return int(value) if value.is_integer() else round(value, decimals)
     if isinstance(value, (list, tuple)):
-        return [_short(one) for one in value]
+        return [_short(one, decimals) for one in value]
     if isinstance(value, dict):
-        return {key: _short(one) for key, one in value.items()}
+        return {key: _short(one, decimals) for key, one in value.items()}
     return value
 
 

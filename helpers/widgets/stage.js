@@ -304,20 +304,27 @@ function mount(place, story, ask = null) {
   const side = make("div", { class: "controls" }, page);
   const said = make("div", { role: "status", class: "said" }, figure);
   const title = make("p", { class: "title" }, said), note = make("p", { class: "note" }, said);
-  const first = JSON.stringify(story.first), shared = story.shared ?? story.scenes[first].frames[0].set;
-  const scenes = {};
-  for (const [key, scene] of Object.entries(story.scenes)) scenes[key] = unpack(scene, key === first ? {} : shared);
   const window_ = story.controls.findIndex((control) => control.kind === "window");  // its place in a setting
   const all = (setting) => (window_ < 0 ? setting : setting.with(window_, null));
+  const first = JSON.stringify(all(story.first)), shared = story.shared ?? story.scenes[first].frames[0].set;
+  const scenes = {};
+  for (const [key, scene] of Object.entries(story.scenes)) scenes[key] = unpack(scene, key === first ? {} : shared);
   const number = Object.fromEntries(story.controls.map((control, place) => [control.name, place]));
   const puts = [];  // functions that make the controls show the setting
   let setting = [...story.first], scene = null, now = 0, playing = null, waiting = null;
 
   const stage = picture(figure, {
-    click: (change) => change_to(setting.map((position, place) => change[place] ?? position)),
-    position: (control) => setting[number[control]],
-    label: (control) => story.controls[number[control]].labels[setting[number[control]]],
+    click: (change) => change_to(setting.map((position, place) => {
+      const isClicked = story.controls[place].kind === "clicks" && change[place] != null;
+      return isClicked ? [change[place], now] : change[place] ?? position;
+    })),
+    position: (control) => (control === "moment" ? now : setting[number[control]]),
+    label: (control) => (control === "moment" ? scene.frames[now].title : story.controls[number[control]].labels[setting[number[control]]]),
     set(control, position) {
+      if (control === "moment") {
+        stop();
+        return show(Math.max(0, position));
+      }
       const place = number[control], last = story.controls[place].labels.length - 1;
       const wanted = Math.max(0, Math.min(position, last));
       if (wanted !== setting[place]) change_to(setting.with(place, wanted));
@@ -349,8 +356,12 @@ function mount(place, story, ask = null) {
     if (there) {
       const isAtEnd = scene && scene.frames.length > 1 && now === scene.frames.length - 1;
       scene = there;
+      if (scene.means) {
+        setting = scene.means;
+        scenes[JSON.stringify(setting)] ??= scene;
+      }
       stage.look(setting[window_] ?? null);
-      show(frame ?? (isAtEnd ? -1 : now), jump);
+      show(scene.frame ?? frame ?? (isAtEnd ? -1 : now), jump);
       if (!scenes[wanted]) detail();
     } else if (ask) {
       request();
@@ -464,6 +475,7 @@ function mount(place, story, ask = null) {
 
 // Controls, by kind: each makes its nodes, and returns a function that makes them show the setting.
 const MAKE = {
+  clicks() { return () => {}; },
   slider(control, side, { get, set, isOff }) {
     const label = make("label", { text: control.words }, side);
     const input = make("input", { type: "range", min: 0, max: control.labels.length - 1 }, label);

@@ -30,7 +30,9 @@ HERE = Path(__file__).parent
 #: What scenes and frames may hold.
 #: "pace": milliseconds from frame to frame in play; "flows": shapes move evenly, as time does, all that while.
 #: "axis": see `helpers.widgets.shapes.Lanes`; "off": the names of controls that change nothing in this scene.
-SCENE = {"size", "frames", "axis", "pace", "flows", "off"}
+#: "frame": the number of the frame that it begins with, whichever was shown before.
+#: "means": the values of all controls that stand for this scene, and from then on take the place of those asked for.
+SCENE = {"size", "frames", "axis", "pace", "flows", "off", "frame", "means"}
 FRAME = {"title", "note", "alt", "shapes"}
 #: How what plays a stored explorer begins, after its data.
 PLAYER = '<style class="stage-player">'
@@ -58,9 +60,21 @@ def field(words, value):
     return {"kind": "field", "words": words, "value": value}
 
 
-def window():
-    """A control that one moves on the picture's axis: the part of it that is shown, [from, to], or None for all."""
-    return {"kind": "window", "words": "", "value": None}
+def window(value=None):
+    """A control that one moves on the picture's axis: the part of it that is shown, [from, to], or None for all.
+
+    The scene of a part still holds the whole axis, with more detail in that part. The browser has the scene of None,
+    zooms it at once, and asks for the other one where it can.
+    """
+    return {"kind": "window", "words": "", "value": value}
+
+
+def clicks():
+    """A control that one clicks on in the picture: [what the shape's `click` says, the number of the frame], or None.
+
+    Its scene `means` values of the other controls, and None for this one: a click is over once it is answered.
+    """
+    return {"kind": "clicks", "words": "", "value": None}
 
 
 def preset(look, frame=0, **values):
@@ -90,7 +104,7 @@ class Stage(anywidget.AnyWidget):
             name: Of the explorer, for errors.
             description: What a text-only reader gets: an explorer's docstring, up to the first empty line.
             scene: `scene(**{control: value})` returns {"size": [width, height], "frames": [frame, …]}.
-            controls: {name: what `slider`, `buttons`, `checkbox`, `field` or `window` return}.
+            controls: {name: what `slider`, `buttons`, `checkbox`, `field`, `window` or `clicks` return}.
             look: What to look for, in a sentence.
             presets: {words on a button: what `preset` returns}.
             frame: The number of the frame that it begins with; -1 is the last one.
@@ -117,6 +131,8 @@ class Stage(anywidget.AnyWidget):
         for control, kind in controls.items():
             story["controls"].append({"name": control, "kind": kind["kind"], "words": kind["words"],
                                       "labels": _labels(kind)})
+        #: The name of the scene that is shown first.
+        self.stored = self._key(self._whole(first))
         story["scenes"] = self._scenes(settings, first)
         super().__init__(story=story)
         self.observe(self._answer, "asked")
@@ -136,9 +152,9 @@ class Stage(anywidget.AnyWidget):
         """Show another scene in place of the first one: for what grows while one looks on."""
         setting = self.story["first"]
         packed = _packed(scene, self._positions)
-        self.story.setdefault("shared", self.story["scenes"][_json(setting)]["frames"][0]["set"])
+        self.story.setdefault("shared", self.story["scenes"][self.stored]["frames"][0]["set"])
         self.answer = {"setting": setting, "scene": packed}
-        self.story["scenes"][_json(setting)] = packed  # for whoever saves the notebook
+        self.story["scenes"][self.stored] = packed  # for whoever saves the notebook
 
     def _scenes(self, settings, first):
         """{setting: packed scene} of all that are stored: these, and as many others as there is room for.
@@ -146,7 +162,8 @@ class Stage(anywidget.AnyWidget):
         The first one is whole. Of the others' first frames, only what differs from its first frame is stored.
         """
         scenes, size, shared = {}, 0, None
-        for setting in [*settings, *self._others(first)]:
+        settings = [self._whole(setting) for setting in settings]
+        for setting in [*settings, *map(self._whole, self._others(first))]:
             key = self._key(setting)
             if key in scenes:
                 continue
@@ -169,6 +186,11 @@ class Stage(anywidget.AnyWidget):
         for control, values in options.items():
             for value in values:
                 yield {**first, control: value}
+
+    def _whole(self, values):
+        """`values` with all of the axis in sight: the browser zooms what it has."""
+        return {control: None if self.controls[control]["kind"] == "window" else value
+                for control, value in values.items()}
 
     def _positions(self, values):
         """`values` as the browser counts them: the number of an option; or the text, or the window itself."""
@@ -193,8 +215,7 @@ class Stage(anywidget.AnyWidget):
         self.answer = {"setting": setting, "scene": self.packed(**values)}
 
     def _repr_mimebundle_(self, **kwargs):
-        first = self.story["scenes"][_json(self.story["first"])]
-        picture = as_svg(first, self.still)
+        picture = as_svg(self.story["scenes"][self.stored], self.still)
         return {**view(self), "text/plain": self.description, "image/svg+xml": picture,
                 "text/html": as_html(self.story, picture, self.description)}
 
@@ -219,6 +240,9 @@ def _packed(scene, positions, shared=None):
     _refuse_unknown(scene, SCENE, "a scene")
     packed = {name: value for name, value in scene.items() if name != "frames"}
     packed["frames"] = []
+    if "means" in scene:
+        packed["means"] = positions(scene["means"])
+    decimals = 5 if scene.get("axis", {}).get("zoom") else 2  # a pixel of what is zoomed is small
     before, before_finished = {}, shared or {}
     for frame in scene["frames"]:
         _refuse_unknown(frame, FRAME, f"the frame {frame.get('title')!r}")
@@ -232,7 +256,7 @@ def _packed(scene, positions, shared=None):
                 now_finished[name] = before_finished[name]
                 continue
             _refuse_unknown(shape, SHAPE, f"the shape {name!r}")
-            now_finished[name] = finished(shape, positions)
+            now_finished[name] = finished(shape, positions, decimals)
             changed = _changed(before_finished.get(name, {}), now_finished[name])
             if changed:
                 changes[name] = changed
