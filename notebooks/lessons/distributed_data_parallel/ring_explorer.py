@@ -12,10 +12,10 @@ from helpers.widgets.stage import Stage, preset, slider
 BEFORE, REDUCE_SCATTER, ALL_GATHER = "before", "reduce-scatter", "all-gather"
 #: From one rank's number in a chunk to the sum of all.
 BLUES = ("#ffffff", "#dbe9f6", "#bad6eb", "#89bedc", "#539ecd", "#2b7bba")
-SIZE = (560, 440)
-CENTRE = (280, 222)
-RADIUS = (205, 152)
-WIDE, HIGH = 72, 22  #: of a chunk
+SIZE = (560, 460)
+CENTRE = (280, 238)
+RADIUS = (205, 146)
+WIDE, HIGH = 84, 20  #: of a chunk
 
 
 class RingState(NamedTuple):
