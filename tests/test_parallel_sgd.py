@@ -1,5 +1,7 @@
 """Lesson 02: what its trainers refuse, how they split the data, a worker that dies, the explorer's model."""
 
+import json
+import math
 import time
 
 import pytest
@@ -7,8 +9,7 @@ import torch
 
 from helpers import RankError, launch
 from helpers.data import DataError, load
-from helpers.figures import alt
-from lessons.parallel_sgd.convergence_explorer import convergence_explorer, stored_grid, train
+from lessons.parallel_sgd import convergence_explorer as explorer
 from lessons.parallel_sgd.shards import (
     _stored,
     batches,
@@ -148,21 +149,54 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
 
 
 def test_stored_curves_agree_with_real_ranks():
-    for stored, real in zip(stored_grid()[2, 4, 0.5], train(2, 4, 0.5), strict=True):
+    for stored, real in zip(explorer.stored_grid()[2, 4, 0.5], explorer.train(2, 4, 0.5), strict=True):
         assert stored == pytest.approx(real, abs=0.006)
 
 
-def test_explorer_draws_the_stored_curves_and_says_what_does_nothing_with_one_worker():
-    explorer = convergence_explorer()
-    explorer.controls["skew"].value = 0.5
-    for workers in (1, 2):
-        explorer.controls["workers"].value = workers
-        assert explorer.controls["every"].disabled == explorer.controls["skew"].disabled == (workers == 1)
-        figure, curve = explorer.figure(), stored_grid()[workers, 0, 0.5]
-        ax = figure.axes[0]
-        lines = {line.get_label().partition("\n")[0]: list(line.get_ydata()) for line in ax.lines}
-        assert lines == {"the averaged model": curve.accuracy, "the workers' own,": curve.own}
-        assert f"{workers} worker" in alt(figure)
-        assert f"{curve.accuracy[3]:.0%}, {curve.accuracy[4]:.0%};" in alt(figure)
-        texts = " ".join(text.get_text() for text in ax.texts)
-        assert ("do nothing here" in texts) == (workers == 1) != ("averaging" in texts)
+def drawn(workers, every, skew):
+    """The frame of a setting, and its shapes by name."""
+    scene = explorer.scene(workers, every, skew)
+    (frame,) = scene["frames"]
+    return frame, {shape["id"]: shape for shape in frame["shapes"]}, scene["off"]
+
+
+@pytest.mark.parametrize("every", explorer.EVERY)
+@pytest.mark.parametrize("workers", explorer.WORKERS)
+def test_explorer_draws_the_stored_curves(workers, every):
+    frame, shapes, off = drawn(workers, every, 0.5)
+    curve, chart = explorer.stored_grid()[workers, every, 0.5], explorer.CHART
+    assert f"{workers} worker" in frame["title"] and f"{curve.accuracy[3]:.0%}, {curve.accuracy[4]:.0%}." in frame["alt"]
+    if workers == 1:
+        assert off == ["every", "skew"] and "do nothing here" in frame["note"] and "own" not in shapes
+        return
+    assert off == [] and f"{curve.own[-1]:.0%}" in frame["note"]
+    for name, shares in ("averaged", curve.accuracy), ("own", curve.own):
+        assert [y for _, y in shapes[name]["points"]] == pytest.approx([chart.y(share) for share in shares])
+    assert shapes["lift 3"]["points"] == [shapes["own"]["points"][2], shapes["averaged"]["points"][2]]
+    assert len(shapes["averagings"]["points"]) == 3 * curve.averagings
+    ends = sorted(shape["y"] for name, shape in shapes.items() if name.startswith("end "))
+    assert len(ends) == 3 and min(ends[1] - ends[0], ends[2] - ends[1]) >= 18, "names can be read"
+
+
+def test_explorer_shows_the_digits_and_steps_that_workers_have():
+    labels = labels_of(TASKS["Digits"])
+    for workers, steps in explorer.STEPS.items():
+        shards, (_, shapes, _) = skewed_split(labels, workers, 1.0), drawn(workers, 0, 1.0)
+        assert steps == math.ceil(min(map(len, shards)) / TASKS["Digits"].batch)
+        assert [name for name in shapes if name.startswith("steps ")] == [f"steps {one}" for one in range(workers)]
+        for worker, shard in enumerate(shards):
+            part = shapes[f"sorted {worker}"]
+            ends = [(x - explorer.DIGITS) / explorer.DIGIT for x in (part["x"], part["x"] + part["w"])]
+            assert ends == pytest.approx([labels[shard].min(), labels[shard].max() + 1], abs=1.05)
+            assert shapes[f"mixed {worker}"]["h"] == 0
+    _, mixed, _ = drawn(8, 0, 0.0)
+    assert mixed["sorted 3"]["h"] == 0 and mixed["mixed 3"]["w"] == 190
+
+
+def test_explorer_stores_all_settings_and_a_row_brings_in_its_worker():
+    stage = explorer.convergence_explorer()
+    assert len(stage.story["scenes"]) == 48 and len(json.dumps(stage.story, separators=(",", ":"))) < 110_000
+    for one in stage.story["presets"]:
+        assert one["setting"] != stage.story["first"]
+    _, shapes, _ = drawn(2, 1, 0.0)
+    assert [shapes[f"row {row}"]["click"]["workers"] for row in range(8)] == [1, 2, 4, 4, 8, 8, 8, 8]
