@@ -60,15 +60,17 @@ def doing(activity, **more):
 class Lanes:
     """A time axis with a row for each name: `shapes()` are names and lines, `bar` a box from one time to another."""
 
-    def __init__(self, names, end, x=90, y=30, w=450, row=34, begin=0, unit="ms", zoom=False):
+    def __init__(self, names, end, x=90, y=30, w=450, row=34, begin=0, unit="ms", zoom=False, gap=4):
         """
         Args:
             names: Of the rows, from above.
             end, begin: The times at both ends, in `unit`.
             x, y, w, row: Where the first row begins, how wide it is, and how far it is to the next one.
             zoom: Whether one may zoom, by the control "window".
+            gap: Between the bars of one row and those of the next.
         """
         self.names, self.begin, self.end, self.x, self.y, self.w, self.row = names, begin, end, x, y, w, row
+        self.gap = gap
         self.bottom = y + row * len(names)
         #: For the scene: `"axis": lanes.axis`. The browser draws its ticks.
         self.axis = {"x": x, "w": w, "top": y, "bottom": self.bottom, "from": begin, "to": end, "unit": unit,
@@ -81,8 +83,8 @@ class Lanes:
     def bar(self, id, row, begin, end, **more):
         """A box in the row of that number, from `begin` to `end`; keywords as for `box`."""
         left = self.at(begin)
-        return box(id, left, self.y + self.row * row + 2, self.at(end) - left, self.row - 4, lane=True,
-                   **{"size": 13, **more})
+        top = self.y + self.row * row + self.gap / 2
+        return box(id, left, top, self.at(end) - left, self.row - self.gap, lane=True, **{"size": 13, **more})
 
     def bars(self, spans, now):
         """What has happened until the time `now` of `spans`, [(id, row, begin, end, {keyword: …})]: the boxes grow.
