@@ -165,7 +165,8 @@ def drawn(workers, every, skew):
 def test_explorer_draws_the_stored_curves(workers, every):
     frame, shapes, off = drawn(workers, every, 0.5)
     curve, chart = explorer.stored_grid()[workers, every, 0.5], explorer.CHART
-    assert f"{workers} worker" in frame["title"] and f"{curve.accuracy[3]:.0%}, {curve.accuracy[4]:.0%}." in frame["alt"]
+    assert f"{workers} worker" in frame["title"]
+    assert f"{curve.accuracy[3]:.0%}, {curve.accuracy[4]:.0%}." in frame["alt"]
     if workers == 1:
         assert off == ["every", "skew"] and "do nothing here" in frame["note"] and "own" not in shapes
         return
@@ -187,7 +188,7 @@ def test_explorer_shows_the_digits_and_steps_that_workers_have():
         for worker, shard in enumerate(shards):
             part = shapes[f"sorted {worker}"]
             ends = [(x - explorer.DIGITS) / explorer.DIGIT for x in (part["x"], part["x"] + part["w"])]
-            assert ends == pytest.approx([labels[shard].min(), labels[shard].max() + 1], abs=1.05)
+            assert ends == pytest.approx([min(labels[shard]).item(), max(labels[shard]).item() + 1], abs=1.05)
             assert shapes[f"mixed {worker}"]["h"] == 0
     _, mixed, _ = drawn(8, 0, 0.0)
     assert mixed["sorted 3"]["h"] == 0 and mixed["mixed 3"]["w"] == 190

@@ -84,8 +84,8 @@ def scene(workers, every, skew):
         shapes += [*_lifts(curve), _averagings(workers, curve.averagings)]
         ends |= {"averaged": curve.accuracy[-1], "before averaging": curve.own[-1]}
         rounds = "one averaging" if curve.averagings == 1 else f"{curve.averagings} averagings"
-        frame["note"] = (f"An epoch has {rounds}. At the end the averaged model reads {ends['averaged']:.0%} of the test "
-                         f"digits; just before the last averaging, the workers' own read {ends['before averaging']:.0%}.")
+        frame["note"] = (f"An epoch has {rounds}. At the end, the averaged model reads {curve.accuracy[-1]:.0%} of the "
+                         f"test's digits. Just before the last averaging, the workers' own read {curve.own[-1]:.0%}.")
         frame["alt"] += f" Of the workers' own models: {_listed(curve.own)}."
     shapes += _named(ends)
     off = ["every", "skew"] if workers == 1 else []  # they would change nothing
