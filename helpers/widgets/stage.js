@@ -554,6 +554,7 @@ function render({ model, el }) {
   });
   const hear = () => stage.answer(model.get("answer"));
   model.on("change:answer", hear);
+  if (model.get("answer").scene) hear();  // what `put` has shown before this view was made
   return () => { stage.stop(); model.off("change:answer", hear); };
 }
 
