@@ -106,7 +106,7 @@ function picture(figure, act) {
       const edge = shape.line ?? (shape.fill ? "none" : "");
       Object.assign(body.style, size, { fill: shape.fill ?? "", stroke: edge });
       if (over) Object.assign(over.style, size, { fill: `url(#${id}-${Object.keys(HATCHES).indexOf(shape.hatch)})` });
-      for (const rect of over ? [body, over] : [body]) rect.setAttribute("rx", shape.round ?? 3);
+      for (const rect of over ? [body, over] : [body]) rect.setAttribute("rx", shape.round ?? Math.min(3, at.w / 5));
       body.style.strokeWidth = shape.width ?? 1;
       body.style.strokeDasharray = shape.dash ? "5 4" : "";
     }
@@ -140,7 +140,8 @@ function picture(figure, act) {
       const y = (shape.h ?? 0) / 2 + 1.25 * size * (number - (lines.length - 1) / 2);
       return make("svg:tspan", { x, y, text: line });
     }));
-    Object.assign(node.style, { fontSize: `${size}px`, fontWeight: shape.bold ? 700 : "", fill: shape.ink ?? "", textAnchor: align });
+    Object.assign(node.style, { fontSize: `${size}px`, fontWeight: shape.bold ? 700 : "", fill: shape.ink ?? "", textAnchor: align,
+      stroke: shape.hatch ? shape.fill : "" });  // a hatch does not run through the letters
   }
 
   function drawAxis() {
@@ -299,10 +300,10 @@ function mount(place, story, ask = null) {
   place.addEventListener("focusin", (event) => event.target.setAttribute("data-lm-suppress-shortcuts", "true"));
   const page = make("div", { class: "page" }, place);
   const top = make("div", { class: "ask" }, page);
+  const said = make("div", { class: "said", role: "status" }, page);
   const figure = make("figure", {}, page);
   const moves = make("div", { class: "moves" }, page);
   const side = make("div", { class: "controls" }, page);
-  const said = make("div", { role: "status", class: "said" }, figure);
   const title = make("p", { class: "title" }, said), note = make("p", { class: "note" }, said);
   const window_ = story.controls.findIndex((control) => control.kind === "window");  // its place in a setting
   const all = (setting) => (window_ < 0 ? setting : setting.with(window_, null));
@@ -362,7 +363,7 @@ function mount(place, story, ask = null) {
       }
       stage.look(setting[window_] ?? null);
       show(scene.frame ?? frame ?? (isAtEnd ? -1 : now), jump);
-      if (!scenes[wanted]) detail();
+      if (!scenes[wanted] && ask) request();
     } else if (ask) {
       request();
     } else {

@@ -215,7 +215,8 @@ class Stage(anywidget.AnyWidget):
         self.answer = {"setting": setting, "scene": self.packed(**values)}
 
     def _repr_mimebundle_(self, **kwargs):
-        picture = as_svg(self.story["scenes"][self.stored], self.still)
+        part = next((kind["value"] for kind in self.controls.values() if kind["kind"] == "window"), None)
+        picture = as_svg(self.story["scenes"][self.stored], self.still, part)
         return {**view(self), "text/plain": self.description, "image/svg+xml": picture,
                 "text/html": as_html(self.story, picture, self.description)}
 

@@ -12,9 +12,12 @@ _HATCHES = {"///": "M0 8 8 0", "...": "M2 2h2M6 6h2", "xx": "M0 0 8 8M0 8 8 0"}
 _TITLE = 30  #: units above the scene, for the frame's title
 
 
-def as_svg(scene, number):
-    """A frame of a packed scene (see `stage.py`), as text."""
-    frame, shapes = scene["frames"][number], _shapes_of(scene, number)
+def as_svg(scene, number, part=None):
+    """A frame of a packed scene (see `stage.py`), as text; and only a `part` of its axis, [from, to]."""
+    frame, shapes, axis = scene["frames"][number], _shapes_of(scene, number).values(), scene.get("axis")
+    if part:
+        shapes = _zoomed(shapes, axis, part)
+        axis = {**axis, "from": part[0], "to": part[1]}
     width, height = scene["size"]
     height += _TITLE
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
@@ -23,9 +26,9 @@ def as_svg(scene, number):
              '<rect width="100%" height="100%" fill="white"/>',
              f'<text x="10" y="20" font-weight="600">{html.escape(frame["title"])}</text>',
              f'<g transform="translate(0 {_TITLE})">']
-    if "axis" in scene:
-        parts += _axis(scene["axis"])
-    for shape in sorted(shapes.values(), key=lambda shape: shape.get("layer", 0)):
+    if axis:
+        parts += _axis(axis)
+    for shape in sorted(shapes, key=lambda shape: shape.get("layer", 0)):
         if "passes" not in shape:
             parts += _shape(shape)
     return "".join([*parts, "</g></svg>"])
@@ -43,6 +46,21 @@ def _shapes_of(scene, number):
     return shapes
 
 
+def _zoomed(shapes, axis, part):
+    """The shapes with those of the axis where they are while only a part of it is shown, and cut at its ends."""
+    left, right = axis["x"], axis["x"] + axis["w"]
+    larger = (axis["to"] - axis["from"]) / (part[1] - part[0])
+    begin = left + axis["w"] * (part[0] - axis["from"]) / (axis["to"] - axis["from"])
+    for shape in shapes:
+        if "lane" not in shape:
+            yield shape
+            continue
+        x = left + (shape["x"] - begin) * larger
+        cut, end = max(left, x), min(right, x + shape["w"] * larger)
+        if cut <= end:
+            yield {**shape, "x": round(cut, 2), "w": round(end - cut, 2)}
+
+
 def _definitions():
     yield "<defs>"
     for number, lines in enumerate(_HATCHES.values()):
@@ -53,7 +71,9 @@ def _definitions():
 
 
 def _shape(shape):
-    look = f'opacity="{shape.get("opacity", 1)}" stroke-width="{shape.get("width", 1)}"'
+    look = f' stroke-width="{shape["width"]}"' if "width" in shape else ""
+    if "opacity" in shape:
+        look += f' opacity="{shape["opacity"]}"'
     if "dash" in shape:
         look += ' stroke-dasharray="5 4"'
     if "points" in shape:
@@ -68,25 +88,31 @@ def _line(shape, look):
     points = " ".join(f"{x + shape['x']},{y + shape['y']}" for x, y in shape["points"])
     head = ' marker-end="url(#head)"' if "arrow" in shape else ""
     return (f'<polyline points="{points}" fill="{shape.get("fill", "none")}" '
-            f'stroke="{shape.get("line", "#555555")}" {look}{head}/>')
+            f'stroke="{shape.get("line", "#555555")}"{look}{head}/>')
 
 
 def _box(shape, look):
-    place = (f'x="{shape["x"]}" y="{shape["y"]}" width="{shape["w"]}" height="{shape["h"]}" '
-             f'rx="{shape.get("round", 3)}"')
-    edge = shape.get("line", "none" if "fill" in shape else "#777777")
-    yield f'<rect {place} fill="{shape.get("fill", "none")}" stroke="{edge}" {look}/>'
+    x, wide, corner = shape["x"], shape["w"], shape.get("round", 3)
+    if "lane" in shape:  # it can be seen, however short it is
+        x, wide, corner = round(x, 2), round(max(wide, 0.5), 2), min(corner, round(wide / 5, 1))
+    place = f'x="{x}" y="{shape["y"]}" width="{wide}" height="{shape["h"]}" rx="{corner}"'
+    edge = shape.get("line", "" if "fill" in shape else "#777777")
+    edge = edge and f' stroke="{edge}"'
+    yield f'<rect {place} fill="{shape.get("fill", "none")}"{edge}{look}/>'
     if "hatch" in shape:
-        yield f'<rect {place} fill="url(#h{list(_HATCHES).index(shape["hatch"])})" {look}/>'
+        yield f'<rect {place} fill="url(#h{list(_HATCHES).index(shape["hatch"])})"{look}/>'
 
 
 def _words(shape):
     size, wide, align = shape.get("size", SIZE), shape.get("w", 0), shape.get("align", "middle")
     inside = 5 if wide else 0
+    edge = ""
+    if "hatch" in shape:  # it does not run through the letters
+        edge = f' stroke="{shape["fill"]}" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
     x = shape["x"] + {"start": inside, "middle": wide / 2, "end": wide - inside}[align]
     middle = shape["y"] + shape.get("h", 0) / 2
     look = (f'text-anchor="{align}" font-size="{size}" fill="{shape.get("ink", "#111111")}" '
-            f'opacity="{shape.get("opacity", 1)}" font-weight="{700 if "bold" in shape else 400}"')
+            f'opacity="{shape.get("opacity", 1)}" font-weight="{700 if "bold" in shape else 400}"{edge}')
     lines = shape["text"].split("\n")
     for number, text in enumerate(lines):
         y = middle + 0.35 * size + 1.25 * size * (number - (len(lines) - 1) / 2)
