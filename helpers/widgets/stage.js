@@ -49,7 +49,8 @@ function ticks(begin, end, most = 6) {
 // As much of a name as there is room for, in letters of the mean width.
 function cut(name, room) {
   const letters = (text) => text.length + 0.65 * (text.match(/[mwMW…]/g)?.length ?? 0);
-  if (room < 4 || letters(name) <= room) return room < 4 ? "" : name;
+  if (letters(name) <= room) return name;
+  if (room < 4) return "";
   let part = name.slice(0, room);
   while (letters(`${part}…`) > room) part = part.slice(0, -1);
   return `${part}…`;
