@@ -1,11 +1,9 @@
 """Every explorer as a notebook stores it, in a browser: whole on a telephone and a laptop, in both themes."""
 
-import functools
-
 import pytest
 
-from helpers.widgets.stage import Stage
 from tests.browser import EXPLORERS, NEEDS_CHROMIUM, axe_findings, chromium
+from tests.test_widgets import explorer
 
 pytestmark = [NEEDS_CHROMIUM, pytest.mark.long]
 
@@ -38,25 +36,18 @@ def page():
         yield page
 
 
-@functools.cache
 def stored(name):
-    """An explorer, and what a notebook stores of it, as a page."""
-    *before, made = EXPLORERS[name].splitlines()
-    names = {}
-    exec("\n".join(before), names)
-    explorer = eval(made, names)
-    assert isinstance(explorer, Stage)
-    html = explorer._repr_mimebundle_()["text/html"]
-    page = ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    """What a notebook stores of an explorer, as a page."""
+    html = explorer(name)._repr_mimebundle_()["text/html"]
+    return ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
             "<title>An explorer</title><style>body {margin: 8px; background: Canvas; color: CanvasText; "
             f"color-scheme: light dark}}</style><main><h1>{name}</h1>{html}</main></html>")
-    return explorer, html, page
 
 
 def open_stored(page, name, width, theme="light"):
     page.set_viewport_size({"width": width, "height": 768})
     page.emulate_media(color_scheme=theme)
-    page.set_content(stored(name)[2])
+    page.set_content(stored(name))
     page.locator(".stage svg .shape").first.wait_for()
 
 
@@ -100,10 +91,3 @@ def test_it_fits_and_axe_is_silent(page, name, width, theme):
     else:
         assert picture["width"] >= 340 and picture["y"] + picture["height"] <= 768, "question and picture on one screen"
     assert not axe_findings(page)
-
-
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_what_is_stored_is_small(name):
-    _, html, _ = stored(name)
-    print(f"{name}: {len(html.encode()) / 1000:.0f} kB")
-    assert len(html.encode()) <= 200_000

@@ -1,14 +1,21 @@
-"""The explorers' base without a browser (test_browser.py uses it with one)."""
+"""All explorers without a browser: their presets, their sizes, what they say. (Each lesson's tests hold its frames.)"""
+
+import functools
 
 import pytest
-from matplotlib.figure import Figure
 
-from helpers.figures import alt
-from helpers.widgets import explorer as base
-from lessons.distributed_data_parallel.ring_explorer import ring_explorer
+from helpers.widgets.stage import Stage
 from tests.browser import EXPLORERS, made_here
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@functools.cache
+def explorer(name):
+    *before, made = EXPLORERS[name].splitlines()
+    names = {}
+    exec("\n".join(before), names)
+    return eval(made, names)
 
 
 def test_every_explorer_is_here():
@@ -16,40 +23,29 @@ def test_every_explorer_is_here():
     assert called == set(made_here())
 
 
-@pytest.mark.parametrize("name", [name for name in EXPLORERS if name != "trace"])
-def test_every_explorer_has_presets_that_show_something_else_and_say_what_to_look_for(name, monkeypatch):
-    """By the text alternatives of its pictures: to render them all would take long."""
-    monkeypatch.setattr(base, "as_html", alt)
-    *before, made = EXPLORERS[name].splitlines()
-    exec("\n".join(before), names := {})
-    explorer = eval(made, names)
-    first, said = explorer.picture.value, {explorer.words.value}
-    assert 2 <= len(explorer.presets) <= 4
-    for button in explorer.presets.values():
-        button.click()
-        said.add(explorer.words.value)
-    assert len(said) == 1 + len(explorer.presets) and first != explorer.picture.value
-    explorer.put()
-    assert explorer.picture.value == first
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_presets_ask_something_and_show_something_else(name):
+    story = explorer(name).story
+    assert isinstance(explorer(name), Stage) and 2 <= len(story["presets"]) <= 4
+    looks = [story["look"], *(preset["look"] for preset in story["presets"])]
+    assert len(set(looks)) == len(looks) and all("?" in look for look in looks[1:])
+    begins = {str((preset["setting"], preset["frame"])) for preset in story["presets"]}
+    assert len(begins) == len(story["presets"])
 
 
-def test_play_moves_its_slider_and_step_begins_anew_after_the_last(monkeypatch):
-    monkeypatch.setattr(base, "as_html", alt)
-    explorer, drawn = ring_explorer(), []
-    explorer.picture.observe(drawn.append, "value")
-    explorer.presets["2 ranks"].click()
-    assert len(drawn) == 1, "several controls, one picture"
-    said = explorer.words.value
-    steps = [explorer.step() or explorer.controls["step"].value for _ in range(3)]
-    assert steps == [1, 2, 0] and explorer.words.value == said, "it is still about the preset"
-    explorer.controls["ranks"].value = 5
-    assert explorer.words.value != said
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_scenes_are_for_a_telephone_too_and_each_frame_says_what_it_shows(name):
+    for scene in explorer(name).story["scenes"].values():
+        width, height = scene["size"]
+        assert width <= 560 and height <= 480
+        for frame in scene["frames"]:
+            assert frame["title"] and frame.get("note", "").strip(), frame["title"]
+            for shape in frame["set"].values():
+                assert shape.get("size") is None or shape["size"] >= 12
 
 
-def test_a_curtain_hides_what_is_still_to_come():
-    ax = Figure().subplots()
-    ax.set_xlim(0, 50)
-    base.curtain(ax, 100)
-    assert not ax.patches
-    base.curtain(ax, 40)
-    assert ax.patches[0].get_x() == 20 and ax.patches[0].get_width() == 30 and "first 40 %" in alt(ax.figure)
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_what_is_stored_is_small(name):
+    html = explorer(name)._repr_mimebundle_()["text/html"]
+    print(f"{name}: {len(html.encode()) / 1000:.0f} kB")
+    assert len(html.encode()) <= 200_000
