@@ -131,11 +131,27 @@ function picture(figure, act) {
     } else ["role", "aria-label", "tabindex"].forEach((key) => group.removeAttribute(key));
   }
 
+  // Moves a bar as the axis moves; all else stays.
+  function slide(shape, group) {
+    const at = placed(shape);
+    if (!at || !group.firstChild) return draw(shape, group);
+    group.style.display = "";
+    group.style.transform = `translate(${at.x}px, ${shape.y}px)`;
+    for (const part of group.children) {
+      if (part.tagName === "text") write(shape, part, at.w);
+      else {
+        part.style.width = `${at.w}px`;
+        part.setAttribute("rx", shape.round ?? Math.min(3, at.w / 5));
+      }
+    }
+  }
+
   function write(shape, node, wide) {
     const size = shape.size ?? 16, align = shape.align ?? "middle", isBox = shape.w != null;
     let lines = `${shape.text}`.split("\n");
     const room = Math.floor((wide - 4) / (0.58 * size));
     if (shape.lane) lines = lines.map((line) => cut(line, room));
+    if (!node.firstChild && !lines.some(Boolean)) return;  // most bars are too short for words
     const x = { start: isBox ? 5 : 0, middle: wide / 2, end: isBox ? wide - 5 : 0 }[align];
     node.replaceChildren(...lines.map((line, number) => {
       const y = (shape.h ?? 0) / 2 + 1.25 * size * (number - (lines.length - 1) / 2);
@@ -216,7 +232,7 @@ function picture(figure, act) {
     view = part;
     if (!scene) return;
     svg.style.setProperty("--glide", "0ms");
-    for (const [name, shape] of shapes) if (shape.lane) draw(shape, groups.get(name));
+    for (const [name, shape] of shapes) if (shape.lane) slide(shape, groups.get(name));
     drawAxis();
     roam();
   }
