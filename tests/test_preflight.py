@@ -184,7 +184,7 @@ def test_missing_packages_are_named_and_no_advice_replaces_a_torch():
     status, said = run("-S", "-m", "helpers.preflight", PYTHONPATH="")
     assert "WRONG  torch missing (needed: 2.11 or newer), torchvision missing" in said
     assert "-> choose torch and torchvision for this machine at pytorch.org; " in said
-    packages = '"cloudpickle>=3" "ipywidgets>=7.7" "matplotlib>=3.8" "psutil>=5.9"'
+    packages = '"anywidget>=0.9" "cloudpickle>=3" "ipywidgets>=7.7" "matplotlib>=3.8" "psutil>=5.9"'
     assert f"{sys.executable} -m pip install {packages}\n" in said
     assert not any(re.search("torch|requirements", command) for command in re.findall("pip install (.*)", said)), said
     assert "WRONG  lessons cannot be imported\n       -> choose the kernel of the course's .venv" in said
