@@ -1,5 +1,7 @@
 """Sharding: the calculator against what real ranks hold, the explorer, the script that trains with FSDP2."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -70,16 +72,47 @@ def test_states_of_zero_are_cut_in_order_and_rounded_up():
                     "ZeRO-3": (1004, 1004, 2008)}
 
 
-def test_explorer_shows_the_models_numbers():
-    explorer = memory.memory_explorer()
-    explorer.controls["ranks"].value = 64
-    controls = {name: control.value for name, control in explorer.controls.items() if name != "moment"}
-    figure, wanted = explorer.figure(), memory.held(**controls)
+def bars(frame, row, kinds):
+    """The widths of a row's boxes of these kinds, which must stand side by side, in GiB."""
+    shapes = {shape["id"]: shape for shape in frame["shapes"]}
+    boxes = [shapes[f"{kind} {row}"] for kind in kinds]
+    for one, following in pairwise(boxes):
+        assert one["x"] + one["w"] == pytest.approx(following["x"])
+    gpu = shapes[f"gpu {row}"]
+    return [memory.GPU_GIB * one["w"] / gpu["w"] for one in boxes]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("model", [list(memory.MODELS)[1], list(memory.MODELS)[3]])
+def test_explorer_shows_the_models_numbers(model, checkpointing):
+    values = {"model": model, "ranks": 64, "batch": 2, "checkpointing": checkpointing}
+    frames, wanted = memory.scene(**values)["frames"], memory.held(**values)
     for row, stage in enumerate(costs.STAGES):
-        widths = [bars.patches[row].get_width() for bars in figure.axes[0].containers]
-        assert sum(widths) == pytest.approx(sum(wanted[stage].values()) / 2**30)
-    assert memory.sent(controls["model"], 64)["ZeRO-3"] == 1.5 * memory.sent(controls["model"], 64)["DDP"]
-    assert f"ZeRO-3 {sum(wanted['ZeRO-3'].values()) / 2**30:,.1f} (sends 18.0)" in figure.get_label()
+        most = [wanted[stage][kind] / 2**30 for kind in memory.KINDS]
+        assert bars(frames[-1], row, memory.KINDS) == pytest.approx(most)
+        parameters, _, _, optimizer, _ = most
+        assert bars(frames[0], row, memory.KINDS) == pytest.approx([parameters, 0, 0, optimizer, 0]), "between steps"
+        assert bars(frames[3], row, memory.KINDS)[2] == pytest.approx(most[2] / 2), "half of the gradients are there"
+        away = [bars(frame, row, ["sent"])[0] for frame in frames]
+        assert away == sorted(away) and away[0] == 0
+        assert away[-1] == pytest.approx(memory.sent(model, 64)[stage] / 2**30)
+        texts = {shape["id"]: shape.get("text") for shape in frames[-1]["shapes"]}
+        assert texts[f"total {row}"] == f"{sum(most):,.1f} GiB"
+        assert (f"too much {row}" in texts) == (sum(most) > 80)
+    assert memory.sent(model, 64)["ZeRO-3"] == 1.5 * memory.sent(model, 64)["DDP"]
+
+
+def test_presets_of_the_explorer_show_what_they_ask_for():
+    one, many, less = (memory.scene(**{"model": list(memory.MODELS)[1], "ranks": 8, "batch": 4, "checkpointing": False,
+                                       **changed})["frames"][-1]
+                       for changed in ({"ranks": 1}, {"ranks": 256}, {"checkpointing": True}))
+    states = "parameters", "gradients", "optimizer"
+    assert bars(one, 0, states) == pytest.approx(bars(one, 2, states)), "with one rank there is nothing to share"
+    assert max(bars(many, 3, ["gathered", "gradients", "optimizer"])[1:]) < 0.1 < bars(many, 3, ["activations"])[0]
+    assert bars(less, 0, ["activations"])[0] < 0.5 * bars(many, 0, ["activations"])[0]
+    stage = memory.memory_explorer()
+    assert [preset["frame"] for preset in stage.story["presets"]] == [0, -1, -1, -1]
+    assert len(stage.story["scenes"]) == 20, "each model, number of ranks, batch; with and without checkpointing"
 
 
 def test_train_fsdp_killed_and_resumed_ends_with_the_same_bits(tmp_path):

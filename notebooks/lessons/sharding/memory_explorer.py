@@ -1,11 +1,10 @@
 """The memory calculator: what each rank holds while it trains a GPT, and what it sends, by stage of ZeRO."""
 
-import ipywidgets as widgets
-from matplotlib.figure import Figure
-
 from helpers.figures import HELD
 from helpers.instruments.costs import STAGES, activations, block_parameters, parameters, states
-from helpers.widgets.explorer import LOOK, Explorer, checkbox, choice, slider, wipe
+from helpers.widgets.shapes import Chart, box, doing, path, words
+from helpers.widgets.stage import Stage, buttons, checkbox, preset, slider
+from helpers.widgets.still import ticks
 
 GIB = 2**30
 GPU_GIB = 80
@@ -22,16 +21,25 @@ MODELS = {
     "GPT-3's shape, 175 billion": (12288, 96, 96, 50257, 2048),
 }
 
-#: By moment of a step: the shares that are held of the gradients, the gathered parameters, the activations.
-#: Activations come and go evenly here, as the gradients come.
+#: By moment of a step: the shares that are held of the gradients, the gathered parameters, the activations; how many
+#: of their collectives the stages have done; and what happens. Activations come and go evenly here, as gradients come.
 MOMENTS = {
-    "what each holds at most": (1, 1, 1),
-    "what each holds between two steps": (0, 0, 0),
-    "half-way through forward": (0, 1, 0.5),
-    "where backward begins": (0, 1, 1),
-    "half-way through backward": (0.5, 1, 0.5),
-    "when backward has ended": (1, 0, 0),
+    "Between two steps": ((0, 0, 0), (0, 0, 0, 0), "Each rank holds its parameters and its optimizer's states."),
+    "Half-way through forward": (
+        (0, 1, 0.5), (0, 0, 0, 0.5),
+        "Layers keep activations for backward. ZeRO-3 gathers each block's parameters before the block computes."),
+    "Backward begins": ((0, 1, 1), (0, 0, 0, 1), "All layers have kept their activations."),
+    "Half-way through backward": (
+        (0.5, 1, 0.5), (1, 0, 0.5, 2),
+        "Half of the layers have gradients, and have freed their activations. Only ZeRO-1 waits to send gradients."),
+    "Backward has ended": ((1, 0, 0), (2, 1, 1, 3), "Each rank holds the averaged gradients that its stage keeps."),
+    "The optimizer has stepped": (
+        (0, 0, 0), (2, 2, 2, 3),
+        "Gradients are freed. In ZeRO-1 and ZeRO-2, ranks have sent each other the parameters that they updated."),
+    "The most of each kind, added up": ((1, 1, 1), (2, 2, 2, 3), "A rank never needs more than this in a step."),
 }
+LEFT, WIDE = 76, 380
+TOP, ROW = 34, 78
 
 
 def held(model, ranks, batch, checkpointing):
@@ -52,51 +60,84 @@ def sent(model, ranks):
             for stage, count in COLLECTIVES.items()}
 
 
+def scene(model, ranks, batch, checkpointing):
+    """The moments of a step; in each, a bar for each stage, of what a rank holds, and one of what it has sent."""
+    found, traffic = held(model, ranks, batch, checkpointing), sent(model, ranks)
+    most = 1.1 * max(GPU_GIB, *(sum(kinds.values()) / GIB for kinds in found.values()))  # one scale for all moments
+    marks = {number: f"{number:,g}" for number in ticks(0, most, 5)}
+    chart = Chart("chart", LEFT, TOP, WIDE, ROW * len(STAGES), (0, most), (0, 1), marks, {}, "GiB")
+    frames = []
+    for moment, (shares, done, note) in MOMENTS.items():
+        shares = dict(zip(("gradients", "gathered", "activations"), shares, strict=True))
+        shapes, said = [*chart.axes(), *_gpu(chart), *_legend()], []
+        for row, stage in enumerate(STAGES):
+            sizes = {kind: shares.get(kind, 1) * found[stage][kind] / GIB for kind in KINDS}
+            away = traffic[stage] / GIB * done[row] / COLLECTIVES[stage]
+            shapes += [*_memory(chart, row, sizes, checkpointing), *_sent(chart, row, away)]
+            said.append(f"{stage} {sum(sizes.values()):,.1f} (sent {away:,.1f})")
+        frames.append({"title": moment, "note": note, "shapes": shapes,
+                       "alt": f"{moment}. GiB held: {', '.join(said)}."})
+    return {"size": (560, 440), "pace": 1500, "frames": frames}
+
+
+def _gpu(chart):
+    """The line where a GPU is full; and each stage's GPU, to be filled."""
+    x = chart.x(GPU_GIB)
+    yield path("full", [[x, TOP - 4], [x, TOP + ROW * len(STAGES)]], width=2, dash=True, layer=-1)
+    place = "end" if x > LEFT + WIDE / 2 else "start"
+    yield words("gpu", x, TOP - 16, f"one GPU: {GPU_GIB} GiB", place, size=14)
+    for row, stage in enumerate(STAGES):
+        y = TOP + ROW * row + 12
+        yield words(f"stage {row}", LEFT - 8, y + 17, stage, "end", bold=True, size=14)
+        yield words(f"sends {row}", LEFT - 8, y + 46, "sent", "end", size=13)
+        yield box(f"gpu {row}", LEFT, y, x - LEFT, 34, layer=-1)
+
+
+def _memory(chart, row, sizes, checkpointing):
+    """What a rank holds, kind after kind. A click on its activations keeps fewer of them, or all again."""
+    y, end = TOP + ROW * row + 12, 0
+    for kind, size in sizes.items():
+        x, wide = chart.x(end), chart.x(size) - LEFT
+        more = {"click": {"checkpointing": not checkpointing}} if kind == "activations" else {}
+        if size:
+            more["tip"] = f"{kind}: {size:,.1f} GiB"
+        if wide > 7.2 * len(kind) + 6:
+            more["text"] = kind
+        yield box(f"{kind} {row}", x, y, wide, 34, fill=COLOURS[kind], round=0, size=13, **more)
+        end += size
+    yield words(f"total {row}", LEFT + WIDE + 8, y + (8 if end > GPU_GIB else 17), f"{end:,.1f} GiB", size=14)
+    if end > GPU_GIB:
+        yield words(f"too much {row}", LEFT + WIDE + 8, y + 26, "too much", bold=True, size=14)
+
+
+def _sent(chart, row, away):
+    y = TOP + ROW * row + 52
+    yield box(f"sent {row}", LEFT, y, chart.x(away) - LEFT, 12, round=0, **doing("communication"))
+    yield words(f"away {row}", LEFT + WIDE + 8, y + 6, f"{away:,.1f} GiB", size=13)
+
+
+def _legend():
+    """The colours' names, three in a row."""
+    for number, kind in enumerate(KINDS):
+        x, y = LEFT + 160 * (number % 3), TOP + ROW * len(STAGES) + 52 + 22 * (number // 3)
+        yield box(f"colour {kind}", x, y, 14, 14, fill=COLOURS[kind])
+        yield words(f"kind {kind}", x + 20, y + 7, kind, size=14)
+
+
 def memory_explorer():
     """Memory calculator: choose a model, the ranks, the batch and checkpointing; the bars show what each rank
-    holds under DDP and under each stage of ZeRO, and beside them stands what it sends in a step."""
+    holds under DDP and under each stage of ZeRO, moment after moment of a step, and what it has sent."""
     controls = {
-        "model": widgets.Dropdown(options=list(MODELS), index=1, description="Model", **LOOK),
-        "ranks": choice("Ranks", 8, [2**power for power in range(11)]),
-        "batch": slider("Batch of a rank", 4, 1, 32),
+        "model": buttons("Model", "GPT-2 XL, 1.6 billion", MODELS),
+        "ranks": slider("Ranks", 8, [2**power for power in range(11)]),
+        "batch": slider("Batch of a rank", 4, [2**power for power in range(6)]),
         "checkpointing": checkbox("Activation checkpointing"),
-        "moment": slider("Moment of a step", 0, 0, len(MOMENTS) - 1),
     }
     presets = {
-        "through a step": ({"moment": 1}, "Press Play. When is most held, and which colour is it?"),
-        "one rank": ({"ranks": 1}, "With one rank, what does each stage of ZeRO save?"),
-        "many ranks": ({"ranks": 256}, "Which colours shrink with more ranks, and which one does not?"),
-        "checkpointing": ({"checkpointing": True}, "Which colour shrinks? What is paid for it?"),
+        "through a step": preset("Press Play. When is most held, and which colour is it?"),
+        "one rank": preset("With one rank, what does each stage of ZeRO save?", frame=-1, ranks=1),
+        "many ranks": preset("Which colours shrink with more ranks, and which one does not?", frame=-1, ranks=256),
+        "checkpointing": preset("Which colour shrinks? What is paid for it?", frame=-1, checkpointing=True),
     }
-    figure = Figure(figsize=(9, 3.4), layout="none")
-    ax = figure.add_axes((0.16, 0.29, 0.82, 0.61))
-
-    def redraw(moment, **values):
-        found, lefts = held(**values), [0.0] * len(STAGES)
-        when, shares = list(MOMENTS.items())[moment]
-        shares = dict(zip(("gradients", "gathered", "activations"), shares, strict=True))
-        wipe(ax)
-        ax.axvline(GPU_GIB, color="black", linestyle="--", label=f"{GPU_GIB} GiB")
-        for kind in KINDS:
-            widths = [shares.get(kind, 1) * found[stage][kind] / GIB for stage in STAGES]
-            bars = ax.barh(STAGES, widths, left=lefts, color=COLOURS[kind], label=kind)
-            lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
-        sizes = [f"{total:,.1f}{': too much' if total > GPU_GIB else ''}" for total in lefts]
-        ax.bar_label(bars, sizes, padding=4)
-        traffic = sent(values["model"], values["ranks"])
-        ax.set_yticks(range(len(STAGES)),
-                      [f"{stage}\nsends {traffic[stage] / GIB:,.1f} GiB" for stage in STAGES])
-        most = max(sum(kinds.values()) / GIB for kinds in found.values())  # one scale for all moments
-        ax.set(xlim=(0, 1.25 * max(most, GPU_GIB)), ylim=(3.5, -0.5), xlabel="GiB")
-        setting = f"{values['model']} on {values['ranks']} ranks"
-        ax.set_title(f"{setting}: {when}")
-        ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.26), ncols=6,
-                  columnspacing=1, handlelength=1.2)
-        said = ", ".join(f"{stage} {total:,.1f} (sends {traffic[stage] / GIB:,.1f})"
-                         for stage, total in zip(STAGES, lefts, strict=True))
-        figure.set_label(f"{setting}, in GiB, {when}, and what it sends in a step: {said}; "
-                         f"a GPU has {GPU_GIB}.")
-        return figure
-
-    return Explorer(controls, redraw, memory_explorer.__doc__,
-                    "The dashed line is one GPU. Which bars end before it?", presets, "moment")
+    return Stage("memory_explorer", memory_explorer.__doc__, scene, controls,
+                 "The dashed line is one GPU. Which bars end before it?", presets, frame=-1)
