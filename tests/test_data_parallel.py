@@ -2,17 +2,18 @@
 
 import importlib
 import itertools
+import json
+from collections import Counter
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
-from matplotlib.text import Text
+from matplotlib.figure import Figure
 from torch import nn
 
 from helpers import launch
-from helpers.figures import png
 from helpers.hardware import hardware
 from lessons.data_parallel import exercises as ex
+from lessons.data_parallel import pictures
 from lessons.data_parallel import replicas_explorer as explorer
 from lessons.data_parallel.exercises.device_memory import replica_of
 from lessons.data_parallel.exercises.nested_values import made, shown
@@ -128,43 +129,93 @@ def test_chunk_sizes_are_torchs():
         assert explorer.chunk_sizes(batch, n_devices) == sizes + [0] * (n_devices - len(sizes))
 
 
-@pytest.fixture
-def draw():
-    """The explorer's picture of n_devices, batch, parameters, output, uses, link."""
-    with plt.style.context("helpers.course"):
-        yield explorer.data_parallel_explorer().draw
+LINK = "PCIe 4, copies in turn"
+CASES = [(4, 64, 1000, 100, LINK), (8, 9, 1000, 100, "PCIe 4, NCCL"), (2, 256, 10**6, 1, "NVLink 4, NCCL"),
+         (8, 256, 10**6, 1000, LINK)]
 
 
-@pytest.mark.parametrize("link, case", [("PCIe 4, copies in turn", (4, 9, 10**6, 10, 1)),
-                                        ("PCIe 4, NCCL", (8, 256, 10**9, 10**7, 1000))])
-def test_the_pictures_show_the_models(link, case, draw):
-    above, below = draw(*case, link).axes
-    n_devices, batch, parameters, output, uses = case
-    activations = explorer.INPUT + uses * explorer.PER_USE
-    held = explorer.memory(batch, n_devices, 4 * parameters, activations, 4 * output)
-    unit = 2**30 if above.get_xlabel() == "GiB held" else 2**20
-    widths = [path.get_extents().width * unit for bars in above.collections for path in bars.get_paths()]
-    assert widths == pytest.approx([kinds[kind] for kinds in held for kind in explorer.KINDS], abs=1)
-    events = explorer.timeline(batch, n_devices, 4 * parameters, 4 * output, uses, *explorer.LINKS[link])
-    _, *done = below.collections
-    boxes = [path.get_extents() for bars in done for path in bars.get_paths()]
-    assert sorted((round((box.y0 + box.y1) / 2), box.x0, box.x1) for box in boxes) == [
-        pytest.approx(event) for event in sorted((device, begin, end) for device, _, begin, end in events)]
-    assert [text.get_text() for text in above.texts].count("no samples: idle") == (batch == 9)
+def shapes(case, frame):
+    return {shape["id"]: shape for shape in explorer.scene(*case)["frames"][frame]["shapes"]}
 
 
-def test_nothing_in_the_picture_overlaps_or_is_cut_off(draw, monkeypatch):
-    texts, draw_text = [], Text.draw
-    monkeypatch.setattr(Text, "draw", lambda text, renderer: (texts.append(text), draw_text(text, renderer)))
-    figure = draw(8, 256, 10**9, 10**7, 1, "PCIe 4, NCCL")
-    png(figure)
-    texts = [text for text in texts if text.get_text() and text.get_visible()]
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
-    assert len(boxes) > 25 and all(text.get_fontsize() >= 11 for text in texts)
-    for text, box in boxes:
-        assert 0 <= box.x0 and box.x1 <= figure.bbox.x1 and 0 <= box.y0 and box.y1 <= figure.bbox.y1, text
-    for (text, box), (other, its) in itertools.combinations(boxes, 2):
-        assert not box.padded(-1).overlaps(its.padded(-1)), (text, other)
+@pytest.mark.parametrize("case", CASES)
+def test_in_the_end_devices_hold_what_the_formula_says(case):
+    step, last = explorer.simulate(*case), shapes(case, -1)
+    for device, kinds in enumerate(step.held):
+        held = explorer.held_at(step, device, step.end)
+        assert held == pytest.approx(kinds)
+        total = sum(kinds.values())
+        assert (f"total {device}" in last) == (total > 0)
+        if total:
+            assert last[f"total {device}"]["text"] == explorer.written_size(total)
+            high = {kind: last[f"{kind} {device}"]["h"] for kind in kinds if kinds[kind]}
+            assert high == pytest.approx({kind: kinds[kind] / total * sum(high.values()) for kind in high})
+
+
+def test_before_the_step_only_device_0_holds_anything():
+    step = explorer.simulate(*CASES[0])
+    held = [sum(explorer.held_at(step, device, 0).values()) for device in range(4)]
+    assert held == [3 * explorer.WEIGHTS, 0, 0, 0]  # weights, and the two tensors of Adam
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lanes_show_the_model(case):
+    step, made = explorer.simulate(*case), explorer.scene(*case)
+    axis = made["axis"]
+    scale = axis["w"] / axis["to"]
+    last = {shape["id"]: shape for shape in made["frames"][-1]["shapes"]}
+    for device in step.devices:
+        times = Counter()
+        for number, phase, begin, end in step.events:
+            times[phase] += (end - begin) * (number == device)
+        for phase, took in times.items():
+            if took:
+                assert last[f"{device} {phase}"]["w"] == pytest.approx(took * scale, abs=1e-6)
+        assert last[f"{device} waits"]["w"] == pytest.approx(step.total * scale)
+    assert last[f"{len(step.held)} backward"]["w"] < axis["w"]
+    assert f"{step.alone[-1][3] / step.total:.2f} times the speed" in made["frames"][-1]["title"]
+
+
+def test_what_travels_comes_from_the_device_that_has_it():
+    def sources(case, phase):
+        frames = explorer.scene(*case)["frames"]
+        messages = [shape for frame in frames for shape in frame["shapes"] if shape["id"].startswith(f"{phase} to")]
+        pitch = explorer.WIDTH / case[0]
+        return {int(one["id"][-1]): int((one["from"]["x"] + one["w"] / 2) / pitch) for one in messages}
+
+    in_turn, nccl = CASES[0], (4, 64, 1000, 100, "PCIe 4, NCCL")
+    assert sources(in_turn, "replicate") == {1: 0, 2: 0, 3: 0} and sources(nccl, "replicate") == {1: 0, 2: 1, 3: 2}
+    assert sources(in_turn, "reduce") == sources(nccl, "gather") == {1: 1, 2: 2, 3: 3}
+
+
+def test_frames_say_who_works_and_who_waits():
+    does = [[shape["text"] for shape in frame["shapes"] if shape["id"].startswith("does")]
+            for frame in explorer.scene(*CASES[0])["frames"]]
+    assert does[0] == [] and does[5] == ["copies", "waits", "copies", "waits"]
+    assert does[12] == ["computes"] * 4
+    idle = shapes((4, 5, 1000, 100, LINK), -1)
+    assert [idle[f"samples {device}"]["text"] for device in range(4)] == ["2 of 5", "2 of 5", "1 of 5", "idle"]
+
+
+def test_presets():
+    stage = explorer.data_parallel_explorer()
+    titles = {}
+    for preset in stage.story["presets"]:
+        frames = stage.story["scenes"][json.dumps(preset["setting"], separators=(",", ":"))]["frames"]
+        titles[preset["words"]] = frames[-1]["title"]
+        assert "speed" not in frames[0]["title"]
+    assert list(titles) == ["a small batch", "many outputs", "fast links", "5 samples"]
+    assert "times the speed" in titles["a small batch"] and float(titles["a small batch"].split()[-4]) < 0.5
+    assert float(titles["fast links"].split()[-4]) > 3
+
+
+@pytest.mark.parametrize("events", [explorer.timeline(64, 4, 100e6, 4000, 100)])
+def test_the_lessons_pictures_have_words(events):
+    for draw, arguments in ((pictures.draw_timeline, (events, 4)),
+                            (pictures.draw_memory, (explorer.memory(64, 4, 10**8, 10**6, 4000),))):
+        ax = Figure().subplots()
+        draw(ax, *arguments)
+        assert "device 3" in ax.figure.get_label() and len(ax.get_yticks()) == 4
 
 
 # ------------------------------------------------------------------------------------------------- the worker

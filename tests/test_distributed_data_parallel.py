@@ -1,49 +1,99 @@
-"""DistributedDataParallel: its pictures of collectives."""
+"""DistributedDataParallel: its laboratory of collectives, who gives what to whom."""
 
 import pytest
-from matplotlib.colors import to_hex
 
-from helpers.figures import alt, title
-from lessons.distributed_data_parallel import collectives_explorer as collectives
-from tests.test_widgets_ring_buckets import axes, shown, style  # noqa: F401 - a fixture
+from helpers.widgets.shapes import RANKS
+from lessons.distributed_data_parallel.collectives_explorer import SUM, collectives_explorer, held_after, scene
 
 BEFORE = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
+SUMS = [111, 222, 333]
 AFTER = {
-    "broadcast": [[[1, 2, 3]]] * 3, "all_reduce": [[111, 222, 333]] * 3, "gather": [BEFORE, None, None],
-    "all_gather": [BEFORE] * 3, "scatter": [[1], [2], [3]], "barrier": BEFORE,
+    "broadcast": [[[1, 2, 3]]] * 3,
+    "all_reduce": [[SUMS]] * 3,
+    "reduce": [[SUMS], [[110, 220, 330]], [[100, 200, 300]]],
+    "gather": [BEFORE, None, None],
+    "all_gather": [BEFORE] * 3,
+    "scatter": [[[1]], [[2]], [[3]]],
+    "reduce_scatter": [[[111]], [[222]], [[333]]],
+    "all_to_all": [[[1], [10], [100]], [[2], [20], [200]], [[3], [30], [300]]],
+    "send_recv": [[[100, 200, 300]], [[1, 2, 3]], [[10, 20, 30]]],
+    "sum_in_pair": [[[11, 22, 33]], [[11, 22, 33]], [[100, 200, 300]]],
+    "barrier": BEFORE,
 }
 
 
-def drawn(name, before, after):
-    ax = axes()
-    collectives.draw(ax, name, before, after)
-    return ax
+def shapes(name, frame=-1, follow=None, before=BEFORE):
+    return {shape["id"]: shape for shape in scene(name, before, AFTER[name], follow)["frames"][frame]["shapes"]}
 
 
-@pytest.mark.usefixtures("style")
 @pytest.mark.parametrize("name", AFTER)
-def test_a_collective_is_drawn_legibly(name):
-    ax = drawn(name, BEFORE, AFTER[name])
-    texts = shown(ax.figure)
-    assert title(ax.figure) == f"Figure: {name}" and f"{name}: rank 0 held 1, 2, 3 and then" in alt(ax.figure)
-    assert collectives.WORDS[name] in texts and texts.count("nothing") == AFTER[name].count(None)
-    numbers = [int(text) for text in texts if text.isdigit()]
-    held = [number for rank in AFTER[name] if rank for part in collectives._parts(rank) for number in part]
-    assert sorted(numbers) == sorted([*(number for rank in BEFORE for number in rank), *held])
-    boxes = ax.collections[0].get_paths()
-    assert len(boxes) == len(numbers) and max(path.vertices[:, 0].max() for path in boxes) <= ax.get_xlim()[1]
+def test_in_the_end_every_rank_holds_what_it_sent_home(name):
+    last = shapes(name)
+    for one in held_after(BEFORE, AFTER[name]):
+        (cell,) = [shape for key, shape in last.items() if key.startswith(one.name) and "text" in shape]
+        assert cell["text"] == str(one.number)
+        assert cell["fill"] == (SUM if len(one.sources) > 1 else RANKS[one.sources[0][0]])
+        panel = last[f"panel {one.rank}"]
+        assert panel["x"] < cell["x"] and cell["x"] + cell["w"] < panel["x"] + panel["w"]
+    assert sum("text" in shape and "/" in key for key, shape in last.items()) == len(held_after(BEFORE, AFTER[name]))
+    assert [key for key in last if key.startswith("nothing")] == [
+        f"nothing {rank}" for rank, held in enumerate(AFTER[name]) if held is None]
 
 
-def test_colours_show_the_origin_and_sums_are_dark():
-    ax = drawn("all_to_all", BEFORE, [[1, 10, 100], [2, 20, 200], [3, 30, 303]])
-    fills = [to_hex(fill) for fill in ax.collections[0].get_facecolors()]
-    assert len(fills) == 18 and fills.count(collectives.SUM) == 1 and len(set(fills)) == 4
+GIVES = {"broadcast": {"00", "01", "02"}, "scatter": {"00", "01", "02"}, "gather": {"00", "10", "20"},
+         "reduce": {"00", "10", "20", "11", "21", "22"}, "send_recv": {"01", "12", "20"},
+         "sum_in_pair": {"00", "01", "10", "11", "22"}, "barrier": {"00", "11", "22"}}
 
 
-def test_four_ranks_still_fit():
-    before = [[10 ** rank * place for place in range(1, 5)] for rank in range(4)]
-    ax = drawn("all_gather", before, [before] * 4)
-    boxes, numbers = ax.collections[0], [text for text in ax.texts if text.get_text().isdigit()]
-    ax.figure.draw_without_rendering()
-    for box, number in zip(boxes.get_paths(), numbers, strict=True):
-        assert ax.transData.transform_path(box).get_extents().width >= number.get_window_extent().width
+@pytest.mark.parametrize("name", AFTER)
+def test_lines_say_who_gives_to_whom(name):
+    lines = {key: shape for key, shape in shapes(name).items() if key.startswith("line")}
+    everybody = {f"{sender}{receiver}" for sender in range(3) for receiver in range(3)}
+    assert {key[5] + key[7] for key in lines} == GIVES.get(name, everybody)
+    assert all(("dash" in shape) == (key[5] == key[7]) for key, shape in lines.items())
+
+
+def test_numbers_set_out_from_the_rank_that_held_them_and_are_added_where_they_meet():
+    arrived, summed = shapes("reduce_scatter", 1), shapes("reduce_scatter", 2)
+    for rank, total in enumerate(SUMS):
+        addends = [arrived[f"{rank}/0/0 of {sender}"] for sender in range(3)]
+        assert sum(int(addend["text"]) for addend in addends) == total
+        assert [addend["from"] for addend in addends] == [
+            {key: arrived[f"{sender}:{rank}"][key] for key in "xy"} for sender in range(3)]
+        assert len({addend["y"] for addend in addends}) == 3
+        assert summed[f"{rank}/0/0 sum"]["text"] == str(total)
+        assert all("text" not in summed[f"{rank}/0/0 of {sender}"] for sender in range(3))
+    assert "1 + 10 + 100 = 111" in scene("reduce_scatter", BEFORE, AFTER["reduce_scatter"])["frames"][-1]["note"]
+
+
+def test_at_a_barrier_those_that_have_come_wait():
+    for come in range(3):
+        tokens = [shape["text"] for key, shape in shapes("barrier", 1 + come).items() if key.startswith("token")]
+        assert tokens.count("waits") == come and tokens.count("computes") == 3 - come
+
+
+def test_one_rank_can_be_followed():
+    followed = shapes("all_gather", follow=1)
+    assert "opacity" not in followed["2/1/0 of 1"] and followed["2/0/0 of 0"]["opacity"] < 0.5
+    assert followed["panel 1"]["click"] == {"follow": None} and followed["panel 0"]["click"] == {"follow": 0}
+
+
+def test_numbers_of_unknown_origin_and_long_tensors_are_shown():
+    before = [[0.1, 0.2], [0.3, 0.4]]
+    held = held_after(before, [[0.1 + 0.3, 7], [0.1, 0.2, 0.3, 0.4]])
+    assert [one.sources for one in held[:2]] == [[(1, 1)], []]  # 0.4 was there before; nobody knows 7
+    assert [(one.row, one.column, one.sources) for one in held[2:]] == [
+        (0, 0, [(0, 0)]), (0, 1, [(0, 1)]), (1, 0, [(1, 0)]), (1, 1, [(1, 1)])]
+    last = scene("strange", before, [[7, 0.1], None])["frames"][-1]["shapes"]
+    assert [shape["tip"] for shape in last if shape["id"] == "0/0/0 sum"] == ["nobody held this before"]
+
+
+def test_presets_and_single_collectives():
+    stage = collectives_explorer({name: (BEFORE, after) for name, after in AFTER.items()}, "reduce_scatter")
+    assert len(stage.story["presets"]) == 4 and len(stage.story["controls"]) == 2
+    for preset in stage.story["presets"]:
+        name = list(AFTER)[preset["setting"][0]]
+        frames = stage.packed(name=name, follow=None)["frames"]
+        assert frames[0]["title"] == f"{name}: before" and frames[-1]["title"] == f"{name}: after"
+    one = collectives_explorer({"broadcast": (BEFORE, AFTER["broadcast"])}, "broadcast")
+    assert one.story["presets"] == [] and [control["name"] for control in one.story["controls"]] == ["follow"]

@@ -1,26 +1,18 @@
-"""The DataParallel explorer: which device holds what, and who waits while a step runs.
+"""The DataParallel explorer: a step on a clock. What travels between the devices, what each holds, and who waits.
 
-`memory` and `timeline` are the models; `draw_memory` also draws what the lesson counted.
+`memory` and `timeline` are the models; the rest makes frames of them.
 """
 
 from collections import Counter
-from itertools import accumulate
+from typing import NamedTuple
 
-from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
-from helpers.figures import ACTIVITIES, HATCHES, HELD
-from helpers.widgets.explorer import Explorer, buttons, choice, clock, curtain, slider, wipe
+from helpers.figures import ACTIVITIES, HELD
+from helpers.widgets.shapes import Lanes, box, doing, path, words
+from helpers.widgets.stage import Stage, buttons, preset, slider
 
 #: What a device holds. Outputs are activations, too: a light shade of their colour.
 KINDS = {kind: HELD[kind] for kind in ("weights", "gradients", "optimizer", "activations")}
 KINDS["outputs"] = "#b57ab8"
-#: What it does: computing in shades of blue, communication in shades of red.
-PHASES = {"forward": "#7088fd", "loss": "#7088fd",
-          "backward": ACTIVITIES["compute"], "optimizer": ACTIVITIES["compute"],
-          "replicate": ACTIVITIES["communication"], "reduce": ACTIVITIES["communication"],
-          "scatter": "#e2584a", "gather": "#e2584a", "waits": ACTIVITIES["waiting"]}
 
 MIB = 2**20
 #: Bytes per second between two devices, and whether NCCL sends to all devices at once. (Nominal: PCIe 4.0 ×16
@@ -32,9 +24,10 @@ SPEED, OWN_MEMORY = 60e12, 3e12
 #: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; and of
 #: the other activations per use of the weights.
 INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
+WEIGHTS = 100_000_000  #: bytes of the explorer's model
 ASSUMED = f"""\
-Memory: the lesson's formula, with Adam and {PER_USE // 1024} KiB of activations per use of a weight.
-Time: a model, nothing in it is measured. {SPEED / 1e12:.0f} TFLOP/s per device, no overhead, no Python."""
+A model, nothing is measured: {WEIGHTS // 4_000_000} million weights, Adam, {PER_USE // 1024} KiB of activations per \
+use of a weight, {SPEED / 1e12:.0f} TFLOP/s per device, no overhead, no Python."""
 
 
 def chunk_sizes(batch, n_devices):
@@ -116,112 +109,246 @@ def busy(events):
     return took, max(end for *_, end in events)
 
 
-def _size(size):
+def written_size(size):
     return f"{size / MIB / 1024:.1f} GiB" if size >= 1000 * MIB else f"{size / MIB:,.0f} MiB"
 
 
-def _rows(ax, n_devices, colours):
-    """Empty axes with a row for each device, and what the colours mean. Only what is new is made."""
-    wipe(ax)
-    if ax.get_ylim() != (n_devices - 0.5, -0.5):
-        ax.set_yticks(range(n_devices), [f"device {device}" for device in range(n_devices)])
-        ax.set_ylim(n_devices - 0.5, -0.5)
-    if ax.get_legend() is None:
-        ax.locator_params(axis="x", nbins=5)
-        names = {}
-        for name, colour in colours.items():
-            names.setdefault(colour, []).append(name)
-        ax.legend(handles=[Patch(facecolor=colour, label=", ".join(same), edgecolor="white", linewidth=0)
-                           for colour, same in names.items()],
-                  loc="center left", bbox_to_anchor=(1, 0.5), labelspacing=0.2, handlelength=1.2, borderpad=0)
+FRAMES = 24
+WIDTH, BUS, TOP, HIGH = 560, 14, 82, 112  #: of the scene; the bus; where the devices' memory begins
+STACK = ("weights", "optimizer", "activations", "outputs", "gradients")  #: from below, in order of arrival
+#: What is sent in a phase, and what it is drawn as. All other phases compute.
+SENT = {"scatter": ("samples", "activations"), "replicate": ("weights", "weights"), "gather": ("outputs", "outputs"),
+        "scatter back": ("gradients", "gradients"), "reduce": ("gradients", "gradients")}
+DOES = {"compute": "computes", "communication": "copies", "waiting": "waits"}
+HOME = ("gather", "reduce")  #: phases in which something comes to device 0
+#: What happens in a phase; {device} is the other one in a copy of device 0.
+SAID = {
+    "scatter": "Device 0 sends device {device} its chunk of the batch.",
+    "replicate": "Device 0 sends device {device} all weights of the model.",
+    "forward": "Each device computes the outputs of its own chunk.",
+    "gather": "Device {device} sends its outputs to device 0.",
+    "loss": "Device 0 computes the loss from all outputs.",
+    "scatter back": "Device 0 sends device {device} the gradients of its outputs.",
+    "backward": "Each device computes the gradients of all weights from its own chunk.",
+    "reduce": "Device {device} sends its gradients to device 0, which adds them to its own.",
+    "optimizer": "Device 0 changes its weights. The replicas on the other devices are thrown away.",
+}
+IN_PIECES = {"replicate": "NCCL sends the weights from device to device, in pieces: nobody waits for a turn.",
+             "reduce": "NCCL sends gradients from device to device, in pieces, and adds them up on the way."}
 
 
-def _bars(ax, bars, hatch=""):
-    """Draw (row, begin, end, colour), all in one artist, which is quick."""
-    corners = [[(begin, row - 0.42), (begin, row + 0.42), (end, row + 0.42), (end, row - 0.42)]
-               for row, begin, end, _ in bars]
-    ax.add_collection(PolyCollection(corners, facecolors=[colour for *_, colour in bars], hatch=hatch,
-                                     edgecolors="white", linewidths=0), autolim=False)
+class Step(NamedTuple):
+    """A step by the models."""
+
+    batch: int
+    events: list  # as `timeline` returns them, with "scatter back" for the second scatter
+    held: list  # as `memory` returns it
+    gathered: int  # bytes of the outputs of the whole batch
+    nccl: bool
+    alone: list  # the events of one device with the same batch
+
+    @property
+    def devices(self):
+        return range(len(self.held))
+
+    @property
+    def total(self):
+        return self.events[-1][3]
+
+    @property
+    def end(self):
+        """When the slower one is done: the devices, or one alone."""
+        return max(self.total, self.alone[-1][3])
+
+    def ends(self, phase, device):
+        """When the phase begins and ends on a device; (0, 0) if it has no part in it."""
+        times = [event[2:] for event in self.events if event[:2] == (device, phase)] or [(0, 0)]
+        return times[0][0], times[-1][1]
+
+    def share(self, phase, device, now):
+        """How much of a phase is done on a device, from 0 to 1."""
+        begin, end = self.ends(phase, device)
+        return min(1, max(0, now - begin) / max(1e-9, end - begin))
 
 
-def draw_memory(ax, held):
-    """Draw what each device holds, {kind of KINDS: bytes}, as a stacked bar."""
-    totals = [sum(kinds.values()) for kinds in held]
-    unit, size = ("GiB", 1024 * MIB) if max(totals) >= 1000 * MIB else ("MiB", MIB)
-    _rows(ax, len(held), KINDS)
-    bars = []
-    for device, (kinds, total) in enumerate(zip(held, totals, strict=True)):
-        ends = list(accumulate(kinds.get(kind, 0) / size for kind in KINDS))
-        bars += [(device, *bar) for bar in zip([0, *ends], ends, KINDS.values(), strict=False)]
-        ax.annotate(_size(total) if total else "no samples: idle", (total / size, device), (5, 0),
-                    textcoords="offset points", va="center")
-    _bars(ax, bars)
-    ax.set(xlim=(0, 1.17 * max(totals) / size), xlabel=f"{unit} held")  # room beside the longest bar
-    words = "; ".join(f"device {device} {_size(total)}" for device, total in enumerate(totals))
-    ax.figure.set_label(f"What each device holds: {words}.")
+def simulate(devices, batch, output, uses, link):
+    speed, nccl = LINKS[link]
+    events = timeline(batch, devices, WEIGHTS, 4 * output, uses, speed, nccl)
+    lost = next(end for _, phase, _, end in events if phase == "loss")
+    renamed = [(device, "scatter back" if phase == "scatter" and begin >= lost else phase, begin, end)
+               for device, phase, begin, end in events]
+    held = memory(batch, devices, WEIGHTS, INPUT + uses * PER_USE, 4 * output)
+    return Step(batch, renamed, held, 4 * batch * output, nccl, timeline(batch, 1, WEIGHTS, 4 * output, uses))
 
 
-def draw_timeline(ax, events, n_devices):
-    """Draw what each device does during a step, (device, phase of PHASES, begin, end), and when it waits."""
-    took, total = busy(events)
-    _rows(ax, n_devices, PHASES)
-    _bars(ax, [(device, 0, total, PHASES["waits"]) for device in range(n_devices)], HATCHES["waiting"])
-    bars = [(device, begin, end, PHASES[phase]) for device, phase, begin, end in events]
-    copies = [PHASES[phase] for phase in ("scatter", "replicate")]
-    _bars(ax, [bar for bar in bars if bar[-1] in copies], HATCHES["communication"])
-    _bars(ax, [bar for bar in bars if bar[-1] not in copies])
-    ax.set(xlim=(0, total), xlabel="ms since the step began")
-    words = "; ".join(f"device {device} busy for {took[device]:.0f} ms" for device in range(n_devices))
-    ax.figure.set_label(f"What each device does: {words}, of {total:.0f} ms.")
+def held_at(step, device, now):
+    """What a device holds at a moment, {kind: bytes}. Nothing is freed: in the end it is what `memory` says."""
+    kinds = dict(step.held[device])
+    kinds["activations"] *= step.share("forward", device, now)
+    kinds["gradients"] *= step.share("backward", device, now)
+    if device > 0:
+        kinds["weights"] *= step.share("replicate", device, now)
+        kinds["outputs"] *= step.share("forward", device, now)
+    else:
+        kinds["outputs"] = (kinds["outputs"] - 2 * step.gathered) * step.share("forward", 0, now)
+        kinds["outputs"] += step.gathered * (step.share("gather", 0, now) + step.share("loss", 0, now))
+    return kinds
+
+
+def spans(step):
+    """What each row does from when to when, [(row, phase, begin, end)]: "waits" lies under all; one alone is last."""
+    for device in step.devices:
+        yield device, "waits", 0, step.total
+        for phase in dict.fromkeys(event[1] for event in step.events if event[0] == device):
+            yield device, phase, *step.ends(phase, device)
+    yield from ((len(step.held), *event[1:]) for event in step.alone)
+
+
+def activity(phase):
+    """What a phase is, as `doing` takes it."""
+    return "waiting" if phase == "waits" else "communication" if phase in SENT else "compute"
+
+
+def scene(devices, batch, output, uses, link):
+    """A step as frames, one after each 24th of its time."""
+    step = simulate(devices, batch, output, uses, link)
+    names = [*(f"device {device}" for device in step.devices), "one alone"]
+    row = min(26, 156 // len(names))
+    lanes = Lanes(names, step.end, y=256, w=455, row=row)
+    bars = [(f"{number} {phase}", number, begin, end, _look(step, number, phase, lanes.at(end) - lanes.at(begin)))
+            for number, phase, begin, end in spans(step)]
+    common = [*_legend(), *_bus(step)]
+    frames = []
+    for number in range(FRAMES + 1):
+        now, before = step.end * number / FRAMES, step.end * (number - 1) / FRAMES
+        shapes = [*common, *lanes.shapes(now), *lanes.bars(bars, now), *_messages(step, before, now)]
+        for device in step.devices:
+            shapes += _device(step, device, now)
+        frames.append({**_said(step, now), "shapes": shapes})
+    return {"size": [WIDTH, lanes.bottom + 42], "axis": lanes.axis, "flows": True, "pace": 350, "frames": frames}
+
+
+def _look(step, row, phase, wide):
+    """Keywords of a bar; those that are too narrow for their words have none."""
+    if phase == "waits":
+        took, total = busy(step.events)
+        return doing("waiting", layer=-1, tip=f"device {row} waits for {total - took[row]:.1f} of {total:.1f} ms")
+    text = phase if wide > 9 * len(phase) else None
+    return doing(activity(phase), text=text, tip=phase)
+
+
+def _pitch(step):
+    return WIDTH / len(step.held)
+
+
+def _middle(step, device):
+    return _pitch(step) * (device + 0.5)
+
+
+def _legend():
+    x = 4
+    for kind in STACK:
+        yield box(f"colour {kind}", x, 226, 14, 14, fill=KINDS[kind])
+        yield words(f"legend {kind}", x + 19, 233, kind, size=14)
+        x += 46 + 8 * len(kind)
+
+
+def _bus(step):
+    """What connects the devices."""
+    ends = [[_middle(step, device), BUS] for device in (0, step.devices[-1])]
+    yield path("bus", ends, width=3, opacity=0.4, layer=-1)
+    for device in step.devices:
+        x = _middle(step, device)
+        yield path(f"way {device}", [[x, BUS], [x, 38]], width=3, opacity=0.4, layer=-1)
+        yield words(f"device {device}", x, 47, f"device {device}", "middle", size=14, bold=True)
+
+
+def _device(step, device, now):
+    """A device at a moment: what it does, what it holds, and its samples."""
+    wide = min(110, _pitch(step) - 3)
+    left = _middle(step, device) - wide / 2
+    yield box(f"memory {device}", left, TOP, wide, HIGH, round=0, tip=f"the memory of device {device}")
+    if 0 < now <= step.total:
+        kind = activity(next((phase for number, phase, begin, end in step.events
+                              if number == device and begin < now <= end), "waits"))
+        yield box(f"does {device}", left, 58, wide, 22, text=DOES[kind], size=13, fill=ACTIVITIES[kind])
+    scale = (HIGH - 22) / max(sum(kinds.values()) for kinds in step.held)
+    kinds, y = held_at(step, device, now), TOP + HIGH
+    for kind in STACK:
+        high = scale * kinds[kind]
+        y -= high
+        if high:
+            yield box(f"{kind} {device}", left, y, wide, high, fill=KINDS[kind], round=0,
+                      tip=f"device {device}, {kind}: {written_size(step.held[device][kind])} in the end")
+    total = sum(kinds.values())
+    if total:
+        yield words(f"total {device}", left + wide / 2, y - 10, written_size(total), "middle", size=13)
+    yield words(f"samples {device}", left + wide / 2, TOP + HIGH + 13, _samples(step, device, now), "middle", size=14)
+
+
+def _samples(step, device, now):
+    if device == 0 and now == 0:
+        return f"all {step.batch}"
+    samples = chunk_sizes(step.batch, len(step.held))[device]
+    if not samples:
+        return "idle"
+    return f"{samples} of {step.batch}" if step.ends("scatter", device)[1] <= now else ""
+
+
+def _messages(step, before, now):
+    """What is on the bus, or was since the moment `before`."""
+    wide = min(86, _pitch(step) - 4)
+    for device, phase, begin, end in step.events:
+        if device == 0 or phase not in SENT or begin >= now or end <= before:
+            continue
+        sender = device - 1 if step.nccl and phase in IN_PIECES else 0
+        way = [_middle(step, sender), _middle(step, device)]
+        source, target = reversed(way) if phase in HOME else way
+        x = source + (target - source) * min(1, (now - begin) / (end - begin))
+        text, kind = SENT[phase]
+        look = {"passes": True} if end <= now else {"text": text, "size": 13}  # words of several would overlap
+        yield box(f"{phase} to {device}", x - wide / 2, BUS - 12, wide, 24, fill=KINDS[kind], line="#ffffff", layer=1,
+                  **look, **{"from": {"x": source - wide / 2}})
+
+
+def _said(step, now):
+    """Title and note of a frame."""
+    number = len(step.held)
+    if now == 0:
+        return {"title": f"Before the step: device 0 has the model, and a batch of {step.batch}", "note": ASSUMED}
+    if now >= step.end:
+        took, total = busy(step.events)
+        alone = step.alone[-1][3]
+        sizes = [written_size(sum(kinds.values())) for kinds in step.held]
+        return {"title": f"{number} devices took {total:.1f} ms, one alone {alone:.1f} ms: "
+                         f"{alone / total:.2f} times the speed",
+                "note": f"Device 1 waited for {1 - took[1] / total:.0%} of the step. Device 0 holds {sizes[0]}, "
+                        f"device 1 {sizes[1]}."}
+    device, phase = next((event[:2] for event in reversed(step.events) if event[2] < now <= event[3]), (0, None))
+    if not phase:
+        return {"title": f"{now:.1f} ms: {number} devices are done", "note": "One device alone is still busy."}
+    note = IN_PIECES[phase] if step.nccl and phase in IN_PIECES else SAID[phase].format(device=device)
+    return {"title": f"{now:.1f} ms: {phase}", "note": note}
 
 
 def data_parallel_explorer():
-    """DataParallel explorer: set devices, batch, weights, outputs, work per sample and link; the picture
-    shows which device holds what, and what each one does, or waits for, during a step."""
-
-    def numbers(description, value, *options):
-        return choice(description, value, [(f"{number:,}", number) for number in options])
-
+    """DataParallel explorer: a step on several devices; what travels between them, what each one holds, does and waits
+    for, and one device alone for comparison."""
     controls = {
-        "n_devices": slider("devices", 4, 1, 8),
-        "batch": slider("batch size", 64, 1, 256),
-        "parameters": numbers("weights of the model", 25_000_000, 10**6, 5_000_000, 25_000_000, 10**8,
-                              350_000_000, 10**9),
-        "output": numbers("outputs per sample", 1000, 1, 10, 1000, 50_000, 10**6, 10**7),
-        "uses": numbers("uses of a weight per sample", 100, 1, 10, 100, 1000),
-        "link": buttons("link", LINKS),
-        "time": clock(),
+        "devices": slider("devices", 4, range(2, 9)),
+        "batch": slider("batch size", 64, [2, 3, 5, 8, 9, 16, 32, 64, 128, 256]),
+        "output": slider("outputs per sample", 1000, [(f"{number:,}", number) for number in (
+            1000, 10_000, 50_000, 100_000, 200_000, 300_000, 500_000, 1_000_000)]),
+        "uses": slider("uses of a weight", 100, [1, 10, 100, 1000]),
+        "link": buttons("link", next(iter(LINKS)), LINKS),
     }
     presets = {
-        "a small batch": ({"batch": 8}, "Compare blue and red below. What takes most of the step?"),
-        "many outputs": ({"output": 1_000_000}, "What does device 0 hold that the others do not?"),
-        "fast links": ({"link": list(LINKS)[-1], "uses": 1000, "time": 0},
-                       "Press Play. What is left of the red parts, and who still waits?"),
+        "a small batch": preset("Press Play. Compare blue and red. What takes most of the step?", batch=8),
+        "many outputs": preset("Press Play. What does device 0 hold that the others do not?", output=1_000_000),
+        "fast links": preset("Press Play. What is left of the red parts, and who still waits?",
+                             link="NVLink 4, NCCL", uses=1000),
+        "5 samples": preset("Press Play. Which device has nothing to do?", batch=5, uses=1000),
     }
-    figure = Figure(figsize=(9.6, 5.6), layout="none")
-    above, below = figure.add_axes((0.1, 0.65, 0.675, 0.25)), figure.add_axes((0.1, 0.19, 0.675, 0.25))
-    figure.text(0.01, 0.015, ASSUMED, fontsize=11)
-
-    def redraw(n_devices, batch, parameters, output, uses, link, time=100):
-        weights, size = 4 * parameters, 4 * output
-        held = memory(batch, n_devices, weights, INPUT + uses * PER_USE, size)
-        events = timeline(batch, n_devices, weights, size, uses, *LINKS[link])
-        (took, total), (_, alone) = busy(events), busy(timeline(batch, 1, weights, size, uses))
-        sizes = [samples for samples in chunk_sizes(batch, n_devices) if samples]
-        devices = f"{n_devices} device{'s' if n_devices > 1 else ''}"
-        said = f"{batch} samples on {devices}: chunks of {', '.join(map(str, sizes))}"
-        holds, waits = f"Device 0 holds {_size(sum(held[0].values()))}", "nobody waits"
-        if len(sizes) > 1:
-            holds += f", device 1 {_size(sum(held[1].values()))}"
-            waits = f"device 1 waits {1 - took[1] / total:.0%} of the step"
-        speed = f"{alone / total:.2f} times the speed of one device"
-        draw_memory(above, held)
-        draw_timeline(below, events, n_devices)
-        above.set_title(f"{said}\n{holds}", y=1)  # a given y: nobody measures what else is there
-        below.set_title(f"One step, computed: {speed}\nOver {link}; {waits}", y=1)
-        figure.set_label(f"{said}. {holds}. By a model {speed}; {waits}.")
-        curtain(below, time)
-        return figure
-
-    return Explorer(controls, redraw, data_parallel_explorer.__doc__,
-                    "Which device is full first? Which one works while the others wait?", presets, "time")
+    return Stage("data_parallel_explorer", data_parallel_explorer.__doc__, scene, controls,
+                 look="Press Play. Which device is full first? Which one works while the others wait?",
+                 presets=presets)
