@@ -549,7 +549,7 @@ const MAKE = {
       larger.value = Math.log2(whole / span);
       if (span < whole) along.value = (from - axis.from) / (whole - span);
       along.disabled = span >= whole;
-      times.textContent = `${(whole / span).toPrecision(2)}×`;
+      times.textContent = `${+(whole / span).toPrecision(2)}×`;
     };
   },
 };
