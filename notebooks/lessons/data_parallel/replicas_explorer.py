@@ -337,8 +337,8 @@ def data_parallel_explorer():
     controls = {
         "devices": slider("devices", 4, range(2, 9)),
         "batch": slider("batch size", 64, [2, 3, 5, 8, 9, 16, 32, 64, 128, 256]),
-        "output": slider("outputs per sample", 1000, [(f"{number:,}", number) for number in (
-            1000, 10_000, 50_000, 100_000, 200_000, 300_000, 500_000, 1_000_000)]),
+        "output": slider("thousand outputs a sample", 1000, [
+            (number, 1000 * number) for number in (1, 10, 50, 100, 200, 300, 500, 1000)]),
         "uses": slider("uses of a weight", 100, [1, 10, 100, 1000]),
         "link": buttons("link", next(iter(LINKS)), LINKS),
     }
