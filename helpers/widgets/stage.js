@@ -71,7 +71,7 @@ function picture(figure, act) {
   const layers = { "-1": make("svg:g", {}, svg), 0: make("svg:g", {}, svg), 1: make("svg:g", {}, svg) };
   const tip = make("div", { class: "tip", hidden: "" }, figure);
   const groups = new Map();  // by the shape's name: its <g>
-  const timers = new Set();
+  const timers = new Map();  // what happens once what glides has arrived
   let scene = null, shapes = new Map(), view = null, focused = null;
 
   // Where a shape of the axis is while a part of the axis is shown: {x, w}, or nothing where it is out of sight.
@@ -186,7 +186,7 @@ function picture(figure, act) {
   }
 
   function show(next, number, jump) {
-    for (const timer of timers) clearTimeout(timer);
+    for (const [timer, what] of timers) { clearTimeout(timer); what(); }  // this frame comes before that
     timers.clear();
     const changed = next !== scene;
     scene = next;
@@ -224,7 +224,10 @@ function picture(figure, act) {
     roam();
   }
 
-  function after(wait, what) { timers.add(setTimeout(what, wait)); }
+  function after(wait, what) {
+    const timer = setTimeout(() => { timers.delete(timer); what(); }, wait);
+    timers.set(timer, what);
+  }
 
   // Show a part of the axis, [from, to]; or all of it.
   function look(part) {
