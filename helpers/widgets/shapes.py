@@ -93,7 +93,7 @@ class Lanes:
         """
         for id, row, begin, end, more in spans:
             if begin < now:
-                grows = {"from": {"w": 0, "text": None}}
+                grows = {"from": {"w": 0}}
                 yield {**self.bar(id, row, begin, min(end, now), **more), **grows}
 
     def shapes(self, now=None):
