@@ -93,15 +93,55 @@ def test_explorers_model_misses_published_rows_by_what_it_says(model):
     assert scaling.tokens(model, 8) == pytest.approx(scaling.published(model)[8])
 
 
-def test_explorer_draws_the_model():
-    explorer = scaling.scaling_explorer()
-    for name, value in (("model", "8.86B"), ("bandwidth", 4), ("overlap", 50), ("batch", 1024)):
-        explorer.controls[name].value = value
-    figure = explorer.figure()
-    assert len(figure.axes[0].get_legend().get_texts()) == 1, "nothing is published of this model"
-    assert "no published row" in figure.get_label()
-    drawn = figure.axes[0].lines[0].get_ydata()
-    wanted = [scaling.tokens("8.86B", gpus, faster=4, overlap=0.5, batch=1024) for gpus in scaling.GPUS]
-    assert list(drawn) == pytest.approx(wanted) and math.isfinite(sum(drawn))
-    explorer.controls["model"].value = "1.34B"
-    assert "16: +3.4%" in explorer.figure().get_label(), "the errors are those of the published setting"
+def drawn(frame):
+    return {shape["id"]: shape for shape in frame["shapes"]}
+
+
+@pytest.mark.parametrize("model, bandwidth, overlap, batch", [("1.34B", 1, 0, 256), ("8.86B", 4, 50, 1024),
+                                                              ("3.57B", 0.25, 65, 4096)])
+def test_explorer_draws_the_model(model, bandwidth, overlap, batch):
+    frames = scaling.scene(model, bandwidth, overlap, batch)["frames"]
+    how = {"faster": bandwidth, "overlap": overlap / 100, "batch": batch}
+    for number, (frame, gpus) in enumerate(zip(frames, scaling.GPUS, strict=True), 1):
+        shapes, rate = drawn(frame), scaling.tokens(model, gpus, **how)
+        assert sum(name.startswith("computes ") for name in shapes) == number, "what comes later is not there"
+        assert f"{gpus} GPUs: each {rate:,.0f} tokens/s" in frame["title"]
+        works, sends = shapes[f"computes {gpus}"], shapes[f"sends {gpus}"]
+        compute, away = scaling.step(model, gpus, **how)
+        assert works["y"] == pytest.approx(sends["y"] + sends["h"])
+        assert sends["h"] / (works["h"] + sends["h"]) == pytest.approx(away / (compute + away), abs=1e-9)
+        assert works["h"] / drawn(frames[0])["computes 8"]["h"] == pytest.approx(
+            rate / scaling.tokens(model, 8, **how))
+        hidden = scaling.communication(model, gpus, bandwidth) - away
+        assert shapes[f"hidden {gpus}"]["h"] / works["h"] == pytest.approx(hidden / compute, abs=1e-9)
+    assert ("published 64" in shapes) == (model != "8.86B") == ("row error" in shapes)
+    if model == "1.34B":
+        assert shapes["error 16"]["text"] == "+3.4%" and shapes["error 8"]["text"] == "fitted"
+        assert shapes["published 256"]["y"] + 6 == pytest.approx(
+            shapes["computes 256"]["y"] + shapes["computes 256"]["h"] * (1 - 15700 / scaling.tokens(model, 256)))
+
+
+def test_the_last_column_is_dragged_by_the_bandwidth():
+    heights = []
+    for bandwidth in scaling.BANDWIDTHS.values():
+        handle = drawn(scaling.scene("3.57B", bandwidth, 0, 256)["frames"][-1])["handle"]
+        control, places = handle["drag"]
+        heights.append(handle["y"])
+    assert control == "bandwidth" and heights == pytest.approx([y for _, y in places])
+    assert heights == sorted(heights, reverse=True)
+
+
+def test_presets_of_the_explorer_show_what_they_ask_for():
+    def sent(**values):
+        frames = scaling.scene(**{"model": "1.34B", "bandwidth": 1, "overlap": 0, "batch": 256, **values})["frames"]
+        shapes = drawn(frames[-1])
+        heights = {gpus: shapes[f"sends {gpus}"]["h"] for gpus in scaling.GPUS}
+        return {gpus: high / (high + shapes[f"computes {gpus}"]["h"]) for gpus, high in heights.items()}
+
+    first, slow, overlapped, larger = sent(), sent(bandwidth=0.25), sent(overlap=65), sent(batch=4096)
+    assert slow[32] < 0.5 < slow[64], "from 64 GPUs on most of a step is communication"
+    assert overlapped[128] == pytest.approx(0) and 0.4 < overlapped[256] < first[256]
+    assert larger[256] < 0.1
+    stage = scaling.scaling_explorer()
+    assert [preset["setting"] for preset in stage.story["presets"]] == [[0, 0, 0, 0], [0, 2, 7, 0], [0, 2, 0, 4]]
+    assert len(stage.story["scenes"]) == 19, "each value of each control"

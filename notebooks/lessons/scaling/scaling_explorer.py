@@ -1,15 +1,14 @@
-"""The scaling explorer: tokens per second by GPUs, beside published rows, and what a step's time goes into.
+"""The scaling explorer: what each of 8 to 256 GPUs does in a second, beside published rows, and what it loses.
 
 The model is data parallelism with a fixed batch, as in table A of data/records/published_scaling.json.
 Computing shrinks with the number of GPUs. An all-reduce of float32 gradients is added, at the bandwidth that
 was published for that many GPUs.
 """
 
-from matplotlib.figure import Figure
-
-from helpers.figures import ACTIVITIES, HATCHES
 from helpers.instruments import costs
-from helpers.widgets.explorer import Explorer, buttons, choice, slider, wipe
+from helpers.widgets.shapes import Chart, box, circle, doing, path, words
+from helpers.widgets.stage import Stage, buttons, preset, slider
+from helpers.widgets.still import ticks
 from lessons.scaling import planner
 
 _A = planner.published()["A"]
@@ -19,6 +18,8 @@ GPUS = tuple(gpus for gpus in ALL_REDUCE if gpus <= BATCH)  # at least one text 
 PUBLISHED = {"1.34B": "1.34B ZeRO-0", "3.57B": "3.57B ZeRO-1"}
 MODELS = ("1.34B", "3.57B", "8.86B")
 BANDWIDTHS = {"¼ ×": 0.25, "½ ×": 0.5, "1 ×": 1, "2 ×": 2, "4 ×": 4, "8 ×": 8}
+WANTED = "#e69f00"
+COLUMN, WIDE = 76, 56  #: how far columns are apart, and how wide each is
 
 
 def shape(model):
@@ -66,54 +67,111 @@ def errors(model):
     return {gpus: tokens(model, gpus) / real - 1 for gpus, real in published(model).items() if gpus > 8}
 
 
+def scene(model, bandwidth, overlap, batch):
+    """A column for each number of GPUs, one after the other: how high it is says what a GPU does without sending."""
+    how = {"faster": bandwidth, "overlap": overlap / 100}
+    ideal = BATCH * LENGTH / computing(model)  # tokens/s of a GPU that never sends
+    marks = {number: f"{number:,g}" for number in ticks(0, ideal, 4)}
+    chart = Chart("chart", 90, 32, COLUMN * len(GPUS), 270, (0, len(GPUS)), (0, 1.1 * ideal), {}, marks, "",
+                  "tokens/s of each GPU")
+    first = tokens(model, GPUS[0], batch, **how)
+    shapes, frames = [*chart.axes(), *_names(chart, model, first)], []
+    for place, gpus in enumerate(GPUS):
+        rate, real = tokens(model, gpus, batch, **how), published(model).get(gpus)
+        shapes = [*shapes, *_column(chart, place, gpus, (model, batch, how), ideal)]
+        if real:
+            shapes += _published(chart, place, model, gpus, real)
+        if place == len(GPUS) - 1:
+            shapes.append(_handle(chart, model, batch, how))
+        compute, away = step(model, gpus, batch=batch, **how)
+        frames.append({
+            "title": f"{gpus} GPUs: each {rate:,.0f} tokens/s, {rate / first:.0%} of those on {GPUS[0]}",
+            "note": f"A step takes {compute + away:.2f} s: {compute:.2f} s of computing, {away:.2f} s of communication "
+                    f"that is not hidden. All GPUs together: {gpus * rate / 1e6:.2f} million tokens/s.",
+            "shapes": shapes})
+    return {"size": (560, 440), "pace": 1300, "frames": frames}
+
+
+def _names(chart, model, first):
+    """What stands below the columns, the line at an efficiency of 80 %, and what colours mean."""
+    names = ["GPUs", "texts each"] + ["error"] * bool(published(model))
+    for row, name in enumerate(names):
+        yield words(f"row {name}", chart.left - 8, _below(chart, row), name, "end", size=14)
+    y = _below(chart, 3) + 10
+    yield box("colour compute", 90, y - 7, 14, 14, **doing("compute"))
+    yield words("compute", 110, y, "computing", size=14)
+    yield box("colour sent", 200, y - 7, 14, 14, **doing("communication"))
+    yield words("sent", 220, y, "sending, in % of a step", size=14)
+    if published(model):
+        yield circle("dot", 417, y, 6, fill="#ffffff", line="#111111", width=2)
+        yield words("published", 430, y, "published", size=14)
+    high = chart.y(0.8 * first)
+    yield path("wanted", [[chart.left, high], [chart.left + chart.width, high]], line=WANTED, width=2.5, dash=True,
+               layer=1)
+    yield path("colour wanted", [[90, y + 24], [114, y + 24]], line=WANTED, width=2.5, dash=True)
+    yield words("efficiency", 120, y + 24, "80 % of what each of 8 GPUs does", size=14)
+
+
+def _below(chart, row):
+    return chart.top + chart.height + 14 + 20 * row
+
+
+def _column(chart, place, gpus, setting, ideal):
+    """Its lower part is the share of a step that a GPU computes; above it, what is lost to communication.
+
+    The narrow part within is communication that computing hides.
+    """
+    model, batch, how = setting
+    rate, compute = tokens(model, gpus, batch, **how), computing(model, batch) / gpus
+    left, top, bottom = chart.x(place) + 10, chart.y(rate), chart.y(0)
+    hidden = min(communication(model, gpus, how["faster"]), how["overlap"] * compute) / compute
+    come = {"from": {"x": left - COLUMN, "opacity": 0}}
+    yield box(f"computes {gpus}", left, top, WIDE, bottom - top, round=0, **doing("compute"), **come,
+              tip=f"{gpus} GPUs: {rate:,.0f} tokens/s each")
+    yield box(f"sends {gpus}", left, chart.y(ideal), WIDE, top - chart.y(ideal), round=0, **doing("communication"),
+              **come)
+    yield box(f"hidden {gpus}", left + WIDE - 12, top, 12, hidden * (bottom - top), round=0,
+              **doing("communication"), tip="hidden: it is sent while the GPU computes")
+    yield words(f"GPUs {gpus}", left + WIDE / 2, _below(chart, 0), str(gpus), "middle", bold=True, size=14)
+    yield words(f"texts {gpus}", left + WIDE / 2, _below(chart, 1), f"{batch // gpus:,}", "middle", size=14)
+    yield words(f"lost {gpus}", left + WIDE / 2, chart.y(ideal) - 16, f"{1 - rate / ideal:.0%}", "middle", size=14)
+
+
+def _published(chart, place, model, gpus, real):
+    x = chart.x(place) + 10 + WIDE / 2
+    missed = errors(model).get(gpus)
+    yield circle(f"published {gpus}", x, chart.y(real), 6, fill="#ffffff", line="#111111", width=2, layer=1,
+                 tip=f"published: {real:,.0f} tokens/s")
+    yield words(f"error {gpus}", x, _below(chart, 2), "fitted" if missed is None else f"{missed:+.1%}", "middle",
+                size=14)
+
+
+def _handle(chart, model, batch, how):
+    """The top of the last column can be dragged: a faster network raises it."""
+    places = []
+    for faster in BANDWIDTHS.values():
+        rate = tokens(model, GPUS[-1], batch, **{**how, "faster": faster})
+        places.append([chart.x(len(GPUS) - 1) + 4, chart.y(rate) - 7])
+    x, y = places[list(BANDWIDTHS.values()).index(how["faster"])]
+    return box("handle", x, y, WIDE + 12, 14, fill="#ffffff", line="#111111", text="↕", size=13, layer=1,
+               tip="drag: the network's bandwidth", drag=("bandwidth", places))
+
+
 def scaling_explorer():
     """Scaling explorer: choose the model, the bandwidth, the overlap and the batch. The picture shows the tokens per
     second of each GPU on 8 to 256 GPUs beside published rows, and the share of a step that is communication. The
     model's errors stand below."""
     controls = {
-        "model": buttons("Model", MODELS),
-        "bandwidth": choice("Bandwidth (1 × as published)", 1, list(BANDWIDTHS.items())),
-        "overlap": slider("Overlap, %", 0, 0, 65, 5),
-        "batch": choice("Texts in a step", BATCH, [BATCH * 2**power for power in range(5)]),
+        "model": buttons("Model", MODELS[0], MODELS),
+        "bandwidth": slider("Bandwidth (1 × as published)", 1, BANDWIDTHS.items()),
+        "overlap": slider("Overlap, %", 0, (*range(0, 61, 10), 65)),
+        "batch": slider("Texts in a step", BATCH, [BATCH * 2**power for power in range(5)]),
     }
-    names = [str(gpus) for gpus in GPUS]
-    figure = Figure(figsize=(10, 4), layout="none")
-    left, right = figure.add_axes((0.09, 0.2, 0.49, 0.7)), figure.add_axes((0.65, 0.33, 0.34, 0.57))
-    left.set(xlabel="GPUs", ylabel="tokens/s")
-    right.set(title="Where a step's time goes", xlabel="GPUs", ylabel="% of the step", ylim=(0, 100))
-    note = figure.text(0.01, 0.01, "", fontsize=11)
-
-    def redraw(model, bandwidth, overlap, batch):
-        how = {"faster": bandwidth, "overlap": overlap / 100, "batch": batch}
-        rates, real = [tokens(model, gpus, **how) for gpus in GPUS], published(model)
-        steps = [step(model, gpus, **how) for gpus in GPUS]
-        busy = [100 * compute / (compute + sent) for compute, sent in steps]
-        wipe(left, right)
-        left.plot(names, rates, color="C0", label="model, as set")
-        if real:
-            left.plot(list(map(str, real)), list(real.values()), "ko", label="published")
-        left.set_ylim(0, 1.15 * max(*rates, *real.values()))
-        left.legend(loc="lower left")
-        for what, shares, below in ("compute", busy, 0), ("communication", [100 - one for one in busy], busy):
-            right.bar(names, shares, bottom=below, color=ACTIVITIES[what], hatch=HATCHES[what],
-                      edgecolor="white", label=what if what == "compute" else "communication, not hidden")
-        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
-        said = "There is no published row to compare with"
-        if real:
-            missed = ", ".join(f"{gpus}: {miss:+.1%}" for gpus, miss in errors(model).items())
-            said = f"Errors at the published setting: {missed}"
-        note.set_text(said)
-        left.set_title(f"Tokens/s of each GPU: {rates[-1] / rates[0]:.0%} left on {GPUS[-1]}")
-        each = ", ".join(f"{rate:,.0f} on {gpus}" for gpus, rate in zip(GPUS, rates, strict=True))
-        figure.set_label(f"{model}, network {bandwidth:g} times as fast, {overlap} % of computing can hide "
-                         f"communication, {batch} texts in a step. Tokens/s of each GPU: {each}. {said}.")
-        return figure
-
     presets = {
-        "slow network": ({"bandwidth": 0.25},
-                         "From how many GPUs on does most of a step go into communication?"),
-        "with overlap": ({"overlap": 65}, "Where does the red part vanish, and where does it only shrink?"),
-        "a larger batch": ({"batch": 16 * BATCH}, "Nothing is sent faster. Why does each GPU do more?"),
+        "slow network": preset("From how many GPUs on does most of a step go into communication?", frame=-1,
+                               bandwidth=0.25),
+        "with overlap": preset("Where does the red part vanish, and where does it only shrink?", frame=-1, overlap=65),
+        "a larger batch": preset("Nothing is sent faster. Why does each GPU do more?", frame=-1, batch=16 * BATCH),
     }
-    return Explorer(controls, redraw, scaling_explorer.__doc__,
-                    "How fast does the curve fall, and what grows at the right meanwhile?", presets)
+    return Stage("scaling_explorer", scaling_explorer.__doc__, scene, controls,
+                 "Press Play: twice the GPUs, and twice again. What does each of them do in a second?", presets)
