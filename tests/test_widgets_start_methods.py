@@ -1,41 +1,93 @@
-"""The start-method explorer: situations are drawn legibly, and its errors are those of real processes."""
+"""The start-method explorer: what stands where after which frame, and that its errors are those of real processes."""
 
 import inspect
 import itertools
+import json
 import subprocess
 import sys
 
 import pytest
-from matplotlib.figure import Figure
 
-from helpers.figures import alt, use_course_style
+from helpers.figures import ACTIVITIES
 from lessons.processes import start_methods_explorer as explorer
 
 SITUATIONS = list(itertools.product(explorer.METHODS, *[[False, True]] * 3))
 MEASURED = {"fork": {"ms": 10}, "spawn": {"ms": 2000}, "launch": {"ms": 50}}
 
 
-@pytest.mark.parametrize("situation", SITUATIONS[::10], ids=str)
-def test_a_situation_is_drawn_legibly(situation):
-    use_course_style()
-    widget = explorer.start_method_explorer(MEASURED)
-    figure = widget.draw(**dict(zip(widget.controls, situation, strict=True)))
-    verdict, words = explorer.outcome(*situation)
-    ax = figure.axes[0]
-    shown = [text.get_text() for text in ax.texts]
-    assert any(verdict in text for text in shown) and words in shown and situation[0] in ax.get_title("left")
+def frames(*situation, measured=None):
+    """Of each frame: its title, and {name: shape}."""
+    scene = explorer.scene(*situation, measured=measured)
+    return [(frame["title"], {shape["id"]: shape for shape in frame["shapes"]}) for frame in scene["frames"]]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=str)
+def test_one_thing_after_the_other_comes_to_the_border_and_then_it_ends(situation):
     rows = explorer.received(*situation)
     assert len(rows) == 4 + situation[2] + situation[3]
-    for parents, _, childs in rows:
-        assert parents in shown and any(text.endswith(childs) for text in shown)
-        assert childs in alt(figure)
-    arrows = [line for line in ax.lines if line.get_marker() == ">"]
-    assert len(arrows) == sum(how == explorer.COMES for _, how, _ in rows)
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in ax.texts]
-    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes), "nothing is cut off"
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
-    assert min(text.get_size() for text in ax.texts) >= 11
+    (_, before), (made, _), *crossings, (end, ended) = frames(*situation)
+    assert "child room" not in before and situation[0] in made and len(crossings) == len(rows)
+    for number, (thing, how, childs) in enumerate(rows):
+        title, shapes = crossings[number]
+        assert title == f"{thing}: {how}"
+        stamps = [shape["text"] for name, shape in shapes.items() if name.startswith("stamp")]
+        assert stamps.count("?") == len(rows) - number - 1, "what has not come yet is open"
+        assert shapes["child"]["text"] == "Child: a new process", "its end is not told before"
+        parents, = (name.split()[1] for name, shape in shapes.items()
+                    if name.startswith("parent ") and shape.get("text") == thing)
+        assert shapes[f"child {parents}"]["text"] == childs
+        assert shapes[f"stamp {parents}"]["text"] == {"taken over": "✔", "made anew": "○", "lost": "✘"}[how]
+        assert (f"moving {parents}" in shapes) == (how == explorer.LOST or "name" in childs)
+        assert shapes.get(f"way {parents}", {}).get("arrow", False) == (how == explorer.COMES)
+    verdict, words = explorer.outcome(*situation)
+    assert verdict in end and ended["verdict"]["text"].replace("\n", " ") == words
+    thick = [shape["text"] for name, shape in ended.items() if name.startswith("child ") and shape.get("width") == 4]
+    lacks = {"can hang": ["locks, but no threads"], "works": [],
+             "is refused": ["handles that do not work" if situation[0] == "fork" else "only its name: not found"]}
+    assert thick == lacks[verdict]
+
+
+def test_the_child_comes_from_where_it_is_made():
+    begins = {}
+    for method in explorer.METHODS:
+        (_, before), (_, shapes), *_ = frames(method, False, False, False)
+        assert ("server" in before) == (method in ("forkserver", "launch"))
+        begins[method] = shapes["child room"]["from"]
+        if "server" in before:
+            assert begins[method].items() <= before["server"].items()
+    parent = before["parent room"]
+    assert begins["fork"] == {side: parent[side] for side in "xywh"} and begins["spawn"]["w"] == 0
+
+
+def test_a_click_on_a_thing_sets_its_control():
+    (_, shapes), *_ = frames("fork", True, False, True, measured=MEASURED)
+    clicks = [shape["click"] for shape in shapes.values() if "click" in shape]
+    assert clicks == [{"in_cell": False}, {"threads_used": True}, {"cuda_used": False},
+                      *({"method": method} for method in explorer.METHODS)]
+    assert shapes["parent 4"]["text"] == "no threads yet" and shapes["parent 5"]["text"] == "CUDA, in use"
+
+
+def test_bars_show_what_was_measured_and_nothing_else():
+    (_, shapes), *_ = frames("spawn", True, False, False, measured=MEASURED)
+    wide = [shapes[f"cost {method}"]["w"] for method in explorer.METHODS]
+    assert [200 * each / wide[1] for each in wide] == pytest.approx([1, 200, 0, 5])
+    told = [shapes[f"time {method}"]["text"] for method in explorer.METHODS]
+    assert told == ["10 ms", "2.0 s", "not measured here", "50 ms"]
+    chosen = {method for method in explorer.METHODS if "fill" in shapes[f"method {method}"]}
+    assert chosen == {"spawn"} and not any(name.startswith("cost") for name in frames("fork", 0, 0, 0)[0][1])
+
+
+def test_all_situations_are_stored_and_each_preset_ends_as_its_question_asks():
+    stage = explorer.start_method_explorer(MEASURED)
+    assert len(stage.story["scenes"]) == len(SITUATIONS)
+    assert len(json.dumps(stage.story, separators=(",", ":"))) < 120_000
+    ends = {}
+    for one in stage.story["presets"]:
+        scene = stage.story["scenes"][json.dumps(one["setting"], separators=(",", ":"))]
+        ends[one["words"]] = scene["frames"][-1]["set"]["child"]
+    assert [end["text"] for end in ends.values()] == ["Child: fails", "Child: may hang", "Child: fails",
+                                                     "Child: computes"]
+    assert ends["fork with threads"]["fill"] == ACTIVITIES["waiting"]
 
 
 def test_a_function_without_a_file_is_refused_by_this_error():
@@ -59,11 +111,3 @@ def test_cuda_is_refused_in_these_words():
 
     source = inspect.getsource(torch.cuda._lazy_init).replace('"\n                "', "")
     assert explorer.BAD_FORK.removeprefix("RuntimeError: ").removesuffix("…") in source
-
-
-def test_bars_show_what_was_measured_and_nothing_else():
-    ax = Figure().subplots()
-    bars = explorer.draw_costs(ax, MEASURED)
-    assert [bar.get_width() for bar in bars] == [10, 2000, 0, 50]
-    assert [text.get_text() for text in ax.texts] == ["10 ms", "2.0 s", "not measured here", "50 ms"]
-    assert "milliseconds" in ax.get_xlabel()

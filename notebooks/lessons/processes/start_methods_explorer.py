@@ -1,9 +1,10 @@
-"""The start-method explorer: what a new process receives, whether that is enough, and what it costs here."""
+"""The start-method explorer: what crosses the border to a new process, whether that is enough, what it costs here."""
 
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from functools import partial
+from textwrap import fill
 
-from helpers.widgets.explorer import Explorer, buttons, checkbox, wipe
+from helpers.widgets.shapes import RANKS, box, circle, doing, path, words
+from helpers.widgets.stage import Stage, buttons, checkbox, preset
 
 METHODS = ("fork", "spawn", "forkserver", "launch")
 
@@ -11,18 +12,19 @@ METHODS = ("fork", "spawn", "forkserver", "launch")
 NOT_FOUND = "AttributeError: the child's '__main__' has no 'train'"
 BAD_FORK = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, …"
 
-COMES, ANEW, LOST = "comes", "anew", "lost"
-_SIGN = {COMES: ("✔", "#00694d"), ANEW: ("○", "#444444"), LOST: ("✘", "#a83c00")}
-_BANNER = {"works": ("✔ works", "#00694d"), "can hang": ("… can hang", "#8a5a00"),
-           "is refused": ("✘ is refused", "#a83c00")}
-_CHOSEN, _OTHER = "C0", "#9aa5b1"
+COMES, ANEW, LOST = "taken over", "made anew", "lost"
+#: What stands at the border when a thing has come there, and in which colour.
+_STAMPS = {COMES: ("✔", "#00694d"), ANEW: ("○", "#555555"), LOST: ("✘", "#a83c00")}
+#: By how it ends: a colour; what then stands over the child, and the look of that.
+_ENDS = {"works": ("#00694d", "Child: computes", doing("compute")),
+         "can hang": ("#8a5a00", "Child: may hang", doing("waiting")),
+         "is refused": ("#a83c00", "Child: fails", {"fill": "#a83c00"})}
 
 #: What becomes of what the parent has, by method, in the order of `_THINGS`.
-_THINGS = ("variables, as changed by now", "imported modules, torch too", "open files",
-           "threads that compute", "CUDA, in use")
+_THINGS = ("variables, changed", "modules, torch too", "open files", "threads that compute", "CUDA, in use")
 _BECOMES = {
     "fork": ((COMES, "a copy of all of them"), (COMES, "already there"), (COMES, "open, too"),
-             (LOST, "no threads, but their locks"), (LOST, "handles that do not work")),
+             (LOST, "locks, but no threads"), (LOST, "handles that do not work")),
     "spawn": ((ANEW, "as the file sets them"), (ANEW, "imports them again"), (LOST, "closed"),
               (ANEW, "starts its own"), (ANEW, "can start its own")),
     "forkserver": ((ANEW, "as the file sets them"), (ANEW, "those of the fork server"), (LOST, "closed"),
@@ -38,6 +40,21 @@ _WORKS = {
 }
 
 
+_MADE = {
+    "fork": "The system copies the parent: its memory, and the one thread that forks.",
+    "spawn": "A new, empty Python starts. It imports the file that the parent runs, if there is one.",
+    "forkserver": "The parent asks a fork server, which has only imported modules. The child is a copy of the server.",
+    "launch": "The kernel asks a fork server, which has only imported torch. The child is a copy of the server.",
+}
+
+#: The rooms: their left edges, the border between them, the server at the border; their rows.
+_PARENT, _BORDER, _CHILD, _SERVER = 4, 261, 334, (212, 4, 98, 42)
+_PARENT_WIDE, _CHILD_WIDE, _HIGH, _TOP, _ROW = 184, 222, 248, 50, 34
+_FUNCTION, _FILES, _THREADS, _CUDA = 0, 3, 4, 5  #: the numbers of some rows
+#: Things that are the parent's; things that the child makes for itself.
+_PARENTS, _CHILDS = "#cfe3f5", "#fbe3d0"
+
+
 def received(method, in_cell, threads_used, cuda_used):
     """What the child gets of what the parent has: [(the parent's, COMES, ANEW or LOST, the child's)]."""
     if method == "fork":
@@ -47,11 +64,11 @@ def received(method, in_cell, threads_used, cuda_used):
     elif in_cell:
         function = LOST, "only its name: not found"
     else:
-        function = ANEW, "its name; imports the file"
+        function = ANEW, "by name, from the file"
     there = (True, True, True, threads_used, cuda_used)
     things = zip(_THINGS, _BECOMES[method], there, strict=True)
     rows = [(thing, *becomes) for thing, becomes, has in things if has]
-    return [(f"function train(), {'in a cell' if in_cell else 'in a file'}", *function), *rows]
+    return [(f"train(), in a {'cell' if in_cell else 'file'}", *function), *rows]
 
 
 def outcome(method, in_cell, threads_used, cuda_used):
@@ -65,49 +82,135 @@ def outcome(method, in_cell, threads_used, cuda_used):
     return "works", _WORKS[method]
 
 
-def draw(ax, method, in_cell, threads_used, cuda_used):
-    """Draw the parent, the child, what crosses from one to the other, and how that ends."""
+def scene(method, in_cell, threads_used, cuda_used, measured=None):
+    """The parent alone; its child is made; one thing after the other comes to the border; how train() ends."""
     situation = method, in_cell, threads_used, cuda_used
+    parent = [*_parent_room(in_cell, threads_used, cuda_used), *_border(method), *_costs(method, measured)]
+    frames = [{"title": "Before", "shapes": parent,
+               "note": f"The parent is about to start train() by {method}. What will its child find?"}]
+    there = {shape["id"]: shape for shape in parent + _child_room(method)}
+    frames.append({"title": f"{method}: a child is made", "note": _MADE[method], "shapes": list(there.values())})
+    rows = received(*situation)
+    for thing, how, childs in rows:
+        row = 1 + _THINGS.index(thing) if thing in _THINGS else _FUNCTION
+        there |= {shape["id"]: shape for shape in _arrived(row, how, childs)}
+        moving = _stopped(row, thing) if how == LOST or childs.startswith("by name") else []
+        frames.append({"title": f"{thing}: {how}", "note": f"In the child: {childs}.",
+                       "shapes": [*there.values(), *moving]})
+        if how == LOST and row != _FILES:
+            deciding = row  # the last one of these is what train() lacks
+    verdict, explained = outcome(*situation)
+    colour, over_child, look = _ENDS[verdict]
+    there["child"] = {**there["child"], "text": over_child, **look}
+    there["verdict"] = box("verdict", 4, 282, 552, 50, text=fill(explained, 62), size=14, line=colour, width=3)
+    note = "Nothing that train() needs is missing."
+    if verdict != "works":
+        there[f"child {deciding}"] = {**there[f"child {deciding}"], "line": colour, "width": 4}
+        note = "The thick frame is around what the child lacks."
+    frames.append({"title": f"How it ends: train() {verdict}", "note": note, "shapes": list(there.values()),
+                   "alt": f"{method}: train() {verdict}. {explained}"})
+    return {"size": (560, 436 if measured else 340), "pace": 1500, "frames": frames}
 
-    def box(x, y, width, height, colour, face="white"):
-        ax.add_patch(Rectangle((x, y), width, height, facecolor=face, edgecolor=colour, linewidth=2))
 
-    wipe(ax)
-    ax.set_title(f"Started by {method}: what the child receives", y=1)
-    for x, name in ((2, "Parent: your notebook"), (612, "Child: a new process")):
-        box(x, 2, 346, 270, "C0", "#f3f7fb")
-        ax.text(x + 14, 28, name, weight="bold", size=14)
+def _y(row):
+    return _TOP + _ROW * row
+
+
+def _tile(id, x, row, wide, **more):
+    return box(id, x, _y(row), wide, _ROW - 6, size=14, **more)
+
+
+def _stamp(row, sign, colour):
+    return circle(f"stamp {row}", _BORDER, _y(row) + 14, 11, text=sign, size=14, fill=colour, late=True)
+
+
+def _parent_room(in_cell, threads_used, cuda_used):
+    """The parent and its things, each with a question at the border. Some are there, or not, by a click."""
+    shapes = [box("parent room", _PARENT, 4, _PARENT_WIDE, _HIGH, line=RANKS[0], width=2),
+              words("parent", _PARENT + 10, 27, "Parent: notebook", bold=True)]
+    function = "train(), in a cell" if in_cell else "train(), in a file"
+    tips = {_FUNCTION: ({"in_cell": not in_cell}, "Click to move it from a cell to a file, or back."),
+            _THREADS: ({"threads_used": not threads_used}, "Click: has the parent computed with several threads?"),
+            _CUDA: ({"cuda_used": not cuda_used}, "Click: has the parent used CUDA?")}
+    missing = {_THREADS: "no threads yet", _CUDA: "CUDA not used yet"}
+    has = (True, True, True, True, threads_used, cuda_used)
+    for row, thing in enumerate((function, *_THINGS)):
+        look = {"text": thing, "fill": _PARENTS} if has[row] else {"text": missing[row], "dash": True}
+        if row in tips:
+            look["click"], look["tip"] = tips[row]
+        shapes.append(_tile(f"parent {row}", _PARENT + 8, row, _PARENT_WIDE - 16, **look))
+        if has[row]:
+            shapes.append(_stamp(row, "?", "#555555"))
+    return shapes
+
+
+def _border(method):
+    """The border, what its stamps mean, and the fork server."""
+    shapes = [path("border", [[_BORDER, 50], [_BORDER, 252]], dash=True, width=2, layer=-1)]
+    for number, (how, (sign, colour)) in enumerate(_STAMPS.items()):
+        x = 100 + 140 * number
+        shapes.append(circle(f"sign {how}", x, 266, 9, text=sign, size=13, fill=colour))
+        shapes.append(words(f"legend {how}", x + 15, 266, how, size=14))
     if method in ("forkserver", "launch"):
-        box(375, 286, 215, 34, "#444444")
-        ax.text(482, 310, "fork server, forks the child", ha="center", size=11)
-        ax.plot([590, 785, 785], [303, 303, 290], color="#444444")
-        ax.plot(785, 284, "^", color="#444444", markersize=9)
-    for y, (parents, how, childs) in zip(range(66, 400, 39), received(*situation), strict=False):
-        sign, colour = _SIGN[how]
-        ax.text(16, y, parents)
-        ax.text(626, y, f"{sign} {childs}", color=colour, weight="bold")
-        if how == COMES:
-            ax.plot([356, 600], [y - 5, y - 5], "->", color=colour, linewidth=3, markevery=[1], markersize=11)
-        else:  # it stays at home
-            ax.plot([356, 470], [y - 5, y - 5], "--|", color="#777777", markevery=[1], markersize=11)
-    verdict, words = outcome(*situation)
-    sign, colour = _BANNER[verdict]
-    box(2, 338, 956, 68, colour)
-    ax.text(16, 364, sign, weight="bold", size=14, color=colour)
-    ax.text(16, 392, words)
+        shapes.append(box("server", *_SERVER, text="fork server", size=14, line="#777777", width=2,
+                          tip="A process in the background that imports, computes nothing, and forks each child."))
+    return shapes
 
 
-def draw_costs(ax, measured):
-    """Draw how long a child of each method took to answer, {method: {"ms": …}}; return the bars."""
-    costs = [measured[method]["ms"] if method in measured else 0 for method in METHODS]
-    bars = ax.barh(METHODS, costs, color=_OTHER)
-    ax.bar_label(bars, [_time(cost) if cost else "not measured here" for cost in costs], padding=6)
-    ax.set(xlim=(0, 1.35 * max(costs)), xlabel="milliseconds until a child answers")
-    ax.set_title("What it costs here", y=1)
-    ax.locator_params(axis="x", nbins=3)
-    ax.tick_params(length=0)
-    ax.invert_yaxis()
-    return bars
+def _child_room(method):
+    """An empty room. It comes from where the child is made."""
+    x, y, w, h = _SERVER if method in ("forkserver", "launch") else (_CHILD + _CHILD_WIDE / 2, _HIGH / 2, 0, 0)
+    if method == "fork":
+        x, y, w, h = _PARENT, 4, _PARENT_WIDE, _HIGH
+    return [box("child room", _CHILD, 4, _CHILD_WIDE, _HIGH, line=RANKS[1], width=2,
+                **{"from": {"x": x, "y": y, "w": w, "h": h}}),
+            box("child", _CHILD + 8, 12, _CHILD_WIDE - 16, 30, text="Child: a new process", bold=True, line="none")]
+
+
+def _arrived(row, how, childs):
+    """A thing that has come to the border: its stamp, its way there, and what the child has, which comes from afar."""
+    y, right = _y(row) + 14, _PARENT + _PARENT_WIDE - 7
+    if how == COMES:
+        yield path(f"way {row}", [[right, y], [_CHILD + 6, y]], width=2, arrow=True, layer=-1)
+        look, begin = {"fill": _PARENTS}, {"x": _PARENT + 8, "w": _PARENT_WIDE - 16}
+    elif how == ANEW:
+        look, begin = {"fill": _CHILDS}, {"w": 0, "text": None}
+        if childs.endswith("server"):
+            begin = {"x": _SERVER[0], "y": _SERVER[1]}
+    else:
+        yield path(f"way {row}", [[right, y], [_BORDER, y]], width=2, dash=True, layer=-1)
+        look, begin = {"dash": True}, {"opacity": 0}
+    sign, colour = _STAMPS[how]
+    yield _stamp(row, sign, colour)
+    yield _tile(f"child {row}", _CHILD + 8, row, _CHILD_WIDE - 16, text=childs, **look, **{"from": begin})
+
+
+def _stopped(row, thing):
+    """A thing that comes to the border and no further; of the function, the name goes on to the child."""
+    wide = _PARENT_WIDE - 16
+    end, text = _BORDER - wide / 2, thing
+    if row == _FUNCTION:
+        end, text = _CHILD + 8, 'the name "train"'
+    yield _tile(f"moving {row}", end, row, wide, text=text, passes=True, layer=1, fill=_PARENTS,
+                **{"from": {"x": _PARENT + 8}})
+
+
+def _costs(method, measured):
+    """How long a child of each method took to answer, {method: {"ms": …}}, as bars; a click chooses the method."""
+    if not measured:
+        return []
+    most = max(row["ms"] for row in measured.values())
+    shapes = [words("costs", 4, 350, "Measured here: until a child answers", size=14)]
+    for number, name in enumerate(METHODS):
+        y, chosen = 362 + 18 * number, name == method
+        wide, told = 0, "not measured here"
+        if name in measured:
+            wide, told = 330 * measured[name]["ms"] / most, _time(measured[name]["ms"])
+        shapes.append(box(f"method {name}", 4, y, 90, 17, text=name, size=14, click={"method": name},
+                          tip="Click to start the child so.", **({"fill": RANKS[0]} if chosen else {})))
+        shapes.append(box(f"cost {name}", 100, y + 2, wide, 13, fill=RANKS[0] if chosen else "#9aa5b1", round=0))
+        shapes.append(words(f"time {name}", 106 + wide, y + 8.5, told, size=14))
+    return shapes
 
 
 def _time(milliseconds):
@@ -115,46 +218,24 @@ def _time(milliseconds):
 
 
 def start_method_explorer(measured=None):
-    """Start-method explorer: choose fork, spawn, forkserver or launch and what the parent has done; the
-    picture shows what the child receives, how it fares, and what it costs.
+    """Start-method explorer: choose fork, spawn, forkserver or launch and what the parent has done; thing by thing the
+    picture shows what crosses the border to the child, how train() fares there, and what it costs.
 
-    `measured` is what `draw_costs` takes.
+    `measured`: how long a child of each method took to answer, {method: {"ms": …}}.
     """
     controls = {
-        "method": buttons("Start by", METHODS),
-        "in_cell": checkbox("train() is defined in a cell"),
+        "method": buttons("Start by", "fork", METHODS),
+        "in_cell": checkbox("train() is defined in a cell", True),
         "threads_used": checkbox("the parent has computed with threads"),
         "cuda_used": checkbox("the parent has used CUDA"),
     }
-    controls["in_cell"].value = True
-    bars, costs = (), "not measured here"
-    if measured:
-        figure = Figure(figsize=(9.6, 6.2), layout="none")
-        upper = figure.add_axes((0.01, 0.34, 0.98, 0.615))
-        bars = draw_costs(figure.add_axes((0.11, 0.095, 0.87, 0.185)), measured)
-        costs = ", ".join(f"{name} {_time(row['ms'])}" for name, row in measured.items())
-    else:
-        figure = Figure(figsize=(9.6, 4.1), layout="none")
-        upper = figure.add_axes((0.01, 0.01, 0.98, 0.93))
-    upper.set(xlim=(0, 960), ylim=(410, 0))
-    upper.set_axis_off()
-
-    def redraw(**situation):
-        draw(upper, **situation)
-        for name, bar in zip(METHODS, bars, strict=False):
-            bar.set_facecolor(_CHOSEN if name == situation["method"] else _OTHER)
-        crosses = "; ".join(f"{parents}: {childs}" for parents, _, childs in received(**situation))
-        figure.set_label(f"{situation['method']}: train() {': '.join(outcome(**situation))} The child "
-                         f"receives: {crosses}. Until a later child answers: {costs}.")
-        return figure
-
     presets = {
-        "fork after CUDA": ({"cuda_used": True}, "What does the child hold of the GPU?"),
-        "fork with threads": ({"threads_used": True}, "Who would open the locks that the child has copied?"),
-        "spawn from a cell": ({"method": "spawn"},
-                              "The child gets a name. In which file can it look that up?"),
-        "launch": ({"method": "launch", "threads_used": True, "cuda_used": True},
-                   "What is sent, and what is imported?"),
+        "fork after CUDA": preset("What does the child hold of the GPU?", cuda_used=True),
+        "fork with threads": preset("Who would open the locks that the child has copied?", threads_used=True),
+        "spawn from a cell": preset("The child gets a name. In which file can it look that up?", method="spawn"),
+        "launch after both": preset("What is sent, and what is imported?", method="launch", threads_used=True,
+                                    cuda_used=True),
     }
-    return Explorer(controls, redraw, start_method_explorer.__doc__,
-                    "Find the line that decides how it ends: what does the child lack?", presets)
+    return Stage("start_method_explorer", start_method_explorer.__doc__, partial(scene, measured=measured), controls,
+                 "Press Play. Find the thing that decides how it ends: what does the child lack?", presets,
+                 everything=True)
