@@ -15,6 +15,7 @@ from helpers.figures import alt, title
 from lessons.mixed_precision import float_explorer, recorded
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.formats import FORMATS, encode, parse, rounded
+from lessons.mixed_precision.pictures import draw_gradients
 
 STORED = {name: form for name, form in FORMATS.items() if name != "tf32"}
 NUMBERS = [0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 65504.0, 65519.0, 65520.0, 1e-8, 2.0**-24, 2.0**-25, 6e-8, 1e39]
@@ -166,34 +167,52 @@ def test_shares_foretell_a_real_fp16_backward(trained, scale):
     assert foretold.lost > 0.03 or scale > 1
 
 
-def legend(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def test_a_single_overflow_is_seen(ax):
+def test_a_single_overflow_is_seen():
     gradients = torch.full((10_000,), 1e-3)
     gradients[0] = 1.0
-    loss_scale.draw(ax, gradients)
-    assert legend(ax) == ["becomes 0: none", "subnormal: none", "kept: 100.0%", "overflows: none"]
-    ax.clear()
-    loss_scale.draw(ax, gradients, 16)
-    assert "overflows: under 0.1%" in legend(ax)
-    assert title(ax.figure) == "Figure: Gradients in fp16, scale 2^16 = 65,536"
-    assert "under 0.1%" in alt(ax.figure)
+    assert loss_scale.in_words(gradients, 0) == {"becomes 0": "none", "subnormal": "none", "kept": "100.0%",
+                                                 "overflows": "none"}
+    (frame,) = loss_scale.scene(gradients, 16)["frames"]
+    shapes = {shape["id"]: shape for shape in frame["shapes"]}
+    assert shapes["share overflows"]["text"] == "overflows\nunder 0.1%" and "under 0.1%" in frame["note"]
+    drawn = Figure().subplots()
+    draw_gradients(drawn, gradients, 16)
+    assert title(drawn.figure) == f"Figure: {frame['title']}" == "Figure: Gradients in fp16, scale 2^16 = 65,536"
+    assert alt(drawn.figure) == frame["alt"] and "under 0.1%" in frame["alt"]
+
+
+def bars_of(gradients, log2_scale):
+    """{power: the share that a bar shows}, and the powers whose bars overflow by their colour."""
+    shapes = {shape["id"]: shape for shape in loss_scale.scene(gradients, log2_scale)["frames"][0]["shapes"]}
+    heights, overflowing = {}, set()
+    wide = (shapes["chart axis"]["points"][2][0] - 50) / (loss_scale.HIGH - loss_scale.LOW)
+    for name, bar in shapes.items():
+        if name.startswith("bar "):
+            power = loss_scale.LOW + round((bar["x"] - 50) / wide)
+            heights[power] = bar["h"]
+            if bar["fill"] == loss_scale.ZONES["overflows"][2]:
+                overflowing.add(power)
+    return heights, overflowing, shapes["grip"]
 
 
 def test_the_explorer_shows_the_histogram_of_the_scaled_gradients(trained):
     gradients = gradients_of(trained)
-    widget = loss_scale.loss_scale_explorer(gradients, 4)
-    assert title(widget.figure()).endswith("scale 2^4 = 16")
-    widget.controls["log2_scale"].value = 16
-    shown, (ax, *_) = {}, widget.figure().axes
-    for patch in (patch for patch in ax.patches if hasattr(patch, "get_data")):
-        heights, edges, _ = patch.get_data()
-        shown |= {int(edge): height / 100 for edge, height in zip(edges, heights, strict=False) if height}
+    heights, _, _ = bars_of(gradients, 16)
+    shown = {power: high / sum(heights.values()) for power, high in heights.items()}
     counted = loss_scale.histogram(gradients)
-    assert shown == pytest.approx({k + 16: v for k, v in counted.items() if k + 16 >= -60})
+    assert shown == pytest.approx({k + 16: v for k, v in counted.items()}, rel=1e-3)
     assert loss_scale.histogram(torch.tensor([1.0, -1.5, 2.0, 0.0, 2.0**-30])) == {-30: 0.25, 0: 0.5, 1: 0.25}
+
+
+def test_bars_change_with_the_scale_and_their_place_is_the_scale():
+    gradients = torch.tensor([2.0**-30, 2.0**-10, 2.0**-10])
+    assert [sorted(bars_of(gradients, scale)[0]) for scale in (0, 26)] == [[-30, -10], [-4, 16]]
+    assert bars_of(gradients, 25)[1] == set() and bars_of(gradients, 26)[1] == {16}
+    control, places = bars_of(gradients, 7)[2]["drag"]
+    assert control == "log2_scale" and places[7] == [bars_of(gradients, 7)[2][key] for key in ("x", "y")]
+    stage = loss_scale.loss_scale_explorer(gradients, 4)
+    assert len(stage.story["scenes"]) == 41, "it plays without a kernel"
+    assert [preset["setting"] for preset in stage.story["presets"]] == [[0], [16], [40]]
 
 
 # ---------------------------------------------------------------------------------------- experiments on a GPU

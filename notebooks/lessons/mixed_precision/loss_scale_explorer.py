@@ -1,16 +1,20 @@
 """The loss-scale explorer: where real gradients lie in fp16, and how a scale moves them."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from matplotlib.figure import Figure
 
-from helpers.widgets.explorer import Explorer, slider
+from helpers.widgets.shapes import RANKS, Chart, box, words
+from helpers.widgets.stage import Stage, preset, slider
+from helpers.widgets.still import ticks
 
+#: What the picture shows: from this power of two up to that one.
+LOW, HIGH = -60, 34
 #: What fp16 makes of numbers, by size: {words: (from this power of two, up to that one, the colour)}.
-_ZONES = {"becomes 0": (-60, -25, "C1"), "subnormal": (-25, -14, "C5"), "kept": (-14, 16, "C0"),
-          "overflows": (16, 24, "C3")}
-_LOW, _HIGH = -60, 24
+ZONES = {"becomes 0": (LOW, -25, RANKS[1]), "subnormal": (-25, -14, RANKS[5]), "kept": (-14, 16, RANKS[0]),
+         "overflows": (16, HIGH, RANKS[3])}
+SCALES = range(41)
 
 
 class Shares(NamedTuple):
@@ -39,45 +43,64 @@ def histogram(gradients):
     return dict(zip(values.tolist(), (counts / counts.sum()).tolist(), strict=True))
 
 
-def draw(ax, gradients, log2_scale=0):
-    """Draw a histogram of `gradients` times 2**log2_scale, and what fp16 makes of it."""
-    bars, parts, said = histogram(gradients), shares(gradients, 2.0**log2_scale), []
-    for (words, (low, high, colour)), share in zip(_ZONES.items(), parts, strict=True):
-        said.append(f"{words}: {_percent(share)}")
-        heights = [100 * bars.get(power - log2_scale, 0) for power in range(low, high)]
-        ax.stairs(heights, range(low, high + 1), fill=True, color=colour, label=said[-1])
-        ax.axvspan(low, high, color=colour, alpha=0.1, lw=0)
-    ax.set(xlim=(_LOW, _HIGH), ylim=(0, 108 * max(bars.values())), ylabel="% of the gradients",
-           xlabel="size of a gradient times the scale")
-    ax.set_xticks(range(_LOW, _HIGH + 1, 12), [f"2^{power}" for power in range(_LOW, _HIGH + 1, 12)])
-    ax.locator_params(axis="y", nbins=4)
-    ax.set_title(f"Gradients in fp16, scale 2^{log2_scale} = {2**log2_scale:,}")
-    ax.legend(loc="upper left")
-    ax.figure.set_label(f"Histogram of gradients times 2 to the {log2_scale}. In fp16: {', '.join(said)}.")
-
-
 def _percent(share):
     """A single gradient that overflows spoils a step: it must not read 0.0%."""
     return "none" if share == 0 else "under 0.1%" if share < 0.001 else f"{share:.1%}"
 
 
+def in_words(gradients, log2_scale):
+    """{words of a zone: what share of the gradients times 2**log2_scale lies there}."""
+    return dict(zip(ZONES, map(_percent, shares(gradients, 2.0**log2_scale)), strict=True))
+
+
+def scene(gradients, log2_scale):
+    """The histogram of `gradients` times 2**log2_scale, over what fp16 makes of each size."""
+    bars, said = histogram(gradients), in_words(gradients, log2_scale)
+    most = 1.08 * max(bars.values())
+    sizes = {power: f"2^{power}" for power in range(LOW, HIGH, 12)}
+    marks = {share: f"{100 * share:g}%" for share in ticks(0, most, 4)}
+    chart = Chart("chart", 50, 46, 500, 320, (LOW, HIGH), (0, most), sizes, marks,
+                  "share of the gradients, by size times the scale")
+    shapes = [*chart.axes(), *_zones(chart, said), *_bars(chart, bars, log2_scale), _grip(chart, bars, log2_scale)]
+    listed = ", ".join(f"{words}: {share}" for words, share in said.items())
+    return {"size": (560, 440), "frames": [{
+        "title": f"Gradients in fp16, scale 2^{log2_scale} = {2**log2_scale:,}",
+        "note": f"In fp16, {listed}.", "shapes": shapes,
+        "alt": f"Histogram of gradients times 2 to the {log2_scale}. In fp16: {listed}."}]}
+
+
+def _zones(chart, said):
+    for zone, (low, high, colour) in ZONES.items():
+        x, right = chart.x(low), chart.x(high)
+        yield box(f"zone {zone}", x, chart.top, right - x, chart.height, fill=colour, opacity=0.15, round=0, layer=-1)
+        yield words(f"share {zone}", (x + right) / 2, chart.top - 20, f"{zone}\n{said[zone]}", "middle", size=14)
+
+
+def _bars(chart, bars, log2_scale):
+    """A bar for each power of two; those that the picture does not reach stand at its edge."""
+    for power, share in bars.items():
+        place = min(max(power + log2_scale, LOW), HIGH - 1)
+        colour = next(colour for _, high, colour in ZONES.values() if place < high)
+        x, y = chart.x(place), chart.y(share)
+        yield box(f"bar {power}", x, y, chart.x(place + 1) - x - 0.5, chart.y(0) - y, fill=colour, round=0)
+
+
+def _grip(chart, bars, log2_scale):
+    """A frame around all bars, by which one drags them: their place is the scale."""
+    low, high = max(min(bars), LOW), max(bars) + 1
+    places = [[chart.x(low + scale), chart.top + 14] for scale in SCALES]
+    return box("grip", *places[log2_scale], chart.x(high) - chart.x(low), chart.height - 14, fill="#ffffff00",
+               line="#888888", dash=True, layer=1, tip="drag: the scale", drag=("log2_scale", places))
+
+
 def loss_scale_explorer(gradients, log2_scale=0):
     """Loss-scale explorer: choose a scale; the picture shows how it moves the histogram of real gradients,
     and which of them become 0, subnormal or infinite in fp16."""
-    figure = Figure(figsize=(9, 3.4), layout="none")
-    ax = figure.add_axes((0.08, 0.17, 0.89, 0.73))
-
-    def redraw(log2_scale):
-        ax.clear()
-        draw(ax, gradients, log2_scale)
-        return figure
-
-    controls = {"log2_scale": slider("log2 of the scale", log2_scale, 0, 40)}
     presets = {
-        "no scale": ({"log2_scale": 0}, "How much of the histogram lies where fp16 makes it 0?"),
-        "GradScaler's first": ({"log2_scale": 16},
-                               "65,536 is what GradScaler begins with. What is still lost?"),
-        "too much": ({"log2_scale": 40}, "What would the optimizer do with an infinite gradient?"),
+        "no scale": preset("How much of the histogram lies where fp16 makes it 0?", log2_scale=0),
+        "GradScaler's first": preset("65,536 is what GradScaler begins with. What is still lost?", log2_scale=16),
+        "too much": preset("What would the optimizer do with an infinite gradient?", log2_scale=40),
     }
-    return Explorer(controls, redraw, loss_scale_explorer.__doc__,
-                    "A scale moves all bars together. Which scale keeps the most gradients?", presets)
+    return Stage("loss_scale_explorer", loss_scale_explorer.__doc__, partial(scene, gradients),
+                 {"log2_scale": slider("log2 of the scale", log2_scale, SCALES)},
+                 "A scale moves all bars together. Which scale keeps the most gradients?", presets)
