@@ -181,8 +181,8 @@ MADE = {
                    "loss_scale_explorer(1e-6 * __import__('torch').randn(1000), 8)"),
     "memory": ("sharding.memory_explorer", "memory_explorer()"),
     "schedule": ("model_parallel.schedule_explorer", "schedule_explorer()"),
-    "pairs": ("context_and_experts.explorer", "pairs_explorer()"),
-    "tokens": ("context_and_experts.explorer", "tokens_explorer()"),
+    "pairs": ("context_and_experts.pairs_explorer", "pairs_explorer()"),
+    "tokens": ("context_and_experts.tokens_explorer", "tokens_explorer()"),
     "scaling": ("scaling.scaling_explorer", "scaling_explorer()"),
 }
 EXPLORERS = {name: f"from lessons.{module} import {call.partition('(')[0]}\n{call}"

@@ -8,8 +8,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from helpers import launch
-from helpers.figures import title
-from lessons.model_parallel.schedule_explorer import schedule_explorer
+from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
 from lessons.model_parallel.schedules import gpipe, interleaved, messages, one_f_one_b, simulate
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -68,13 +67,45 @@ def test_dry_run_counts_a_llama_of_70_billion():
     assert two["calls"] > one["calls"] and two["peak"] > two["states"]
 
 
-def test_explorer_draws_the_simulated_timeline():
-    explorer = schedule_explorer()
-    for name, value in (("schedule", "1F1B"), ("ranks", 8), ("micro_batches", 20)):
-        explorer.controls[name].value = value
-    figure = explorer.figure()
-    assert "held by rank: [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]" in figure.get_label()
-    assert [len(rank.get_paths()) for rank in figure.axes[0].collections] == [2 * 20] * 8
-    assert title(figure) == "Figure: 1F1B, 20 micro-batches: idle 26%, rank 0 holds 8, 280 messages"
-    explorer.controls["schedule"].value = "Interleaved"
-    assert "24 micro-batches: idle 12.7%" in explorer.figure().get_label()  # 7 / (2 · 24 + 7)
+def shapes_of(frame):
+    return {shape["id"]: shape for shape in frame["shapes"]}
+
+
+def test_pipeline_holds_sends_and_computes_what_the_schedule_says():
+    frames = scene("1F1B", 4, 8, 2)["frames"]
+    assert len(frames) == 33 + 2
+    assert "idle 27%; rank 0 held at most 4" in frames[-1]["title"]
+    assert "48 messages; by rank, at most 4, 3, 2, 1 were held" in frames[-1]["note"]
+    now = shapes_of(frames[4])  # all go forward; rank 0 now holds as many as there are ranks, the last one its first
+    assert [now[f"rank {rank}"]["text"] for rank in range(4)] == ["F3", "F2", "F1", "F0"]
+    assert [sum(name.startswith(f"place {rank}") for name in now) for rank in range(4)] == [4, 3, 2, 1]
+    assert [name for name in now if name.startswith("message")] == ["message 0 F", "message 1 F", "message 2 F"]
+    later = shapes_of(frames[6])  # only the last one has gone backward, and sends what the others wait for
+    assert [later[f"rank {rank}"].get("text") for rank in range(4)] == [None, None, None, "B0"]
+    assert later["message 3 B"]["x"] < later["message 3 B"]["from"]["x"], "to the left"
+    assert shapes_of(frames[7])["place 3 0"]["text"] == "1", "the place of micro-batch 0 is free, and is taken"
+    assert sum("passes" in shape for frame in frames for shape in frame["shapes"]) == 48
+
+
+def test_pipeline_is_waiting_behind_and_bars_in_front():
+    for schedule, idle in (("GPipe", 3 / 11), ("1F1B", 3 / 11), ("Interleaved", 3 / 19)):
+        last = shapes_of(scene(schedule, 4, 8, 2)["frames"][-1])
+        bars = [shape for name, shape in last.items() if name[0].isdigit()]
+        wide = sum(last[f"wait {rank}"]["w"] for rank in range(4))
+        assert 1 - sum(bar["w"] for bar in bars) / wide == pytest.approx(idle, abs=0.09), "with gaps between the bars"
+
+
+def test_pipeline_of_many_ranks_is_lanes_only():
+    scenes = {v: scene("Interleaved", 16, 30, v) for v in (2, 4)}
+    title = scenes[4]["frames"][-1]["title"]
+    assert title.startswith(f"Interleaved: idle {15 / (4 * 32 + 15):.0%}"), "30 are rounded up to 32"
+    names = shapes_of(scenes[4]["frames"][-1])
+    assert "rank 0" not in names and "lane rank 15" in names
+    assert len(names) < 500, "4096 tasks are too short to be told apart"
+    assert scene("GPipe", 16, 30, 4)["off"] == ["v"]
+
+
+def test_pipeline_explorer_stores_its_presets():
+    stage = schedule_explorer()
+    assert len(stage.story["scenes"]) >= 1 + len(stage.story["presets"])
+    assert len(str(stage.story)) < 180_000

@@ -1,88 +1,223 @@
 """The pipeline explorer: who does which micro-batch when, and what a rank holds, by three schedules."""
 
-from matplotlib.figure import Figure
+from typing import NamedTuple
 
-from helpers.figures import ACTIVITIES, HATCHES
-from helpers.widgets.explorer import Explorer, buttons, clock, curtain, slider, wipe
-from lessons.model_parallel.schedules import (
-    COST,
-    Timeline,
-    gpipe,
-    interleaved,
-    messages,
-    one_f_one_b,
-    simulate,
-)
+from helpers.figures import HELD
+from helpers.widgets.shapes import Lanes, box, doing, path, words
+from helpers.widgets.stage import Stage, buttons, preset, slider
+from lessons.model_parallel.pictures import SHADES
+from lessons.model_parallel.schedules import cost, gpipe, interleaved, messages, one_f_one_b, simulate
 
 SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "Interleaved": interleaved}
-SHADES = {"F": ACTIVITIES["compute"], "B": "#14267e"}
-"""Both compute."""
+LOOKS = {"F": {"fill": SHADES["F"]}, "B": {"fill": SHADES["B"], "line": "#8fa2ff"}}  #: the edge is for a dark page
+WIDE = 560
+DETAILED = 8  #: so many ranks are shown as boxes at most; of more, only the lanes of time
+TOP, HIGH = 138, 38  #: of the ranks' boxes; above them are the piles of what they hold
 
 
-def draw(ax, starts):
-    """A row for each rank of a `Timeline`'s `starts`: forwards, darker backwards, and waiting behind them.
+class Task(NamedTuple):
+    """A forward or a backward of a micro-batch in a stage."""
 
-    Numbers are micro-batches; a mark ′ stands for the rank's second stage.
-    """
-    end = Timeline(starts).end
-    numbered = len(starts) * end <= 400
-    for rank, steps in enumerate(starts):
-        ax.barh(rank, end, 0.7, color=ACTIVITIES["waiting"], hatch=HATCHES["waiting"],
-                edgecolor="white", linewidth=0)
-        bars = [(start, COST[what]) for (what, *_), start in steps.items()]
-        ax.broken_barh(bars, (rank - 0.4, 0.8), facecolors=[SHADES[what] for what, *_ in steps],
-                       edgecolor="white", linewidth=0.5)
-        for (what, i, *stage), start in steps.items() if numbered else ():
-            marks = "′" * (sum(stage) // len(starts))
-            ax.text(start + COST[what] / 2, rank, f"{i}{marks}", ha="center", va="center",
-                    color="white", fontsize=9)
-    ax.set(xlim=(0, end), ylim=(len(starts) - 0.4, -0.6), ylabel="rank",
-           xlabel="logical time: a stage's forward takes 1, its backward (darker) 2; dots: waiting")
-    ax.set_yticks(range(0, len(starts), max(1, len(starts) // 4)))
+    rank: int
+    kind: str  # "F" or "B"
+    micro_batch: int
+    stage: int
+    begin: int
+    end: int
+
+
+class Held(NamedTuple):
+    """Activations of a micro-batch in a stage: a rank holds them from the forward's begin to the backward's end."""
+
+    rank: int
+    micro_batch: int
+    stage: int
+    place: int  # in the rank's pile: the lowest one that is free
+    begin: int
+    end: int
+
+
+def tasks_of(timeline):
+    """All that is done, and all that is held, on a `Timeline`."""
+    tasks, activations = [], []
+    for rank, steps in enumerate(timeline.starts):
+        held = {}
+        for step, begin in steps.items():
+            kind, micro_batch, stage = (*step, rank)[:3]
+            tasks.append(Task(rank, kind, micro_batch, stage, begin, begin + cost(step)))
+            if kind == "F":
+                taken = {place for place, _ in held.values()}
+                held[micro_batch, stage] = min(set(range(len(held) + 1)) - taken), begin
+            else:
+                activations.append(Held(rank, micro_batch, stage, *held.pop((micro_batch, stage)), begin + cost(step)))
+    return tasks, activations
+
+
+def scene(schedule, ranks, micro_batches, v):
+    """A frame for each unit of time, or for several if there are many; and one in which all is done."""
+    stages = ()
+    if schedule == "Interleaved":
+        stages, micro_batches = (v,), -(-micro_batches // ranks) * ranks
+    orders = [SCHEDULES[schedule](rank, ranks, micro_batches, *stages) for rank in range(ranks)]
+    timeline, sent = simulate(orders), messages(orders)
+    pipeline = Pipeline(timeline, *stages)
+    lanes = _lanes(ranks, timeline.end)
+    spans = list(_spans(pipeline.tasks, lanes))
+    fixed = [*lanes.shapes(), *pipeline.fixed()]
+    apart = -(-timeline.end // min(36, max(9, 9_000 // len(pipeline.tasks))))
+    frames = []
+    for now in [*range(0, timeline.end, apart), timeline.end, timeline.end + apart]:
+        shapes = [*fixed, *lanes.bars(spans, now), *pipeline.shapes(now, apart)]
+        frames.append({"title": f"Time {now} of {timeline.end}", "note": pipeline.said(now), "shapes": shapes})
+    frames[0]["title"] = f"Before: {micro_batches} micro-batches for {ranks} ranks, {pipeline.per_rank} stage each"
+    frames[0]["note"] = "A rank computes a micro-batch forward (F), and later backward (B), which takes twice as long."
+    held = [steps / pipeline.per_rank for steps in timeline.held]
+    frames[-1]["title"] = f"{schedule}: idle {timeline.bubble:.0%}; rank 0 held at most {held[0]:.3g} micro-batches"
+    frames[-1]["note"] = (f"{micro_batches} micro-batches, {sent} messages; by rank, at most "
+                          f"{', '.join(f'{one:.3g}' for one in held)} were held.")
+    return {"size": [WIDE, 404], "axis": lanes.axis, "flows": True, "pace": 400, "frames": frames,
+            "off": [] if stages else ["v"]}
+
+
+def _lanes(ranks, end):
+    y, high = (222, 140) if ranks <= DETAILED else (20, 360)
+    return Lanes([f"rank {rank}" for rank in range(ranks)], end, x=66, y=y, w=482, row=min(28, high / ranks),
+                 unit="logical time: forward 1, backward 2")
+
+
+def _spans(tasks, lanes):
+    """For the lanes: all tasks, with waiting behind them."""
+    ranks = len(lanes.names)
+    for rank in range(ranks):
+        yield f"wait {rank}", rank, 0, lanes.end, doing("waiting", layer=-1)
+    if lanes.w / lanes.end < 3:
+        tasks = _joined(tasks)
+    unit = lanes.w / lanes.end
+    for rank, kind, micro_batch, stage, begin, end in tasks:
+        name = f"{micro_batch}{'′' * (stage // ranks)}"
+        has_room = 8 * len(name) + 5 < unit * (end - begin)
+        named = {"text": name} if has_room else {"size": None}
+        # A gap tells a bar from the next one.
+        yield f"{rank} {begin}", rank, begin, end - min(0.1, 1.2 / unit), {**LOOKS[kind], **named}
+
+
+def _joined(tasks):
+    """For tasks too short to be told apart: what a rank does without a pause is one, a backward if one is in it."""
+    joined = tasks[:1]
+    for task in tasks[1:]:
+        last = joined[-1]
+        has_a_pause = (last.rank, last.end) != (task.rank, task.begin)
+        if has_a_pause or (last.kind, task.kind) == ("F", "B"):
+            joined.append(task)
+        else:
+            joined[-1] = last._replace(end=task.end, micro_batch="", stage=0)
+    return joined
+
+
+class Pipeline:
+    """The ranks as boxes in a row: what each does, the pile of what it holds, and what it sends."""
+
+    def __init__(self, timeline, per_rank=1):
+        self.tasks, self.held = tasks_of(timeline)
+        self.ranks, self.per_rank = len(timeline.starts), per_rank
+        self.stages = self.ranks * per_rank
+        self.column = WIDE / self.ranks
+        self.wide = min(84, self.column - 26)
+        # Activations of a stage that is one of v have a v-th of the size.
+        self.cell, self.rise = (24 / per_rank, 18) if self.ranks <= 4 else (12 / per_rank, 13)
+        self.across = min(6 * per_rank, int((self.column - 8) / self.cell))
+
+    def left(self, rank):
+        """The left edge of a rank's box."""
+        return self.column * (rank + 0.5) - self.wide / 2
+
+    def fixed(self):
+        """Names, and what connects the ranks."""
+        if self.ranks > DETAILED:
+            return
+        yield words("held", WIDE / 2, 10, "above each rank: the activations that it holds", "middle", size=14)
+        for rank in range(self.ranks):
+            yield words(f"name {rank}", self.column * (rank + 0.5), TOP + HIGH + 13, f"rank {rank}", "middle", size=14)
+        for rank in range(1, self.ranks):
+            ends = [[self.left(rank - 1) + self.wide, TOP + HIGH / 2], [self.left(rank), TOP + HIGH / 2]]
+            yield path(f"wire {rank}", ends, opacity=0.5, width=2, layer=-1)
+
+    def shapes(self, now, apart):
+        """What is seen in the frame that ends at `now`, and began `apart` before."""
+        if self.ranks > DETAILED:
+            return
+        yield from self._boxes(now)
+        yield from self._piles(now)
+        sent = {(task.rank, task.kind): task for task in self.tasks if now - apart < task.end <= now}
+        for task in sent.values():
+            to = task.stage + (1 if task.kind == "F" else -1)
+            if 0 <= to < self.stages:
+                yield self._message(task, to % self.ranks)
+
+    def busy(self, now):
+        """By rank: the task that it does just before `now`."""
+        return {task.rank: task for task in self.tasks if task.begin < now <= task.end}
+
+    def _boxes(self, now):
+        busy = self.busy(now)
+        for rank in range(self.ranks):
+            look = doing("waiting")
+            if rank in busy:
+                look = {**LOOKS[busy[rank].kind], "text": f"{busy[rank].kind}{busy[rank].micro_batch}"}
+            yield box(f"rank {rank}", self.left(rank), TOP, self.wide, HIGH, **look)
+
+    def _piles(self, now):
+        """What the ranks hold; and dashed, where they have held something before."""
+        last = {(one.rank, one.place): one for one in self.held if one.begin < now}
+        for (rank, place), one in last.items():
+            look = {"dash": True}
+            if now <= one.end:
+                look = {"fill": HELD["activations"], "from": {"y": TOP}}
+                if self.cell > 20:
+                    look |= {"text": str(one.micro_batch), "size": 13}
+                else:
+                    look["tip"] = f"of micro-batch {one.micro_batch}, stage {one.stage}"
+            yield box(f"place {rank} {place}", *self._place(rank, place), round=1, **look)
+
+    def _place(self, rank, place):
+        row, column = divmod(place, self.across)
+        left = self.column * (rank + 0.5) + self.cell * (column - self.across / 2)
+        return left, TOP - 6 - self.rise * (row + 1), self.cell - 2, self.rise - 2
+
+    def _message(self, task, to):
+        """A micro-batch on its way: forward in the upper half, backward in the lower one."""
+        begin, end, y = self.left(task.rank) - 11, self.left(to) + self.wide - 11, TOP + HIGH - 18
+        if task.kind == "F":
+            begin, end, y = self.left(task.rank) + self.wide - 11, self.left(to) - 11, TOP
+        return box(f"message {task.rank} {task.kind}", end, y, 22, 18, text=str(task.micro_batch), layer=1, passes=True,
+                   **LOOKS[task.kind], **{"from": {"x": begin}})
+
+    def said(self, now):
+        """The note of a frame."""
+        busy = sorted(self.busy(now))
+        done = sum(min(task.end, now) - task.begin for task in self.tasks if task.begin < now)
+        held = sum(one.rank == 0 and one.begin < now <= one.end for one in self.held) / self.per_rank
+        idle = 1 - done / (self.ranks * max(1, now))
+        return (f"Computing: rank{'s' * (len(busy) > 1)} {', '.join(map(str, busy))}. Rank 0 holds {held:.3g}. "
+                f"Idle so far: {idle:.0%}.")
 
 
 def schedule_explorer():
-    """Pipeline explorer: set the schedule, the ranks and the micro-batches; the picture shows who does what
-    when, the share of idle time, and what a rank holds. Interleaved gives each rank several short stages, and rounds
-    the micro-batches up to a multiple of the ranks."""
+    """Pipeline explorer: micro-batches go forward and, darker, backward through the ranks; above each rank is the pile
+    of activations that it holds, and lanes of time show who computes and who waits. Interleaved gives each rank v
+    short stages, and rounds the micro-batches up to a multiple of the ranks."""
     controls = {
-        "schedule": buttons("Schedule", SCHEDULES),
-        "ranks": slider("Ranks", 4, 1, 16),
-        "micro_batches": slider("Micro-batches", 8, 1, 32),
-        "v": slider("v (interleaved)", 2, 2, 4),
-        "time": clock(),
+        "schedule": buttons("schedule", "GPipe", SCHEDULES),
+        "ranks": slider("ranks", 4, range(1, 17)),
+        "micro_batches": slider("micro-batches", 8, range(1, 33)),
+        "v": slider("v (interleaved)", 2, (2, 3, 4)),
     }
-    presets = {
-        "2 micro-batches": ({"micro_batches": 2, "time": 0},
-                            "Press Play. How many ranks work at the same time?"),
-        "12 micro-batches": ({"micro_batches": 12},
-                             "What does rank 0 hold now, and how much of the time is idle?"),
-        "1F1B": ({"schedule": "1F1B", "time": 0},
-                 "Press Play. When does rank 0 go backward for the first time?"),
-        "interleaved": ({"schedule": "Interleaved", "time": 0},
-                        "Press Play. How long does rank 3 wait at first?"),
-    }
-    figure = Figure(figsize=(9, 3.2), layout="none")
-    ax = figure.add_axes((0.07, 0.17, 0.92, 0.71))
-
-    def redraw(schedule, ranks, micro_batches, v, time=100):
-        if schedule == "Interleaved":
-            m, stages = -(-micro_batches // ranks) * ranks, (v,)
-        else:
-            m, stages, v = micro_batches, (), 1
-        orders = [SCHEDULES[schedule](rank, ranks, m, *stages) for rank in range(ranks)]
-        timeline = simulate(orders)
-        held, sent = [steps / v for steps in timeline.held], messages(orders)
-        wipe(ax)
-        draw(ax, timeline.starts)
-        ax.set_title(f"{schedule}, {m} micro-batches: idle {timeline.bubble:.0%}, "
-                     f"rank 0 holds {held[0]:.3g}, {sent} messages")
-        figure.set_label(f"{schedule} with {ranks} ranks, {v} stages on each, and {m} micro-batches: "
-                         f"idle {timeline.bubble:.1%} of the time; "
-                         f"micro-batches held by rank: {held}; {sent} messages.")
-        curtain(ax, time)
-        return figure
-
-    return Explorer(controls, redraw, schedule_explorer.__doc__,
-                    "Grey is waiting. Where is it: at the beginning, in the middle, at the end?",
-                    presets, "time")
+    return Stage("schedule_explorer", schedule_explorer.__doc__, scene, controls,
+                 look="Dotted is waiting. Where is it: at the beginning, in the middle, at the end?",
+                 presets={
+                     "2 micro-batches": preset("Press Play. How many ranks work at the same time?", micro_batches=2),
+                     "12 micro-batches": preset("Press Play. How high does the pile of rank 0 grow, and when is it "
+                                                "highest?", micro_batches=12),
+                     "1F1B": preset("Press Play. When does rank 0 go backward for the first time?", schedule="1F1B"),
+                     "interleaved": preset("Press Play. How long does rank 3 wait at first?", schedule="Interleaved"),
+                 }, still=15)
