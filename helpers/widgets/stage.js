@@ -344,7 +344,7 @@ function mount(place, story, ask = null) {
     set(control, position) {
       if (control === "moment") {
         stop();
-        return show(Math.max(0, position));
+        return show(Math.max(0, position), true);  // it follows the hand
       }
       const place = number[control], last = story.controls[place].labels.length - 1;
       const wanted = Math.max(0, Math.min(position, last));

@@ -216,7 +216,8 @@ class Stage(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs):
         part = next((kind["value"] for kind in self.controls.values() if kind["kind"] == "window"), None)
-        picture = as_svg(self.story["scenes"][self.stored], self.still, part)
+        scene = self.story["scenes"][self.stored]
+        picture = as_svg(scene, scene.get("frame", self.still), part)
         return {**view(self), "text/plain": self.description, "image/svg+xml": picture,
                 "text/html": as_html(self.story, picture, self.description)}
 

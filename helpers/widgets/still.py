@@ -111,8 +111,11 @@ def _words(shape):
         edge = f' stroke="{shape["fill"]}" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
     x = shape["x"] + {"start": inside, "middle": wide / 2, "end": wide - inside}[align]
     middle = shape["y"] + shape.get("h", 0) / 2
-    look = (f'text-anchor="{align}" font-size="{size}" fill="{shape.get("ink", "#111111")}" '
-            f'opacity="{shape.get("opacity", 1)}" font-weight="{700 if "bold" in shape else 400}"{edge}')
+    look = f'text-anchor="{align}" font-size="{size}" fill="{shape.get("ink", "#111111")}"{edge}'
+    if "opacity" in shape:
+        look += f' opacity="{shape["opacity"]}"'
+    if "bold" in shape:
+        look += ' font-weight="700"'
     lines = shape["text"].split("\n")
     for number, text in enumerate(lines):
         y = middle + 0.35 * size + 1.25 * size * (number - (len(lines) - 1) / 2)
