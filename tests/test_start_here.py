@@ -1,31 +1,56 @@
 """Start here: the launch panel without a browser (test_browser.py uses it with one)."""
 
+import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from helpers import launch
-from helpers.figures import alt
-from lessons.start_here import launch_panel as module
-from lessons.start_here.launch_panel import draw_curves, draw_ranks, launch_panel
+from lessons.start_here.launch_panel import SHOWN_RUNS, Shown, draw_ranks, launch_panel, scene
 from tests.conftest import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def test_curves_have_their_place_before_there_is_a_number():
-    ax = Figure().subplots()
-    draw_curves(ax, [[], [{"epoch": 1}]])
-    assert not ax.lines and "no loss has been reported yet" in ax.texts[0].get_text()
+def drawn(*runs):
+    """The only frame of what the panel draws for some runs, and its shapes by name."""
+    frame, = scene(runs)["frames"]
+    return frame, {shape["id"]: shape for shape in frame["shapes"]}
 
 
-def test_curves_show_what_was_reported_and_survive_nan():
-    rows = [{"loss": value} for value in (2.0, float("nan"), 1.0, float("inf"), 0.5)]
-    ax = Figure().subplots()
-    draw_curves(ax, [rows, [{"loss": "low"}], [{"loss": 3}]])
-    first, third = ax.lines
-    assert [y for y in first.get_ydata() if y == y] == [2.0, 1.0, 0.5] and list(third.get_ydata()) == [3]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["rank 0: 0.50", "rank 2: 3.00"]
-    assert "loss of 3 ranks" in alt(ax.figure) and "rank 0: 5 reports, from 2.00 to 0.50." in alt(ax.figure)
+def run(number, *losses_by_rank, seconds=1.0):
+    return Shown(number, "train.py", [[{"loss": loss} for loss in losses] for losses in losses_by_rank], seconds)
+
+
+def test_the_loss_is_that_of_whole_batches_the_mean_over_the_ranks():
+    assert run(0, [2.0, 1.0], [4.0, 3.0]).losses() == [3.0, 2.0]
+    assert run(0, [2.0, 1.0], [4.0]).losses() == [3.0], "a report that one rank has not made yet is not there"
+    assert run(0, [], [1.0, 0.5]).losses() == [1.0, 0.5], "only one rank reports"
+    assert run(0, ["low"], []).losses() == []
+
+
+def test_runs_stand_side_by_side_on_one_scale_with_their_ranks_and_seconds():
+    frame, shapes = drawn(run(3, [1.0, 0.1], seconds=1.0), run(4, [1.0, 0.1], [1.0, 0.1], seconds=4.0),
+                          run(5, [1.0, 0.01, 0.001], seconds=2.0))
+    assert [shapes[f"run {number} ranks"]["text"] for number in (3, 4, 5)] == ["1 rank", "2 ranks", "1 rank"]
+    assert [shapes[f"run {number} loss"]["text"] for number in (3, 4, 5)] == ["ends at 0.1"] * 2 + ["ends at 0.001"]
+    one, two, three = (np.array(shapes[f"curve {number} at {number}"]["points"]) for number in (3, 4, 5))
+    apart = two[0, 0] - one[0, 0]
+    assert apart > 0 and two == pytest.approx(one + np.array([apart, 0])), "equal losses lie equally high"
+    step = one[1, 1] - one[0, 1]
+    assert np.diff(three[:, 1]) == pytest.approx([2 * step, step]), "a tenth is always a step down"
+    assert shapes["curve 5 at 3"]["points"] == pytest.approx(three - [2 * apart, 0]), "it lies behind the others, too"
+    wide = [shapes[f"run {number} bar"]["w"] for number in (3, 4, 5)]
+    assert wide == pytest.approx([wide[1] / 4, wide[1], wide[1] / 2]) and shapes["run 4 seconds"]["text"] == "4.0 s"
+    assert "next" in shapes and "2 ranks: 2 reports, loss from 1 to 0.1, 4.0 s." in frame["alt"]
+
+
+def test_curves_have_their_place_before_there_is_a_number_and_survive_what_is_none():
+    frame, shapes = drawn()
+    assert shapes["next"]["text"] and frame["alt"] == "No run yet."
+    _, shapes = drawn(run(0, [2.0, float("nan"), -1.0, float("inf"), 0.5]), Shown(1, "hello.py", [[], []]))
+    assert len(shapes["curve 0 at 0"]["points"]) == 3 and shapes["run 1 loss"]["text"] == "none yet"
+    _, shapes = drawn(*(run(number, [10.0 ** (place % 20 - 12) for place in range(10_000)]) for number in range(4)))
+    assert "next" not in shapes and len(shapes["curve 0 at 0"]["points"]) < 110
+    assert sum(name.startswith("loss grid") for name in shapes) <= 7
 
 
 def test_the_panel_shows_an_earlier_run_until_its_own_and_draws_what_that_reports():
@@ -40,10 +65,26 @@ def test_the_panel_shows_an_earlier_run_until_its_own_and_draws_what_that_report
     assert "train_digits.py: 2 ranks finished after" in panel.output.value
     assert "test accuracy after 2 epochs on 2 rank(s)" in panel.output.value
     assert "rank 1 trained on 719 of 1437 images" in panel.output.value
-    assert [len(line.get_ydata()) for line in panel.axes.lines] == [2, 2]
-    assert "loss of 2 ranks" in panel.curve.value and "rank 1: 2 reports" in panel.curve.value
-    data, _ = panel._repr_mimebundle_()
-    assert data["text/plain"] == "Launch panel for train_digits.py, hello.py" and "image/png" in data
+    shown, = panel.runs
+    assert len(shown.losses()) == 2 and shown.called == "train_digits.py --epochs 2"
+    assert shown.losses()[1] == sum(rows[1]["loss"] for rows in shown.reports) / 2
+    frame, = panel.stage.answer["scene"]["frames"]
+    assert "2 ranks: 2 reports" in frame["alt"]
+    data = panel._repr_mimebundle_()
+    assert data["text/plain"] == "Launch panel for train_digits.py, hello.py" and "2 ranks" in data["image/svg+xml"]
+    assert "rank 1 trained on 719" in data["text/html"] and "stage-stored" in data["text/html"]
+
+
+def test_the_last_runs_with_a_loss_stay_beside_the_new_one(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nfrom helpers import report\nif sys.argv[1:]: report(loss=1.0)")
+    panel = launch_panel(str(script))
+    for args in ("", "a", "b", "c", "d", "e"):
+        panel.args.value = args
+        panel.run(1)
+        panel.thread.join(60)
+    assert [one.called[-1] for one in panel.runs] == ["b", "c", "d", "e"] and len(panel.runs) == SHOWN_RUNS
+    assert all(one.seconds > 0 for one in panel.runs)
 
 
 def test_boxes_escape_what_they_show():
@@ -55,7 +96,7 @@ def test_who_reads_that_a_run_has_finished_can_start_the_next_one(monkeypatch, t
     script = tmp_path / "script.py"
     script.write_text("from helpers import report\nreport(loss=1.0)")
     panel, at_drawing = launch_panel(str(script)), []
-    monkeypatch.setattr(module, "draw_curves", lambda ax, reports: at_drawing.append(panel.output.value))
+    monkeypatch.setattr(panel.stage, "put", lambda scene: at_drawing.append(panel.output.value))
     panel.run()
     panel.thread.join(60)
     assert "finished" in panel.output.value and at_drawing and "finished" not in at_drawing[-1]

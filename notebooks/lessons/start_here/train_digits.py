@@ -31,12 +31,17 @@ def main(epochs, batch_size, width):
 
     for epoch in range(epochs):
         sampler.set_epoch(epoch)  # shuffle in another order in each epoch
+        total = 0.0
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()  # here the ranks average their gradients
             optimizer.step()
-        report(epoch=epoch, loss=loss.item())
+            total += loss.item()
+        mean = total / len(loader)  # a single step's loss would say more about its few images than about training
+        report(epoch=epoch, loss=mean)
+        if (epoch + 1) % 10 == 0:
+            print(f"epoch {epoch + 1} of {epochs}: mean loss {mean:.2f} on the images of rank {rank}")
     print(f"rank {rank} trained on {len(sampler)} of {len(data)} images, {len(loader)} steps an epoch")
 
     if rank == 0:
