@@ -41,7 +41,7 @@ def main(epochs, batch_size, width):
         mean = total / len(loader)  # a single step's loss would say more about its few images than about training
         report(epoch=epoch, loss=mean)
         if (epoch + 1) % 10 == 0:
-            print(f"epoch {epoch + 1} of {epochs}: mean loss {mean:.2f} on the images of rank {rank}")
+            print(f"epoch {epoch + 1} of {epochs}: mean loss {mean:.2f}")
     print(f"rank {rank} trained on {len(sampler)} of {len(data)} images, {len(loader)} steps an epoch")
 
     if rank == 0:
