@@ -151,8 +151,8 @@ def test_an_explorer_plays_while_a_cell_runs_and_says_what_waits_for_python(page
         session.kernel.requestExecute({code: 'import time; time.sleep(6)'});
     }""")
     number.press("ArrowRight")
-    ring.get_by_role("button", name="Reset").click()
-    ring.get_by_role("button", name="Step").click()
+    ring.get_by_role("button", name="Reset", exact=True).click()
+    ring.get_by_role("button", name="Step", exact=True).click()
     assert ring.locator(".title").inner_text().startswith("Step 1")
     hint.get_by_text("it changes once the kernel is free").wait_for(timeout=6_000)
     asks.get_by_text("2 now").wait_for(timeout=60_000)
@@ -168,7 +168,7 @@ def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_d
     open_notebook(page, lab, "all.ipynb")
     for number in range(1, 1 + len(FEW)):
         stage = ran(number).locator(".stage")
-        stage.get_by_role("button", name="Step").click()
+        stage.get_by_role("button", name="Step", exact=True).click()
         assert stage.locator(".time").input_value() == "1", "it plays what is stored"
     question = ran(len(FEW) + 3)
     question.get_by_text("four").wait_for()

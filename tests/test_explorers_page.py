@@ -57,12 +57,12 @@ def each_view(page):
     for button in page.locator(".stage .ask button").all():
         button.click()
         yield button.inner_text()
-    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("button", name="Reset", exact=True).click()
     for slider in page.locator(".stage .controls input[type=range]").all():
         for key in "Home", "End":
             slider.press(key)
             yield f"{slider.locator('..').inner_text()} {key}"
-        page.get_by_role("button", name="Reset").click()
+        page.get_by_role("button", name="Reset", exact=True).click()
 
 
 @pytest.mark.parametrize("name", EXPLORERS)

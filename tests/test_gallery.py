@@ -95,8 +95,8 @@ def looks_large(page, cell):
     assert 16 * scale >= 17, f"{name}: {16 * scale:.1f} px"
     for label in stage.locator(":is(button, label):visible").all():
         assert label.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") >= 18, label.inner_text()
-    step = stage.get_by_role("button", name="Step")
+    step = stage.get_by_role("button", name="Step", exact=True)
     if step.is_visible():
         before = stage.locator(".time").input_value()
-        step.click() if before == "0" else stage.get_by_role("button", name="Back").click()
+        step.click() if before == "0" else stage.get_by_role("button", name="Back", exact=True).click()
         assert stage.locator(".time").input_value() != before, name
