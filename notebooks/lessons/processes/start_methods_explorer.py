@@ -207,7 +207,7 @@ def _costs(method, measured):
         if name in measured:
             wide, told = 330 * measured[name]["ms"] / most, _time(measured[name]["ms"])
         shapes.append(box(f"method {name}", 4, y, 90, 17, text=name, size=14, click={"method": name},
-                          tip="Click to start the child so.", **({"fill": RANKS[0]} if chosen else {})))
+                          **({"fill": RANKS[0]} if chosen else {})))
         shapes.append(box(f"cost {name}", 100, y + 2, wide, 13, fill=RANKS[0] if chosen else "#9aa5b1", round=0))
         shapes.append(words(f"time {name}", 106 + wide, y + 8.5, told, size=14))
     return shapes
