@@ -101,6 +101,7 @@ function picture(figure, act) {
       if (wanted && !there) make(`svg:${name}`, look ? { class: look } : {}, group);
       else if (!wanted) there?.remove();
     }
+    if (shape.text != null) group.append(group.querySelector("text"));  // above a box that is new
     if (isBox) {
       const size = { width: `${at.w}px`, height: `${shape.h}px` };
       const body = group.querySelector(".body"), over = group.querySelector(".over");
@@ -247,7 +248,7 @@ function picture(figure, act) {
   const point = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
 
   function tell(shape, group) {
-    tip.hidden = !shape?.tip;
+    tip.hidden = !shape?.tip || svg.classList.contains("dragged");
     if (tip.hidden) return;
     tip.textContent = shape.lane && shape.text ? `${shape.text}: ${shape.tip}` : shape.tip;  // a bar's name may be cut
     const around = figure.getBoundingClientRect(), box = group.getBoundingClientRect();
@@ -286,6 +287,7 @@ function picture(figure, act) {
     addEventListener("pointerup", end, { once: true });
     addEventListener("pointercancel", end, { once: true });
     svg.classList.add("dragged");
+    tip.hidden = true;
   });
   svg.addEventListener("wheel", (event) => {
     const axis = scene.axis;
@@ -528,7 +530,8 @@ const MAKE = {
   field(control, side, { get, set }) {
     const label = make("label", { class: "field", text: control.words }, side);
     const input = make("input", { type: "text", spellcheck: "false" }, label);
-    input.onchange = () => set(input.value);
+    input.onchange = () => input.value !== get() && set(input.value);
+    input.onkeydown = (event) => event.key === "Enter" && input.onchange();  // JupyterLab lets none change a field
     return () => { input.value = get(); };
   },
   window(control, side, { stage, scene, look }) {
