@@ -100,7 +100,7 @@ def _fixed(hall, ranks):
     yield words("capacity", WIDE / 2, 98, f"dashed: room for {hall.most} tokens of each rank", "middle", size=15)
     places = [[WIDE + 2, Hall(ranks, capacity(ranks, room)).edge - 9] for room in ROOMS]
     yield box("handle", WIDE + 2, hall.edge - 9, 24, 18, text="↕", fill="#e8edf2", drag=("room", places),
-              tip="Drag this: the capacity of each expert")
+              tip="the capacity: drag it")
 
 
 def _tokens(hall, chosen, number):
@@ -166,9 +166,10 @@ def _said(number, sent, kept, most):
 def tokens_explorer():
     """Tokens explorer: the tokens of each rank, as dots, travel to the experts that the router has chosen; what is
     more than an expert's capacity is hollow, and dropped."""
-    controls = {"ranks": slider("ranks, one expert each", 4, range(2, 9)),
+    # The capacity comes first, so that all of its values are stored: it can be dragged.
+    controls = {"room": slider("capacity, times the mean", 2.0, ROOMS),
                 "liking": slider("the router likes expert 0", 1.0, [0.0, 0.5, 1.0, 2.0, 4.0]),
-                "room": slider("capacity, times the mean", 2.0, ROOMS)}
+                "ranks": slider("ranks, one expert each", 4, range(2, 9))}
     return Stage("tokens_explorer", tokens_explorer.__doc__, scene, controls,
                  look="Press Play. Which expert gets the most tokens, and which tokens find no room?",
                  presets={

@@ -1,5 +1,6 @@
 """The pipeline explorer: who does which micro-batch when, and what a rank holds, by three schedules."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from helpers.figures import HELD
@@ -20,36 +21,38 @@ class Task(NamedTuple):
 
     rank: int
     kind: str  # "F" or "B"
-    micro_batch: int
-    stage: int
+    name: str  # the micro-batch's number, with a mark ′ for the rank's second stage, two for the third
     begin: int
     end: int
+    to: int  # the rank that gets its result, or None
 
 
 class Held(NamedTuple):
-    """Activations of a micro-batch in a stage: a rank holds them from the forward's begin to the backward's end."""
+    """Activations that a rank holds, from the begin of a forward to the end of its backward."""
 
     rank: int
-    micro_batch: int
-    stage: int
+    name: str
     place: int  # in the rank's pile: the lowest one that is free
     begin: int
     end: int
 
 
-def tasks_of(timeline):
+def tasks_of(timeline, per_rank):
     """All that is done, and all that is held, on a `Timeline`."""
+    ranks = len(timeline.starts)
     tasks, activations = [], []
     for rank, steps in enumerate(timeline.starts):
         held = {}
         for step, begin in steps.items():
             kind, micro_batch, stage = (*step, rank)[:3]
-            tasks.append(Task(rank, kind, micro_batch, stage, begin, begin + cost(step)))
+            name, end = f"{micro_batch}{'′' * (stage // ranks)}", begin + cost(step)
+            to = stage + 1 if kind == "F" else stage - 1
+            tasks.append(Task(rank, kind, name, begin, end, to % ranks if 0 <= to < ranks * per_rank else None))
             if kind == "F":
                 taken = {place for place, _ in held.values()}
-                held[micro_batch, stage] = min(set(range(len(held) + 1)) - taken), begin
+                held[name] = min(set(range(len(held) + 1)) - taken), begin
             else:
-                activations.append(Held(rank, micro_batch, stage, *held.pop((micro_batch, stage)), begin + cost(step)))
+                activations.append(Held(rank, name, *held.pop(name), end))
     return tasks, activations
 
 
@@ -59,24 +62,33 @@ def scene(schedule, ranks, micro_batches, v):
     if schedule == "Interleaved":
         stages, micro_batches = (v,), -(-micro_batches // ranks) * ranks
     orders = [SCHEDULES[schedule](rank, ranks, micro_batches, *stages) for rank in range(ranks)]
-    timeline, sent = simulate(orders), messages(orders)
+    timeline = simulate(orders)
     pipeline = Pipeline(timeline, *stages)
     lanes = _lanes(ranks, timeline.end)
     spans = list(_spans(pipeline.tasks, lanes))
     fixed = [*lanes.shapes(), *pipeline.fixed()]
     apart = -(-timeline.end // min(36, max(9, 9_000 // len(pipeline.tasks))))
+    moments = [*range(0, timeline.end, apart), timeline.end, timeline.end + apart]
     frames = []
-    for now in [*range(0, timeline.end, apart), timeline.end, timeline.end + apart]:
-        shapes = [*fixed, *lanes.bars(spans, now), *pipeline.shapes(now, apart)]
+    for before, now in pairwise([-apart, *moments]):
+        shapes = [*fixed, *lanes.bars(spans, now), *pipeline.shapes(before, now)]
         frames.append({"title": f"Time {now} of {timeline.end}", "note": pipeline.said(now), "shapes": shapes})
-    frames[0]["title"] = f"Before: {micro_batches} micro-batches for {ranks} ranks, {pipeline.per_rank} stage each"
-    frames[0]["note"] = "A rank computes a micro-batch forward (F), and later backward (B), which takes twice as long."
-    held = [steps / pipeline.per_rank for steps in timeline.held]
-    frames[-1]["title"] = f"{schedule}: idle {timeline.bubble:.0%}; rank 0 held at most {held[0]:.3g} micro-batches"
-    frames[-1]["note"] = (f"{micro_batches} micro-batches, {sent} messages; by rank, at most "
-                          f"{', '.join(f'{one:.3g}' for one in held)} were held.")
+    frames[0] |= _before(micro_batches, ranks, *stages)
+    frames[-1] |= _after(schedule, micro_batches, timeline, messages(orders), pipeline.per_rank)
     return {"size": [WIDE, 404], "axis": lanes.axis, "flows": True, "pace": 400, "frames": frames,
             "off": [] if stages else ["v"]}
+
+
+def _before(micro_batches, ranks, per_rank=1):
+    marks = " A mark ′ stands for a rank's second stage." if per_rank > 1 else ""
+    return {"title": f"Before: micro-batches 0 to {micro_batches - 1}, and {ranks * per_rank} stages on {ranks} ranks",
+            "note": f"F is the forward of a micro-batch in a stage, B its backward, which takes twice as long.{marks}"}
+
+
+def _after(schedule, micro_batches, timeline, sent, per_rank):
+    held = [f"{steps / per_rank:.3g}" for steps in timeline.held]
+    return {"title": f"{schedule}: idle {timeline.bubble:.0%}; rank 0 held at most {held[0]} micro-batches",
+            "note": f"{micro_batches} micro-batches, {sent} messages; by rank, at most {', '.join(held)} were held."}
 
 
 def _lanes(ranks, end):
@@ -90,19 +102,17 @@ def _spans(tasks, lanes):
     ranks = len(lanes.names)
     for rank in range(ranks):
         yield f"wait {rank}", rank, 0, lanes.end, doing("waiting", layer=-1)
-    if lanes.w / lanes.end < 3:
-        tasks = _joined(tasks)
     unit = lanes.w / lanes.end
-    for rank, kind, micro_batch, stage, begin, end in tasks:
-        name = f"{micro_batch}{'′' * (stage // ranks)}"
-        has_room = 8 * len(name) + 5 < unit * (end - begin)
-        named = {"text": name} if has_room else {"size": None}
+    longest = max(len(task.name) for task in tasks)
+    for rank, kind, name, begin, end, _ in _joined(tasks) if unit < 3 else tasks:
+        has_room = 8 * longest + 5 < unit * (end - begin)
+        named = {"text": name} if has_room else {"size": None, "tip": kind + name}
         # A gap tells a bar from the next one.
         yield f"{rank} {begin}", rank, begin, end - min(0.1, 1.2 / unit), {**LOOKS[kind], **named}
 
 
 def _joined(tasks):
-    """For tasks too short to be told apart: what a rank does without a pause is one, a backward if one is in it."""
+    """For tasks too short to be told apart: what a rank does without a pause is one; a backward, if one is in it."""
     joined = tasks[:1]
     for task in tasks[1:]:
         last = joined[-1]
@@ -110,7 +120,7 @@ def _joined(tasks):
         if has_a_pause or (last.kind, task.kind) == ("F", "B"):
             joined.append(task)
         else:
-            joined[-1] = last._replace(end=task.end, micro_batch="", stage=0)
+            joined[-1] = last._replace(end=task.end, name="…")
     return joined
 
 
@@ -118,9 +128,8 @@ class Pipeline:
     """The ranks as boxes in a row: what each does, the pile of what it holds, and what it sends."""
 
     def __init__(self, timeline, per_rank=1):
-        self.tasks, self.held = tasks_of(timeline)
+        self.tasks, self.held = tasks_of(timeline, per_rank)
         self.ranks, self.per_rank = len(timeline.starts), per_rank
-        self.stages = self.ranks * per_rank
         self.column = WIDE / self.ranks
         self.wide = min(84, self.column - 26)
         # Activations of a stage that is one of v have a v-th of the size.
@@ -142,17 +151,16 @@ class Pipeline:
             ends = [[self.left(rank - 1) + self.wide, TOP + HIGH / 2], [self.left(rank), TOP + HIGH / 2]]
             yield path(f"wire {rank}", ends, opacity=0.5, width=2, layer=-1)
 
-    def shapes(self, now, apart):
-        """What is seen in the frame that ends at `now`, and began `apart` before."""
+    def shapes(self, before, now):
+        """What is seen in the frame from the time `before` to `now`."""
         if self.ranks > DETAILED:
             return
         yield from self._boxes(now)
         yield from self._piles(now)
-        sent = {(task.rank, task.kind): task for task in self.tasks if now - apart < task.end <= now}
+        sent = {(task.rank, task.kind): task for task in self.tasks if before < task.end <= now}
         for task in sent.values():
-            to = task.stage + (1 if task.kind == "F" else -1)
-            if 0 <= to < self.stages:
-                yield self._message(task, to % self.ranks)
+            if task.to is not None:
+                yield self._message(task)
 
     def busy(self, now):
         """By rank: the task that it does just before `now`."""
@@ -163,7 +171,7 @@ class Pipeline:
         for rank in range(self.ranks):
             look = doing("waiting")
             if rank in busy:
-                look = {**LOOKS[busy[rank].kind], "text": f"{busy[rank].kind}{busy[rank].micro_batch}"}
+                look = {**LOOKS[busy[rank].kind], "text": busy[rank].kind + busy[rank].name}
             yield box(f"rank {rank}", self.left(rank), TOP, self.wide, HIGH, **look)
 
     def _piles(self, now):
@@ -173,10 +181,7 @@ class Pipeline:
             look = {"dash": True}
             if now <= one.end:
                 look = {"fill": HELD["activations"], "from": {"y": TOP}}
-                if self.cell > 20:
-                    look |= {"text": str(one.micro_batch), "size": 13}
-                else:
-                    look["tip"] = f"of micro-batch {one.micro_batch}, stage {one.stage}"
+                look |= {"text": one.name, "size": 13} if self.cell > 20 else {"tip": f"of F{one.name}"}
             yield box(f"place {rank} {place}", *self._place(rank, place), round=1, **look)
 
     def _place(self, rank, place):
@@ -184,12 +189,12 @@ class Pipeline:
         left = self.column * (rank + 0.5) + self.cell * (column - self.across / 2)
         return left, TOP - 6 - self.rise * (row + 1), self.cell - 2, self.rise - 2
 
-    def _message(self, task, to):
+    def _message(self, task):
         """A micro-batch on its way: forward in the upper half, backward in the lower one."""
-        begin, end, y = self.left(task.rank) - 11, self.left(to) + self.wide - 11, TOP + HIGH - 18
+        begin, end, y = self.left(task.rank) - 11, self.left(task.to) + self.wide - 11, TOP + HIGH - 18
         if task.kind == "F":
-            begin, end, y = self.left(task.rank) + self.wide - 11, self.left(to) - 11, TOP
-        return box(f"message {task.rank} {task.kind}", end, y, 22, 18, text=str(task.micro_batch), layer=1, passes=True,
+            begin, end, y = self.left(task.rank) + self.wide - 11, self.left(task.to) - 11, TOP
+        return box(f"message {task.rank} {task.kind}", end, y, 22, 18, text=task.name.rstrip("′"), layer=1, passes=True,
                    **LOOKS[task.kind], **{"from": {"x": begin}})
 
     def said(self, now):
