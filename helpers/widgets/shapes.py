@@ -153,12 +153,13 @@ def finished(shape, positions, decimals=2):
     positions: A function from {control: value} to positions of all controls (see `Stage`).
     decimals: Of all numbers.
     """
-    done = {key: _short(value, decimals) for key, value in shape.items() if key != "id" and value is not None}
+    done = {key: _short(value, decimals) for key, value in shape.items()
+            if key not in ("id", "drag") and value is not None}
     if "fill" in done and "text" in done:
         done.setdefault("ink", ink(done["fill"]))
     if "click" in done:
         done["click"] = positions(shape["click"])
-    if "drag" in done:
+    if shape.get("drag"):
         control, places = shape["drag"]
         done["drag"] = {"control": control, "places": _short(places, decimals)}
     return done
