@@ -1,4 +1,4 @@
-"""Lesson 03: the pipeline simulator against its limits and measurements; what the lesson leaves open."""
+"""Lesson 03: the pipeline simulator against its limits and measurements; its frames; what the lesson leaves open."""
 
 import itertools
 import statistics
@@ -8,8 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from helpers import launch
-from helpers.figures import alt
-from lessons.data_loading.pipeline_explorer import Timeline, draw, pipeline_explorer, simulate, stalling
+from helpers.figures import ACTIVITIES, alt
+from lessons.data_loading import pipeline_explorer as pipeline
+from lessons.data_loading.pictures import draw
+from lessons.data_loading.pipeline_explorer import Timeline, pipeline_explorer, simulate, stalling
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SETTINGS = list(itertools.product((0, 1, 3, 8), (1, 2, 5), (0, 40), (5, 20), (0, 15)))
@@ -90,30 +92,108 @@ def test_the_picture_shows_every_load_and_step_and_how_many_batches_lay_ready():
         assert said in alt(figure)
 
 
-def test_explorer_draws_what_its_controls_say():
-    explorer = pipeline_explorer()
-    settings = {"num_workers": 5, "prefetch_factor": 4, "load_ms": 40, "stall": 3, "compute_ms": 9}
-    for name, value in settings.items():
-        before = explorer.picture.value
-        explorer.controls[name].value = value
-        assert explorer.picture.value != before
-    expected = simulate(5, 4, stalling(40, 24, 3), 9, 24, 10)
-    ax, = explorer.figure().axes
-    assert spans_of(ax.collections[-1]) == pytest.approx(np.array(expected.computes))
-    assert ax.get_title("left").startswith("5 workers")
-    assert f"{expected.total:.0f} ms" in explorer.picture.value
+# ------------------------------------------------------------------------------------------------- its frames
+
+#: num_workers, prefetch_factor, load_ms, stall, compute_ms
+SCENES = [(3, 1, 20, 8, 14), (5, 4, 40, 3, 10), (0, 1, 20, 8, 14), (8, 8, 100, 10, 1), (1, 2, 1, 1, 100)]
 
 
-def test_explorer_says_where_more_prefetching_changes_nothing():
-    explorer, totals = pipeline_explorer(), []
-    for explorer.controls["prefetch_factor"].value in (1, 4):
-        ax, = explorer.figure().axes
-        totals.append(spans_of(ax.collections[-1])[-1][1])
-    assert totals[1] < 0.7 * totals[0], "it matters as the explorer opens"
-    for name, value, changes in (("num_workers", 0, False), ("num_workers", 3, False),
-                                 ("prefetch_factor", 1, True), ("stall", 1, False)):
-        explorer.controls[name].value = value
-        assert ("A larger prefetch_factor changes nothing" in explorer.picture.value) != changes
+def shapes_of(frame):
+    return {shape["id"]: shape for shape in frame["shapes"]}
+
+
+def played(workers, prefetch, load, stall, compute):
+    """(the time, its shapes, its note) of each frame, and the timeline."""
+    timeline = simulate(workers, prefetch, stalling(load, 24, stall), compute, 24, 10)
+    frames = pipeline.scene(workers, prefetch, load, stall, compute)["frames"]
+    steps = len(frames) - 1
+    moments = []
+    for number, frame in enumerate(frames):
+        moments.append((timeline.total * number / steps, shapes_of(frame), frame["note"]))
+    return moments, timeline
+
+
+@pytest.mark.parametrize("setting", SCENES)
+def test_each_batch_is_where_the_model_says(setting):
+    moments, timeline = played(*setting)
+    for now, shapes, note in moments[:-1]:
+        lies = 0
+        for batch, (_, begin, loaded) in enumerate(timeline.loads):
+            taken, done = timeline.computes[batch]
+            shape = shapes.get(f"batch {batch}")
+            if shape is None or shape["passes"]:
+                assert now < begin or done <= now
+            elif now < loaded:
+                assert begin <= now and pipeline.WORKER <= shape["y"] <= pipeline.WORKER + pipeline.WORKER_HIGH
+            elif now < taken:
+                assert shape["y"] == pipeline.READY + 1
+                lies += 1
+            else:
+                assert shape["y"] == pipeline.DEVICE + 2
+                assert shapes["device"]["fill"] == ACTIVITIES["compute"]
+        assert now == 0 or note.endswith(f"Ready: {lies}.")
+
+
+@pytest.mark.parametrize("setting", SCENES)
+def test_at_the_end_the_lanes_show_all_of_the_timeline(setting):
+    workers, *_ = setting
+    moments, timeline = played(*setting)
+    (now, shapes, note), most = moments[-1], max(timeline.ready[1])
+
+    def spans(kind):
+        found = [(shape["x"], shape["w"]) for name, shape in shapes.items() if name.startswith(f"{kind} ")]
+        scale = now / pipeline.WIDE
+        return [(scale * (x - pipeline.LEFT), scale * (x - pipeline.LEFT + wide)) for x, wide in found]
+
+    assert np.array(spans("load")) == pytest.approx(np.array([span for _, *span in timeline.loads]), abs=1e-6)
+    assert np.array(spans("step")) == pytest.approx(np.array(timeline.computes), abs=1e-6)
+    waited = sum(end - begin for begin, end in spans("wait"))
+    assert waited == pytest.approx(timeline.total * (1 - timeline.busy))
+    assert f"waited for {waited:.0f} ms" in note and f"{timeline.busy:.0%} of the time" in note
+    heaps = [shape["h"] for name, shape in shapes.items() if name.startswith("ready ")]
+    assert len(heaps) == sum(count > 0 for count in timeline.ready[1])
+    assert bool(heaps) == bool(workers) and f"at most {most}." in note
+
+
+def test_while_a_straggler_is_loaded_others_lie_ready_and_their_workers_are_idle():
+    moments, _ = played(3, 1, 20, 8, 14)
+    _, shapes, _ = next(moment for moment in moments if "loading: 6. Ready: 2." in moment[2])
+    assert [shapes[f"box {worker}"].get("text") for worker in range(3)] == [None, "idle", "idle"]
+    assert shapes["device"]["fill"] == ACTIVITIES["waiting"] and shapes["batch 6"]["hatch"]
+    assert {"batch 6", "batch 7", "batch 8"} <= set(shapes) and "batch 9" not in shapes
+    frame = shapes["asked"]
+    assert [frame["x"], frame["w"]] == pytest.approx([shapes["place 6"]["x"] - 2, 3 * pipeline.CELL + 3])
+
+
+def test_the_knob_and_the_boxes_beside_the_workers_set_the_controls():
+    shapes = shapes_of(pipeline.scene(2, 3, 20, 8, 14)["frames"][0])
+    control, places = shapes["knob"]["drag"]
+    assert control == "prefetch_factor" and places[2] == [shapes["knob"]["x"], shapes["knob"]["y"]]
+    assert shapes["+"]["click"] == {"num_workers": 3} and shapes["−"]["click"] == {"num_workers": 1}
+    without = pipeline.scene(0, 3, 20, 8, 14)
+    assert without["off"] == ["prefetch_factor"] and not {"knob", "−"} & set(shapes_of(without["frames"][0]))
+
+
+def test_the_explorer_says_where_more_prefetching_changes_nothing():
+    totals = [played(3, prefetch, 20, 8, 14)[1].total for prefetch in (1, 4, 8)]
+    assert totals[1] == totals[2] < 0.7 * totals[0], "it matters as the explorer opens"
+    for setting, changes in (((0, 1, 20, 8, 14), True), ((3, 4, 20, 8, 14), False), ((3, 1, 20, 8, 14), True),
+                             ((3, 2, 60, 1, 14), False)):
+        moments, _ = played(*setting)
+        assert ("A larger prefetch_factor changes nothing" in moments[-1][2]) != changes
+
+
+def test_the_presets_of_the_pipeline_show_what_they_ask_for():
+    explorer = pipeline_explorer(3, 1)
+    assert [preset["words"] for preset in explorer.story["presets"]] == [
+        "no workers", "one straggler", "more in advance", "slow loading"]
+    for _, shapes, _ in played(0, 1, 20, 8, 14)[0][:-1]:
+        busy = shapes["device"]["fill"] == ACTIVITIES["compute"]
+        loads = any(name.startswith("batch ") and shape["y"] < pipeline.READY for name, shape in shapes.items())
+        assert busy != loads, "one after the other"
+    advance, _ = played(3, 8, 20, 8, 14)
+    lay = [int(note.rpartition("Ready: ")[2].rstrip(".")) for _, _, note in advance[1:-1]]
+    assert max(lay) > 3 and lay[-1] < 3, "a heap that is used up"
 
 
 # ------------------------------------------------------------------------------------------------ the workers

@@ -1,4 +1,5 @@
-"""The ring against its own law; the bucket model against its limits and torch's own bucketing; overlap."""
+"""The ring against its own law; the bucket model against its limits and torch's own bucketing; what their frames show;
+overlap."""
 
 import itertools
 import random
@@ -6,13 +7,13 @@ import random
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
-from helpers.figures import ACTIVITIES, alt
+from helpers.figures import ACTIVITIES, HELD, alt
 from helpers.instruments.calls import counted_calls
 from helpers.instruments.traces import Event, Trace
 from helpers.widgets.overlap import draw_overlap
+from lessons.distributed_data_parallel import bucket_explorer as buckets
 from lessons.distributed_data_parallel import ring_explorer as ring
 from lessons.distributed_data_parallel.bucket_explorer import bucket_explorer, fill_buckets, simulate
 from lessons.distributed_data_parallel.ring_explorer import (
@@ -22,7 +23,6 @@ from lessons.distributed_data_parallel.ring_explorer import (
     ring_explorer,
     ring_states,
 )
-from tests.conftest import cost
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def style():
         yield
 
 
-def axes(figsize=(9, 3)):
-    return Figure(figsize=figsize, layout="constrained").subplots()
+def shapes_of(frame):
+    return {shape["id"]: shape for shape in frame["shapes"]}
 
 
 def shown(figure):
@@ -93,36 +93,34 @@ def test_every_rank_sends_and_receives_once_a_step_and_no_more_than_the_least(ra
     assert finished == [1] * ranks, "after reduce-scatter each rank holds one finished chunk"
 
 
-@pytest.mark.usefixtures("style")
-def test_ring_pictures(ranks=6):
-    draw, states = ring_explorer().draw, ring_states(ring.example(ranks))
-    for step in (0, 1, ranks, 2 * (ranks - 1)):
-        figure, state = draw(ranks, step), states[step]
-        texts, diagram, amounts = shown(figure), *figure.axes
-        edges = diagram.collections[0].get_edgecolors()
-        for place, (rank, chunk) in enumerate(itertools.product(range(ranks), repeat=2)):
+@pytest.mark.parametrize("ranks", [2, 4, 6])
+def test_a_ring_shows_every_chunk_of_every_rank_and_what_travels(ranks):
+    states, frames = ring_states(ring.example(ranks)), ring.scene(ranks)["frames"]
+    for state, frame in zip(states, frames, strict=True):
+        shapes = shapes_of(frame)
+        for rank, chunk in itertools.product(range(ranks), repeat=2):
             done = len(state.summed[rank][chunk]) == ranks
-            assert f"{state.chunks[rank][chunk][0]}{' ✔' * done}" in texts
+            cell = shapes[f"{rank}/{chunk}"]
+            assert cell["text"] == f"{state.chunks[rank][chunk][0]}{' ✔' * done}"
             arrived = any(send[1:] == (rank, chunk) for send in state.sends)
-            assert same_color(edges[place], ACTIVITIES["communication"]) == arrived
-        assert texts.count("  to rank 0  ") == bool(step)
-        assert amounts.patches[0].get_width() == pytest.approx(state.sent[0] / ranks)
-    assert f"{2 * (ranks - 1) / ranks:.2f} tensors, {200 * (ranks - 1) / ranks:.0f} MB" in texts
+            assert (cell["line"] == ACTIVITIES["communication"]) == bool(cell["late"]) == arrived
+        messages = [shapes[name] for name in shapes if name.startswith("message")]
+        assert len(messages) == len(state.sends) and all(message["passes"] for message in messages)
+        for message, (_, receiver, chunk) in zip(messages, state.sends, strict=True):
+            cell = shapes[f"{receiver}/{chunk}"]
+            assert (message["x"], message["y"]) == (cell["x"], cell["y"])
+        assert f"{state.sent[0] / ranks:.2f} tensors" in shapes["sent"]["text"]
+    whole_sum = [sum((chunk + 1) * 10**rank for rank in range(ranks)) for chunk in range(ranks)]
+    ended = shapes_of(frames[-1])
+    assert [ended[f"0/{chunk}"]["text"] for chunk in range(ranks)] == [f"{number} ✔" for number in whole_sum]
+    assert f"{2 * (ranks - 1) / ranks:.2f} tensors, not {ranks - 1}" in frames[-1]["note"]
 
 
-def test_ring_explorer_redraws_quickly_and_keeps_its_step_in_range():
-    explorer, seen = ring_explorer(), set()
-    for step in range(3):
-        explorer.controls["step"].value = step
-        seen.add(explorer.picture.value)
-    assert len(seen) == 3
-    assert cost(explorer, "step", range(3)) < 5
-    explorer.controls["step"].value = 6
-    explorer.controls["ranks"].value = 2
-    assert explorer.controls["step"].value == 2 and "of 2 ranks, step 2 of 2" in explorer.picture.value
-    explorer.controls["ranks"].value = 6
-    explorer.controls["step"].value = 10
-    assert "step 10 of 10" in explorer.picture.value
+def test_half_way_each_rank_of_a_ring_holds_one_finished_chunk():
+    half_way = {preset["words"]: preset for preset in ring_explorer().story["presets"]}["half-way"]
+    shapes = shapes_of(ring.scene(4)["frames"][half_way["frame"]])
+    ticks = [sum("✔" in shapes[f"{rank}/{chunk}"]["text"] for chunk in range(4)) for rank in range(4)]
+    assert ticks == [1] * 4
 
 
 # The buckets
@@ -165,30 +163,87 @@ def test_buckets_are_filled_as_torch_fills_them():
         assert fill_buckets([4 * size / 2**20 for size in sizes], limit) == [list(bucket) for bucket in real]
 
 
-@pytest.mark.usefixtures("style")
-@pytest.mark.parametrize("size, layers", [(0.25, 60), (1000, 1)])
-def test_bucket_pictures_show_the_model_and_the_measurement(size, layers):
-    explorer = bucket_explorer(layers=layers, measured_ms={4: 80.0, 100: 90.0})
-    figure = explorer.draw(bucket_mb=size, latency_ms=0.2, mb_per_s=1000.0)
-    step = simulate(size, layers=layers)
-    texts, (timeline, curve) = shown(figure), figure.axes
-    backward, all_reduces = bars(timeline)
-    assert np.allclose(backward, [span for _, *span in step.backward])
-    assert np.allclose(all_reduces, [span for _, _, *span in step.buckets])
-    full = timeline.lines[0].get_xdata()
-    assert list(full) == [ready for _, ready, _, _ in step.buckets]
-    assert any(f"{step.overlap:.0%} hidden" in text for text in texts)
-    assert f"backward takes {step.computed:.1f} ms, the step {step.total:.1f} ms" in alt(figure)
-    lines = {line.get_label(): line for line in curve.lines}
-    assert set(lines["backward alone"].get_ydata()) == {step.computed}
-    assert dict(zip(*lines["model"].get_data(), strict=True))[size] == step.total
-    assert dict(zip(*lines["measured"].get_data(), strict=True)) == {4: 80, 100: 90}
-    assert curve.get_ylim()[0] == 0 and curve.get_ylim()[1] > max(step.total, 90)
+def times_of(scene, shape):
+    """From when to when a bar on the scene's axis lasts."""
+    axis = scene["axis"]
+    begin = axis["to"] * (shape["x"] - axis["x"]) / axis["w"]
+    return begin, begin + axis["to"] * shape["w"] / axis["w"]
 
 
-@pytest.mark.usefixtures("style")
-def test_where_nothing_is_measured_nothing_is_drawn_as_measured():
-    assert "measured" not in "".join(shown(bucket_explorer().figure()))
+SETTINGS = [(25, 0.5, 1000, 20), (4, 20, 100, 20), (0.25, 0.01, 1e5, 60), (1000, 30, 10, 1)]
+
+
+@pytest.mark.parametrize("bucket_mb, latency_ms, mb_per_s, layers", SETTINGS)
+def test_at_the_end_the_lanes_show_all_of_the_model(bucket_mb, latency_ms, mb_per_s, layers):
+    scene = buckets.scene(bucket_mb, latency_ms, mb_per_s, layers=layers)
+    step = simulate(bucket_mb, latency_ms=latency_ms, mb_per_s=mb_per_s, layers=layers)
+    shapes = shapes_of(scene["frames"][-1])
+    computes = 0
+    for bucket, (_, ready, begin, end) in enumerate(step.buckets):
+        assert times_of(scene, shapes[f"backward {bucket}"]) == pytest.approx((computes, ready))
+        assert times_of(scene, shapes[f"latency {bucket}"]) == pytest.approx((begin, begin + latency_ms))
+        assert times_of(scene, shapes[f"bytes {bucket}"]) == pytest.approx((begin + latency_ms, end))
+        for rank in (0, 1):
+            assert shapes[f"sent {bucket} of {rank}"]["fill"] == HELD["gradients"]
+        computes = ready
+    note = scene["frames"][-1]["note"]
+    assert f"taken {step.total:.1f} ms: backward {step.computed:.1f} ms" in note
+    assert f"communication {step.communicated:.1f} ms, of which {step.overlap:.0%}" in note
+
+
+@pytest.mark.parametrize("bucket_mb, latency_ms, mb_per_s, layers", SETTINGS)
+def test_buckets_fill_wait_travel_and_come_back_as_the_model_says(bucket_mb, latency_ms, mb_per_s, layers):
+    frames = buckets.scene(bucket_mb, latency_ms, mb_per_s, layers=layers)["frames"]
+    step = simulate(bucket_mb, latency_ms=latency_ms, mb_per_s=mb_per_s, layers=layers)
+    for number, frame in enumerate(frames):
+        now, shapes = step.total * number / (len(frames) - 1), shapes_of(frame)
+        blue = sum(shapes[f"layer {layer} of 0"]["fill"] == ACTIVITIES["compute"] for layer in range(layers))
+        assert blue == sum(begin < now for _, begin, _ in step.backward)
+        for rank, (bucket, (_, ready, begin, end)) in itertools.product((0, 1), enumerate(step.buckets)):
+            home, sent = buckets.BUCKETS[rank], shapes.get(f"sent {bucket} of {rank}")
+            assert (sent is not None) == (ready <= now)
+            if ready <= now:
+                assert (sent["y"] != home) == (begin < now < end)
+                activity = "waiting" if now < begin else "communication"
+                assert sent["fill"] == (HELD["gradients"] if end <= now else ACTIVITIES[activity])
+        held = sum(name.startswith("gradient") and "of 0" in name and not shape["passes"]
+                   for name, shape in shapes.items())
+        full = sum(megabytes / 4 for megabytes, ready, *_ in step.buckets if ready <= now)
+        assert held + full == sum(end <= now for _, _, end in step.backward)
+
+
+def test_the_chart_shows_every_size_that_the_slider_has_and_what_was_measured():
+    explorer = bucket_explorer(42 / 8, 1.0, 1, 50, 8, 2, {1: 193.0, 2: 188.0, 1000: 210.0})
+    size, *_ = explorer.story["controls"]
+    assert size["labels"] == ["1", "2", "3", "4", "6", "all"]
+    shapes = shapes_of(explorer.scene(bucket_mb=2, latency_ms=1, mb_per_s=50)["frames"][0])
+    alone, nothing = (shapes[name]["points"][-1][1] for name in ("alone", "chart axis"))
+    for size in (1, 2, 3, 4, 6, 1000):
+        total = simulate(size, 42 / 8, 1.0, 1, 50, 8).total
+        circle = shapes[f"size {size}"]
+        assert (circle["y"] + 5 - nothing) / (alone - nothing) == pytest.approx(total / 42)
+        assert circle["click"] == {"bucket_mb": size}
+    for size, ms in {1: 193, 2: 188, 1000: 210}.items():
+        square = shapes[f"measured {size}"]
+        assert (square["y"] + 5 - nothing) / (alone - nothing) == pytest.approx(ms / 42)
+        assert square["click"] == {"bucket_mb": size}
+    control, places = shapes["chosen"]["drag"]
+    assert control == "bucket_mb" and places[1] == [shapes["chosen"]["x"], shapes["chosen"]["y"]]
+    unmeasured = buckets.scene(25, 0.5, 1000)["frames"][0]
+    assert not any("measured" in f"{shape}" for shape in unmeasured["shapes"])
+
+
+def test_the_presets_of_the_buckets_show_what_they_ask_for():
+    explorer = bucket_explorer()
+    slow = explorer.scene(bucket_mb=25, latency_ms=0.5, mb_per_s=100)["frames"]
+    assert slow[-2]["title"] == "Backward is done, bucket 2 is under way"
+    late = explorer.scene(bucket_mb=4, latency_ms=20, mb_per_s=1000)["frames"][-1]
+    widths = {name: sum(shape["w"] for shape in late["shapes"] if shape["id"].startswith(name))
+              for name in ("latency", "bytes", "backward ")}
+    assert widths["latency"] > 3 * widths["bytes"] and widths["latency"] > 3 * widths["backward "]
+    for frame in explorer.scene(bucket_mb=1000, latency_ms=0.5, mb_per_s=1000)["frames"]:
+        has_sent = "latency 0" in shapes_of(frame)
+        assert not has_sent or "Backward is done" in frame["title"]
 
 
 # Real traces

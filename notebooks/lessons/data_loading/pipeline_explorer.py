@@ -1,21 +1,33 @@
-"""The pipeline simulator: workers load, the device computes; who waits for whom? Models torch's DataLoader.
+"""The pipeline simulator: workers load, batches lie ready, the device computes. Who waits for whom?
 
-`simulate` is the model and `draw` the picture, which also draws what `input_pipeline.py` measured.
+`simulate` models torch's DataLoader, and `scene` shows what it says as it happens.
 """
 
 from collections import Counter
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
-
-from helpers.figures import ACTIVITIES, HATCHES
-from helpers.widgets.explorer import Explorer, clock, curtain, slider, wipe
+from helpers.widgets.shapes import Lanes, box, circle, doing, words
+from helpers.widgets.stage import Stage, preset, slider
 
 #: Each of these batches takes longer to load than the others, where there are stalls.
 EVERY = 7
 #: Loading is the computing of the CPU: a light shade of its colour, also for the batches that lie ready.
 LOADED = "#7088fd"
+BATCHES = 24
+WORKERS = range(9)
+PREFETCH = range(1, 9)
+START_MS = 10  #: until a worker has started
+MILLISECONDS = (1, 2, 5, 10, 14, 20, 25, 30, 40, 50, 60, 80, 100)
+
+SIZE = (560, 436)
+LEFT, WIDE = 90, 460  #: of all that lies beside the names
+WORKER, READY, DEVICE = 20, 88, 116  #: where the workers are, the batches that lie ready, and the device
+WORKER_HIGH = 46
+CELL = WIDE / BATCHES
+CHIP = 20  #: the height of a batch
+FRAMES = 40
+GREY, GREEN = "#888888", "#009e73"
 
 
 class Timeline(NamedTuple):
@@ -45,6 +57,16 @@ class Timeline(NamedTuple):
         """By batch: (begin, end) of the device's wait for it."""
         begins, ends = zip(*self.computes, strict=True)
         return list(zip([0, *ends[:-1]], begins, strict=True))
+
+    @property
+    def ready(self):
+        """When the number of loaded batches that wait for the device changes, and what it changes to."""
+        if not self.num_workers:
+            return [0], [0]  # each batch is handed over as soon as it is loaded
+        changes = Counter(end for _, _, end in self.loads)
+        changes.subtract(begin for begin, _ in self.computes)
+        at = sorted(changes)
+        return [0, *at], [0, *accumulate(changes[moment] for moment in at)]
 
 
 def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batches=24, start_ms=0.0):
@@ -81,104 +103,191 @@ def stalling(load_ms, batches, times=5):
     return [times * load_ms if batch % EVERY == EVERY - 1 else load_ms for batch in range(batches)]
 
 
-def draw(ax, timeline, title, until=0):
-    """Draw a row for each worker, the batches that lie ready, and the device, into empty axes.
-
-    `until` milliseconds are at the right edge, or the total: several pictures can have the same scale.
-    """
-    rows, until = max(1, timeline.num_workers), max(until, timeline.total)
-    ready, device = rows, rows + 1
-    names = [f"worker {worker} loads" for worker in range(timeline.num_workers)] or ["main loads"]
-
-    def bars(row, spans, colour, **how):
-        spans = [(begin, end - begin) for begin, end in spans if end > begin]
-        thin = any(length < until / 200 for _, length in spans)  # edges would hide what they part
-        ax.broken_barh(spans, (row - 0.4, 0.8), facecolor=colour, edgecolor="white",
-                       linewidth=0 if thin else 0.5, **how)
-
-    for worker in range(rows):
-        own = {batch: span for batch, (by, *span) in enumerate(timeline.loads) if by == worker}
-        bars(worker, own.values(), LOADED)
-        _number(ax, own, worker, until)
-    at, counts = _ready(timeline)
-    most = max(counts)
-    tops = [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts]
-    ax.fill_between(at, ready + 0.4, tops, step="post", color=LOADED, linewidth=0)
-    bars(device, timeline.waits, ACTIVITIES["waiting"], hatch=HATCHES["waiting"], label="the device waits")
-    bars(device, timeline.computes, ACTIVITIES["compute"], label="the device computes")
-    _number(ax, dict(enumerate(timeline.computes)), device + 0.62, until)
-
-    ax.set_yticks([*range(rows), ready, device], [*names, f"ready: up to {most}", "device"])
-    ax.set(xlim=(0, until), ylim=(device + 0.9, -0.6))
-    ax.set_xlabel("milliseconds", loc="left")
-    ax.set_title(title, loc="left")
-    ax.set_title(f"{timeline.total:,.0f} ms; the device is busy {timeline.busy:.0%} of the time", loc="right",
-                 fontsize="medium", fontweight="normal")
-    if ax.get_legend() is None:
-        below = -0.5 / ax.figure.get_figheight()
-        ax.legend(loc="upper right", bbox_to_anchor=(1, below), ncols=2, borderpad=0)
-    computed = timeline.busy * timeline.total
-    ax.figure.set_label(
-        f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
-        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device "
-        f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms. "
-        f"At most {most} batch{'' if most == 1 else 'es'} lay ready.")
+def scene(num_workers, prefetch_factor, load_ms, stall, compute_ms):
+    """Frames at equal distances in time, from when the epoch is asked for until its last step has ended."""
+    loads = stalling(load_ms, BATCHES, stall)
+    timeline = simulate(num_workers, prefetch_factor, loads, compute_ms, BATCHES, START_MS)
+    names = [f"worker {worker}" for worker in range(num_workers)] or ["main"]
+    rows = len(names) + 2
+    lanes = Lanes([*names, "ready", "device"], timeline.total, LEFT, 156, WIDE, min(40, 238 / rows))
+    spans = list(_spans(timeline, stall))
+    fixed = list(_names(num_workers))
+    frames = []
+    before = 0
+    for number in range(FRAMES + 1):
+        now = timeline.total * number / FRAMES
+        shapes = [*fixed, *lanes.shapes(now), *lanes.bars(spans, now), *_heap(timeline, lanes, now)]
+        shapes += _workers(timeline, now)
+        shapes += _asked(timeline, prefetch_factor, now)
+        shapes.append(box("device", LEFT, DEVICE, WIDE, CHIP + 4, **_device(timeline, now)))
+        for batch in range(BATCHES):
+            shapes += _batch(timeline, batch, stall, before, now)
+        note = _note(timeline, prefetch_factor, now)
+        frames.append({"title": _title(timeline, now), "note": note, "shapes": shapes})
+        before = now
+    most = simulate(num_workers, PREFETCH[-1], loads, compute_ms, BATCHES, START_MS)
+    if num_workers and timeline.total <= most.total:
+        frames[-1]["note"] += " A larger prefetch_factor changes nothing here."
+    off = [] if num_workers else ["prefetch_factor"]
+    return {"size": SIZE, "axis": lanes.axis, "flows": True, "pace": 300, "frames": frames, "off": off}
 
 
-def _ready(timeline):
-    """When the number of loaded batches that wait for the device changes, and what it changes to."""
-    if not timeline.num_workers:
-        return [0], [0]  # each batch is handed over as soon as it is loaded
-    changes = Counter(end for _, _, end in timeline.loads)
-    changes.subtract(begin for begin, _ in timeline.computes)
-    at = sorted(changes)
-    return [0, *at], [0, *accumulate(changes[moment] for moment in at)]
+def _names(num_workers):
+    """What the rows are called, and two boxes that take a worker away, or add one."""
+    for name, y in {"workers": 9, "batches": READY + 11, "the device": DEVICE + 12}.items():
+        yield words(name, LEFT - 6, y, name, "end", size=14)
+    for sign, x, wanted in ("−", 26, num_workers - 1), ("+", 56, num_workers + 1):
+        if wanted in WORKERS:
+            yield box(sign, x, 30, 26, 26, text=sign, bold=True, click={"num_workers": wanted},
+                      tip=f"num_workers={wanted}")
 
 
-def _number(ax, spans, y, until):
-    """Write the batches' numbers in the middle of their spans, as many as there is room for."""
-    apart = until * 14 / (0.8 * 72 * ax.figure.get_figwidth())  # ms that are as wide as two digits
-    last = -apart
-    for batch, (begin, end) in spans.items():
-        if (begin + end) / 2 - last >= apart:
-            last = (begin + end) / 2
-            ax.text(last, y, str(batch), fontsize=9, ha="center", va="center")
+def _middle(worker, timeline):
+    """The x of a worker's middle."""
+    return LEFT + WIDE * (worker + 0.5) / max(1, timeline.num_workers)
+
+
+def _workers(timeline, now):
+    number = max(1, timeline.num_workers)
+    wide = min(120, WIDE / number - 6)
+    for worker in range(number):
+        x = _middle(worker, timeline)
+        name = f"{worker}" if timeline.num_workers else "main process"
+        yield words(f"name {worker}", x, 9, name, "middle", size=14, bold=True)
+        yield box(f"box {worker}", x - wide / 2, WORKER, wide, WORKER_HIGH, size=13, **_worker(timeline, worker, now))
+
+
+def _worker(timeline, worker, now):
+    """What a worker looks like: it starts, loads, has nothing to do, or has done its part."""
+    own = [(begin, end) for by, begin, end in timeline.loads if by == worker]
+    is_loading = any(begin <= now < end for begin, end in own)
+    if is_loading or not timeline.num_workers:
+        return {"line": GREY}
+    if now < timeline.num_workers * START_MS:
+        return {"line": GREY, "dash": True, "text": "starts"}
+    if now >= own[-1][1]:
+        return {"line": GREY, "dash": True, "text": "done"}
+    return doing("waiting", text="idle")
+
+
+def _device(timeline, now):
+    if now == timeline.total:
+        return {"line": GREY, "dash": True}
+    is_busy = any(begin <= now < end for begin, end in timeline.computes)
+    return doing("compute" if is_busy else "waiting")
+
+
+def _batch(timeline, batch, stall, before, now):
+    """A batch's place, and the batch where it is now: in its worker, ready in its place, or in the device."""
+    worker, begin, loaded = timeline.loads[batch]
+    taken, done = timeline.computes[batch]
+    x, y = LEFT + CELL * batch, READY + 1
+    yield box(f"place {batch}", x, READY, CELL - 1, CHIP + 2, line=GREY, opacity=0.7, layer=-1, size=13,
+              text=f"{batch}" if now < loaded else None)
+    if now < begin or done <= before:
+        return
+    within = _middle(worker, timeline) - CELL / 2
+    if now < loaded:
+        share = (now - begin) / (loaded - begin)
+        x, y = within, WORKER + 2 + share * (WORKER_HIGH - CHIP - 4)
+    elif taken <= now:
+        y = DEVICE + 2
+    yield box(f"batch {batch}", x, y, CELL - 1, CHIP, size=13, text=f"{batch}", passes=done <= now or None,
+              **_look(batch, stall), **{"from": {"x": within, "y": WORKER + 2}})
+
+
+def _look(batch, stall):
+    """The colour of a batch; a straggler has a hatch."""
+    if stall > 1 and batch % EVERY == EVERY - 1:
+        return {"fill": LOADED, "hatch": "xx", "tip": f"takes {stall} × as long to load"}
+    return {"fill": LOADED}
+
+
+def _asked(timeline, prefetch_factor, now):
+    """A frame around the batches that are asked for and not taken yet, with a knob at its end."""
+    workers = timeline.num_workers
+    taken = sum(begin <= now for begin, _ in timeline.computes)
+    if not workers or taken == BATCHES:
+        return
+    begin = LEFT + CELL * taken
+    ends = [LEFT + CELL * min(BATCHES, taken + workers * factor) for factor in PREFETCH]
+    end = ends[PREFETCH.index(prefetch_factor)]
+    yield box("asked", begin - 2, READY - 3, end - begin + 3, CHIP + 8, line=GREEN, width=2.5, layer=-1)
+    yield circle("knob", end, READY - 3, 7, fill=GREEN, layer=1,
+                 drag=("prefetch_factor", [[x - 7, READY - 10] for x in ends]),
+                 tip=f"in advance: {workers} × prefetch_factor {prefetch_factor} = {workers * prefetch_factor}")
+
+
+def _spans(timeline, stall):
+    """What happens when, as `Lanes.bars` takes it."""
+    device = max(1, timeline.num_workers) + 1
+    for batch, (worker, begin, end) in enumerate(timeline.loads):
+        yield f"load {batch}", worker, begin, end, {"text": f"{batch}", **_look(batch, stall)}
+    for batch, (begin, end) in enumerate(timeline.waits):
+        if begin < end:
+            yield f"wait {batch}", device, begin, end, doing("waiting", tip=f"waits for batch {batch}")
+    for batch, (begin, end) in enumerate(timeline.computes):
+        yield f"step {batch}", device, begin, end, doing("compute")
+
+
+def _heap(timeline, lanes, now):
+    """How many batches lay ready, and when: boxes of that height."""
+    at, counts = timeline.ready
+    row = len(lanes.names) - 2
+    bottom = lanes.y + lanes.row * (row + 1) - 2
+    for number, (begin, end) in enumerate(pairwise(at)):
+        if counts[number] and begin < now:
+            high = (lanes.row - 4) * counts[number] / max(counts)
+            bar = lanes.bar(f"ready {number}", row, begin, min(end, now), fill=LOADED, round=0)
+            yield {**bar, "y": bottom - high, "h": high, "from": {"w": 0}}
+
+
+def _title(timeline, now):
+    if now == timeline.total:
+        return f"The epoch has taken {now:.0f} ms"
+    if now < timeline.num_workers * START_MS:
+        return "The workers start"
+    batch = next(batch for batch, (_, end) in enumerate(timeline.computes) if now < end)
+    does = "computes" if timeline.computes[batch][0] <= now else "waits for"
+    return f"The device {does} batch {batch}"
+
+
+def _note(timeline, prefetch_factor, now):
+    workers = timeline.num_workers
+    at, counts = timeline.ready
+    if now == 0 and workers:
+        return (f"{workers} × prefetch_factor {prefetch_factor}: {workers * prefetch_factor} batches are asked for in "
+                "advance (the green frame). They are handed out in turn, and taken in order.")
+    if now == 0:
+        return "The main process loads each batch itself; then the device computes."
+    if now == timeline.total:
+        computed = timeline.busy * now
+        return (f"The device has computed for {computed:.0f} ms, and waited for {now - computed:.0f} ms: it was busy "
+                f"{timeline.busy:.0%} of the time. Ready at once: at most {max(counts)}.")
+    loading = [f"{batch}" for batch, (_, begin, end) in enumerate(timeline.loads) if begin <= now < end]
+    ready = [count for moment, count in zip(at, counts, strict=True) if moment <= now][-1]
+    return f"After {now:.0f} ms. Now loading: {', '.join(loading) or 'none'}. Ready: {ready}."
 
 
 def pipeline_explorer(num_workers=3, prefetch_factor=2):
-    """Pipeline simulator: set the workers, the batches in advance and the times; the picture shows each
-    worker's loading, the batches that lie ready, and when the device computes or waits."""
+    """Pipeline simulator: workers load batches, which lie ready until the device takes them, in order. Set the
+    workers, the batches in advance and the times, and see who waits for whom."""
     controls = {
-        "num_workers": slider("num_workers", num_workers, 0, 8),
-        "prefetch_factor": slider("prefetch_factor", prefetch_factor, 1, 8),
-        "load_ms": slider("load a batch, ms", 20, 1, 100),
-        "stall": slider(f"every {EVERY}th takes × as long", 8, 1, 10),
-        "compute_ms": slider("compute, ms", 14, 1, 100),
-        "time": clock(),
+        "num_workers": slider("num_workers", num_workers, WORKERS),
+        "prefetch_factor": slider("prefetch_factor", prefetch_factor, PREFETCH),
+        "load_ms": slider("load a batch, ms", 20, MILLISECONDS),
+        "stall": slider(f"every {EVERY}th takes × as long", 8, range(1, 11)),
+        "compute_ms": slider("compute, ms", 14, MILLISECONDS),
     }
     presets = {
-        "no workers": ({"num_workers": 0, "time": 0}, "Press Play. Do loading and computing overlap?"),
-        "one straggler": ({"prefetch_factor": 1, "time": 0},
-                          "Press Play. What do the other workers do while one loads a slow batch?"),
-        "more in advance": ({"prefetch_factor": 8}, "Look at the row of ready batches. What do they bridge?"),
-        "slow loading": ({"load_ms": 60, "stall": 1},
-                         "The device waits. Does it help to raise prefetch_factor?"),
+        "no workers": preset("Press Play. Do loading and computing overlap?", num_workers=0),
+        "one straggler": preset("Press Play. What do the other workers do while one loads a slow batch?",
+                                prefetch_factor=1),
+        "more in advance": preset("Look at the row of ready batches. What do they bridge?", frame=-1,
+                                  prefetch_factor=PREFETCH[-1]),
+        "slow loading": preset("Press Play: the device waits. Does it help to drag the green knob to the right?",
+                               load_ms=60, stall=1),
     }
-    figure = Figure(figsize=(9, 4), layout="none")
-    ax = figure.add_axes((0.17, 0.16, 0.81, 0.76))
-    note = figure.text(0.01, 0.02, "", fontsize="small")
-
-    def redraw(num_workers, prefetch_factor, load_ms, stall, compute_ms, time=100):
-        loads = stalling(load_ms, 24, stall)
-        timeline, most = (simulate(num_workers, factor, loads, compute_ms, start_ms=10)
-                          for factor in (prefetch_factor, controls["prefetch_factor"].max))
-        wipe(ax)
-        draw(ax, timeline, f"{num_workers or 'no'} worker{'' if num_workers == 1 else 's'}, simulated")
-        curtain(ax, time)
-        enough = timeline.total <= most.total
-        note.set_text("A larger prefetch_factor changes nothing here." if enough else "")
-        figure.set_label(f"{figure.get_label()} {note.get_text()}".rstrip())
-        return figure
-
-    return Explorer(controls, redraw, pipeline_explorer.__doc__,
-                    "Find the grey parts of the last row: the device waits there. For whom?", presets, "time")
+    return Stage("pipeline_explorer", pipeline_explorer.__doc__, scene, controls,
+                 "Press Play. Where the device is grey, it waits. For which batch, and who loads that?", presets,
+                 still=13)

@@ -1,15 +1,28 @@
-"""The bucket explorer: gradients that are sent in buckets while backward still computes, by a model."""
+"""Buckets of gradients that leave while backward still computes: two ranks, and a network between them; by a model."""
 
+from functools import partial
 from typing import NamedTuple
 
-import ipywidgets as widgets
-from matplotlib.figure import Figure
+from helpers.figures import ACTIVITIES, HELD
+from helpers.widgets.shapes import PALE, Chart, Lanes, box, circle, doing, path, words
+from helpers.widgets.stage import Stage, preset, slider
+from helpers.widgets.still import ticks
 
-from helpers.figures import ACTIVITIES, HATCHES
-from helpers.widgets.explorer import LOOK, Explorer, choice, clock, curtain, wipe
+#: What the explorer offers: bucket sizes in MB, of which the last one holds everything; milliseconds; MB per second.
+SIZES = (0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 100, 1000)
+LATENCIES = (0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30)
+SPEEDS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000)
 
-#: The bucket sizes that the explorer offers, in MB; the last one holds everything.
-SIZES = (0.25, 0.5, 1, 2, 4, 8, 16, 25, 50, 100, 1000)
+SIZE = (560, 464)
+LEFT, WIDE = 90, 460  #: of all that lies beside the names
+FRAMES = 25
+#: By rank: where its layers lie, and its buckets; and where a bucket meets that of the other rank.
+LAYERS = (22, 180)
+BUCKETS = (50, 148)
+MEETS = (88, 110)
+LAYER_HIGH = (22, 14)
+BUCKET_HIGH = 22
+GAP = 1.5
 
 
 class Step(NamedTuple):
@@ -74,43 +87,158 @@ def simulate(bucket_mb, backward_ms=5.0, layer_mb=4.0, latency_ms=0.2, mb_per_s=
     return Step(backward, buckets)
 
 
-def draw(ax, bucket_mb, **model):
-    """Draw the timeline of one backward by `simulate`: its layers, and the all-reduce of each bucket."""
+def scene(bucket_mb, latency_ms, mb_per_s, backward_ms=5.0, layer_mb=4.0, layers=20, sizes=SIZES,
+          measured_ms=None):
+    """Frames at equal distances in time, from the beginning of backward to the end of the last all-reduce.
+
+    The arguments are those of `simulate`; for the chart, sizes, and measured steps, {bucket_mb: milliseconds}.
+    """
+    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "latency_ms": latency_ms, "mb_per_s": mb_per_s,
+             "layers": layers}
     step = simulate(bucket_mb, **model)
-    all_reduces = [(number, begin, end) for number, (_, _, begin, end) in enumerate(step.buckets)]
-    for row, bars, kind in ((0, step.backward, "compute"), (1, all_reduces, "communication")):
-        narrowest = min(end - begin for _, begin, end in bars)
-        edge = 0.6 if narrowest > 0.015 * step.total else 0  # white edges would cover narrower bars
-        ax.broken_barh([(begin, end - begin) for _, begin, end in bars], (row - 0.35, 0.7),
-                       facecolors=ACTIVITIES[kind], hatch=HATCHES[kind], edgecolors="white", linewidth=edge)
-        for number, begin, end in bars:
-            if end - begin > 0.03 * step.total:  # there is room for it
-                ax.text((begin + end) / 2, row, number, ha="center", va="center", color="white",
-                        bbox={"facecolor": ACTIVITIES[kind], "edgecolor": "none", "pad": 3})
-    ready = [ready for _, ready, _, _ in step.buckets]
-    ax.plot(ready, [0.5] * len(ready), "v", color="#111111", markersize=6, clip_on=False)
-    ax.set_xlim(0, 1.01 * step.total)
-    buckets = f"{len(step.buckets)} bucket{'s' if len(step.buckets) > 1 else ''}"
-    ax.text(0, 1.06, f"{buckets}: step {step.total:.1f} ms, backward {step.computed:.1f} ms, communication "
-            f"{step.communicated:.1f} ms, {step.overlap:.0%} hidden", transform=ax.transAxes, va="bottom")
-    hidden = step.overlap * step.communicated
-    ax.figure.set_label(f"Buckets of {bucket_mb:g} MB: backward takes {step.computed:.1f} ms, the step "
-                        f"{step.total:.1f} ms; of the communication, {hidden:.1f} ms are hidden.")
+    members = fill_buckets([layer_mb] * layers, bucket_mb)
+    lanes = Lanes(["backward", "full", "all-reduce"], step.total, LEFT, 208, WIDE, 24)
+    fixed = [*_names(), *_chart(bucket_mb, sizes, measured_ms or {}, model)]
+    frames = []
+    before = 0
+    for number in range(FRAMES + 1):
+        now = step.total * number / FRAMES
+        spans = _spans(step, members, latency_ms, now)
+        shapes = [*fixed, *lanes.shapes(now), *lanes.bars(spans, now), *_full(step, lanes, now)]
+        for rank in (0, 1):
+            shapes += _layers(rank, step, now)
+            for bucket, places in enumerate(members):
+                shapes += _bucket(rank, bucket, places, step, before, now)
+        frames.append({"title": _title(step, now), "note": _note(step, now), "shapes": shapes})
+        before = now
+    return {"size": SIZE, "axis": lanes.axis, "flows": True, "pace": 320, "frames": frames}
 
 
-def draw_sizes(ax, bucket_mb, measured_ms, **model):
-    """Draw the step's time over the size of its buckets: by `simulate`, and as it was measured."""
-    steps = {size: simulate(size, **model) for size in sorted({*SIZES, bucket_mb})}
-    totals = [step.total for step in steps.values()]
-    alone = steps[bucket_mb].computed
-    ax.plot([SIZES[0], SIZES[-1]], [alone, alone], "--", color="C6", label="backward alone")
-    ax.plot(list(steps), totals, ".-", color="C0", label="model")
-    ax.plot(bucket_mb, steps[bucket_mb].total, "o", color="C0", markersize=11)
-    highest = max(totals)
-    if measured_ms:
-        ax.plot(list(measured_ms), list(measured_ms.values()), "D", color="#111111", label="measured")
-        highest = max(highest, *measured_ms.values())
-    ax.set_ylim(0, 1.1 * highest)
+def _names():
+    for name, y in {"rank 0": 33, "network": 110, "rank 1": 187}.items():
+        yield words(name, LEFT - 6, y, name, "end", size=14, bold=name != "network")
+    for rank in (0, 1):
+        yield words(f"buckets of {rank}", LEFT - 6, BUCKETS[rank] + 11, "buckets", "end", size=14)
+    yield words("backwards", LEFT + WIDE, 10, "← backward: from the last layer to the first", "end", size=14)
+    yield words("legend", LEFT, 311, "light red: latency, dark red: bytes, ✔: averaged", size=14)
+    yield path("the network's line", [[LEFT, 110], [LEFT + WIDE, 110]], dash=True, opacity=0.5, layer=-1)
+
+
+def _layers(rank, step, now):
+    """A rank's layers, blue once backward has come to them."""
+    wide = WIDE / len(step.backward)
+    has_room = rank == 0 and wide >= 18
+    for layer, begin, _ in step.backward:
+        look = doing("compute") if begin < now else {"fill": PALE}
+        yield box(f"layer {layer} of {rank}", LEFT + wide * layer, LAYERS[rank], wide - GAP, LAYER_HIGH[rank],
+                  size=13, text=f"{layer}" if has_room else None, **look)
+
+
+def _bucket(rank, bucket, places, step, before, now):
+    """A bucket, its gradients as they fall into it, and then all of them as one box: it waits, travels, comes back."""
+    _, ready, begin, end = step.buckets[bucket]
+    column = WIDE / len(step.backward)
+    first_layer = step.backward[places[-1]][0]
+    x, y, wide = LEFT + column * first_layer, BUCKETS[rank], column * len(places) - GAP
+    name = _name(bucket, wide)
+    is_empty = now < step.backward[places[0]][2]
+    yield box(f"bucket {bucket} of {rank}", x, y, wide, BUCKET_HIGH, line="#888888", dash=True, layer=-1, size=13,
+              text=name if is_empty else None)
+    for layer, _, there in (step.backward[place] for place in places):
+        # The last gradient still falls while its bucket leaves.
+        if there <= now and (now < ready or before < there):
+            yield box(f"gradient {layer} of {rank}", LEFT + column * layer, y, column - GAP, BUCKET_HIGH,
+                      fill=HELD["gradients"], passes=ready <= now or None, **{"from": {"y": LAYERS[rank]}})
+    if ready <= now:
+        # Half of the all-reduce to the middle, half of it back.
+        away = max(0, 1 - abs(2 * (now - begin) / (end - begin) - 1))
+        look = {"fill": HELD["gradients"], "text": name and "✔"}
+        if now < end:
+            look = doing("waiting" if now < begin else "communication", text=name)
+        yield box(f"sent {bucket} of {rank}", x, y + away * (MEETS[rank] - y), wide, BUCKET_HIGH, size=13,
+                  **look, **{"from": {"y": y}})
+
+
+def _name(bucket, wide):
+    """What a bucket is called where there is so much room."""
+    if wide >= 75:
+        return f"bucket {bucket}"
+    return f"{bucket}" if wide >= 18 else None
+
+
+def _spans(step, members, latency_ms, now):
+    """What happens when, as `Lanes.bars` takes it: computing, for each bucket; its latency; and its bytes."""
+    latency = {"fill": "#f1c0ba", "line": ACTIVITIES["communication"]}
+    for bucket, (megabytes, ready, begin, end) in enumerate(step.buckets):
+        computes = step.backward[members[bucket][0]][1]
+        arrives = begin + latency_ms
+        for name, row, since, until, look in (
+            ("backward", 0, computes, ready, doing("compute")),
+            ("latency", 2, begin, arrives, latency),
+            ("bytes", 2, arrives, end, doing("communication")),
+        ):
+            text = _name(bucket, WIDE * (min(until, now) - since) / step.total)
+            tip = f"bucket {bucket}, {megabytes:g} MB: {name} {until - since:.3g} ms"
+            yield f"{name} {bucket}", row, since, until, {**look, "text": text, "tip": tip}
+
+
+def _full(step, lanes, now):
+    """A line from where a bucket is full to where its all-reduce begins: the longer it waits, the more it slants."""
+    top = lanes.y + lanes.row
+    for bucket, (_, ready, begin, _) in enumerate(step.buckets):
+        if ready <= now:
+            ends = [lanes.at(ready), top], [lanes.at(min(begin, now)), top + lanes.row]
+            yield path(f"full {bucket}", ends, opacity=0.7)
+
+
+def _chart(bucket_mb, sizes, measured_ms, model):
+    """The step's time for each bucket size, by `simulate` and as it was measured. Points can be clicked."""
+    steps = [simulate(size, **model) for size in sizes]
+    most = 1.1 * max([*(step.total for step in steps), *measured_ms.values()])
+    last = len(sizes) - 1
+    yticks = {tick: f"{tick:g}" for tick in ticks(0, most, 3)}
+    points = "● model, ■ measured" if measured_ms else "● model"
+    chart = Chart("chart", LEFT, 350, WIDE, 70, (-0.4, last + 0.4), (0, most), dict(enumerate(map(_size, sizes))),
+                  yticks, "bucket size, MB", f"the step, ms: {points}, dashed: backward alone")
+    yield from chart.axes()
+    yield chart.curve("alone", [(-0.4, steps[0].computed), (last + 0.4, steps[0].computed)], dash=True, width=1)
+    yield chart.curve("model", enumerate(step.total for step in steps))
+    places = []
+    for place, (size, step) in enumerate(zip(sizes, steps, strict=True)):
+        x, y = chart.x(place), chart.y(step.total)
+        places.append([x - 9, y - 9])
+        yield circle(f"size {size}", x, y, 5, fill="#888888", click={"bucket_mb": size},
+                     tip=f"{_size(size)} MB: {step.total:.1f} ms")
+    for size, ms in measured_ms.items():
+        yield box(f"measured {size}", chart.x(sizes.index(size)) - 5, chart.y(ms) - 5, 10, 10, fill="#9a5fb5",
+                  click={"bucket_mb": size}, tip=f"measured, {_size(size)} MB: {ms:.1f} ms")
+    x, y = places[sizes.index(bucket_mb)]
+    yield box("chosen", x, y, 18, 18, round=9, line="#009e73", fill="#009e7330", width=3, layer=1,
+              drag=("bucket_mb", places), tip=f"the chosen size, {_size(bucket_mb)} MB")
+
+
+def _title(step, now):
+    layer = next((layer for layer, _, end in step.backward if now < end), None)
+    computes = "Backward is done" if layer is None else f"Backward computes layer {layer}"
+    for bucket, (_, _, begin, end) in enumerate(step.buckets):
+        if begin <= now < end:
+            return f"{computes}, bucket {bucket} is under way"
+    return f"{computes}, the network is idle"
+
+
+def _note(step, now):
+    if now == 0:
+        return ("Each layer leaves its gradient in a bucket. A full bucket leaves, meets that of the other rank, and "
+                "comes back averaged.")
+    buckets = len(step.buckets)
+    if now == step.total:
+        return (f"Buckets: {buckets}. The step has taken {step.total:.1f} ms: backward {step.computed:.1f} ms, "
+                f"communication {step.communicated:.1f} ms, of which {step.overlap:.0%} were hidden behind backward.")
+    there = sum(end <= now for _, _, end in step.backward)
+    full = sum(ready <= now for _, ready, _, _ in step.buckets)
+    averaged = sum(end <= now for *_, end in step.buckets)
+    return (f"After {now:.1f} ms: {there} of {len(step.backward)} gradients are there. "
+            f"Of {buckets} buckets, full: {full}, averaged: {averaged}.")
 
 
 def _size(megabytes):
@@ -119,49 +247,27 @@ def _size(megabytes):
 
 def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000.0, layers=20, bucket_mb=25,
                     measured_ms=None):
-    """Bucket explorer: set the bucket size, the latency and the bandwidth; the picture shows backward, the
-    all-reduces, how much of them is hidden, and the step's time for every bucket size.
+    """Bucket explorer: backward leaves gradients in buckets, and full buckets leave over the network while backward
+    goes on. Set the bucket size, the latency and the bandwidth; a chart shows the step's time for each bucket size.
 
     The arguments are those of `simulate`, and measured steps, {bucket_mb: milliseconds}.
     """
-    sizes = [(_size(size), size) for size in sorted({*SIZES, bucket_mb})]
+    measured_ms = measured_ms or {}
+    # Smaller than a layer is like a layer, and larger than the model is like all.
+    offered = [size for size in SIZES if layer_mb <= size < layer_mb * layers]
+    sizes = sorted({*offered, SIZES[-1], bucket_mb, *measured_ms})
     controls = {
-        "bucket_mb": choice("bucket size, MB", bucket_mb, sizes),
-        "latency_ms": widgets.FloatLogSlider(latency_ms, min=-2, max=1.5, readout_format=".2f",
-                                             description="latency, ms", **LOOK),
-        "mb_per_s": widgets.FloatLogSlider(mb_per_s, min=1, max=5, readout_format=".0f",
-                                           description="MB per second", **LOOK),
-        "time": clock(),
+        "bucket_mb": slider("bucket, MB", bucket_mb, [(_size(size), size) for size in sizes]),
+        "latency_ms": slider("latency, ms", latency_ms, sorted({*LATENCIES, latency_ms})),
+        "mb_per_s": slider("MB per second", mb_per_s, sorted({*SPEEDS, mb_per_s})),
     }
     presets = {
-        "slow network": ({"mb_per_s": 100.0, "time": 0}, "Press Play. Which row is busy at the end?"),
-        "high latency": ({"latency_ms": 20.0}, "Move the bucket size. Why is a small one bad now?"),
-        "one bucket": ({"bucket_mb": SIZES[-1], "time": 0},
-                       "Press Play. When can the only all-reduce begin?"),
+        "slow network": preset("Press Play. Which of the two is busy at the end?", mb_per_s=100),
+        "high latency": preset("Move the bucket size. Why is a small one bad now?", frame=-1, latency_ms=20),
+        "one bucket": preset("Press Play. When can the only all-reduce begin?", bucket_mb=SIZES[-1]),
     }
-    model = {"backward_ms": backward_ms, "layer_mb": layer_mb, "layers": layers}
-    figure = Figure(figsize=(9, 5.2), layout="none")
-    timeline, curve = figure.add_axes((0.12, 0.6, 0.86, 0.28)), figure.add_axes((0.12, 0.11, 0.86, 0.3))
-    timeline.set(ylim=(1.45, -0.45),
-                 xlabel="ms since backward began (numbers: layers, buckets; ▼: a bucket is full)")
-    timeline.set_yticks([0, 1], ["backward", "all-reduce"])
-    timeline.tick_params(axis="y", length=0)
-    timeline.locator_params(axis="x", nbins=6)
-    timeline.set_title("One backward, and the all-reduces of its buckets", pad=26)
-    curve.set(xscale="log", xlabel="bucket size (MB)", ylabel="step (ms)")
-    curve.minorticks_off()
-    curve.set_xticks(SIZES[::2], map(_size, SIZES[::2]))
-    curve.locator_params(axis="y", nbins=4)
-    points = ", ◆ measured" if measured_ms else ""
-    curve.set_title(f"Every bucket size: ● model{points}, dashed: backward alone")
-
-    def redraw(bucket_mb, time=100, **network):
-        wipe(timeline, curve)
-        draw(timeline, bucket_mb, **network, **model)
-        curtain(timeline, time)
-        draw_sizes(curve, bucket_mb, measured_ms, **network, **model)
-        return figure
-
-    return Explorer(controls, redraw, bucket_explorer.__doc__,
-                    "Red below blue is hidden. How much red stands out behind the last blue block?",
-                    presets, "time")
+    story = partial(scene, backward_ms=backward_ms, layer_mb=layer_mb, layers=layers, sizes=sizes,
+                    measured_ms=measured_ms)
+    return Stage("bucket_explorer", bucket_explorer.__doc__, story, controls,
+                 "Press Play. What does the network do while backward computes, and what is left at the end?", presets,
+                 still=14)
