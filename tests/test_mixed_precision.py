@@ -1,5 +1,6 @@
 """Mixed precision: formats bit by bit, and its explorers."""
 
+import json
 import math
 import struct
 
@@ -14,7 +15,7 @@ from helpers.data import Digits
 from helpers.figures import alt, title
 from lessons.mixed_precision import float_explorer, recorded
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
-from lessons.mixed_precision.formats import FORMATS, encode, parse, rounded
+from lessons.mixed_precision.formats import FORMATS, decode, encode, parse, rounded
 from lessons.mixed_precision.pictures import draw_gradients
 
 STORED = {name: form for name, form in FORMATS.items() if name != "tf32"}
@@ -74,52 +75,109 @@ def test_parse():
 # --------------------------------------------------------------------------------------------- float explorer
 
 
-@pytest.fixture
-def ax():
-    return Figure(figsize=(10, 3.6)).subplots()
+def shown(number, frame=None, flip=None):
+    """{name: shape} of a frame of the float explorer: by itself the one that it begins with."""
+    scene = float_explorer.scene(number, flip)
+    return {shape["id"]: shape for shape in scene["frames"][scene["frame"] if frame is None else frame]["shapes"]}
 
 
-def texts(ax):
-    return [text.get_text() for text in ax.texts]
-
-
-def bits_shown(ax, row):
+def bits_of(shapes, row):
     """The zeros and ones of a row, from left to right."""
-    places = sorted((x, line.get_label()) for line in ax.lines for x, y in line.get_xydata() if y == row)
-    return "".join(label for _, label in places).replace("_", "")
+    bits = sorted((shape["x"], shape["text"]) for name, shape in shapes.items() if name.startswith(f"{row}/"))
+    return "".join(bit for _, bit in bits)
 
 
-@pytest.mark.parametrize("text, shown", [
-    ("0.1", ["0.100000001", "0.0999755859", "0.100097656"]), ("65520", ["65520", "65536", "overflow: inf"]),
-    ("1e-8", ["underflow: 0"]), ("1e-7", ["1.9e-01, subnormal"]), ("nan", ["nan", "exact"]),
-    ("1000", ["overflow"])])
-def test_float_explorer_shows(ax, text, shown):
-    float_explorer.draw(ax, text)
-    assert set(shown) <= set(texts(ax)) and all(name in texts(ax) for name in FORMATS)
-    assert title(ax.figure) == f"Figure: {text}"
-    assert all(name in alt(ax.figure) for name in FORMATS) and shown[0] in alt(ax.figure)
+def columns(shapes, name):
+    return shapes[f"{name} becomes"]["text"], shapes[f"{name} error"]["text"]
 
 
-def test_float_explorer_shows_the_bits(ax):
-    float_explorer.draw(ax, "65520")
-    for row, form in enumerate(FORMATS.values()):
-        encoded = encode(65520.0, form)
-        assert bits_shown(ax, row).rstrip() == encoded.sign + encoded.exponent + encoded.fraction
+@pytest.mark.parametrize("text, name, becomes, error", [
+    ("0.1", "fp32", "0.100000001", "1.5e-08"), ("0.1", "fp16", "0.0999755859", "2.4e-04"),
+    ("0.1", "bf16", "0.100097656", "9.8e-04"), ("65520", "fp32", "65520", "exact"),
+    ("65520", "bf16", "65536", "2.4e-04"), ("65520", "fp16", "inf", "overflow: inf"),
+    ("1e-8", "fp16", "0", "underflow: 0"), ("1e-7", "fp16", "1.1920929e-07", "1.9e-01, subnormal"),
+    ("2**-24", "fp16", "5.96046448e-08", "exact, subnormal"), ("nan", "fp16", "nan", "exact"),
+    ("0", "fp8 e4m3", "0", "exact"), ("-inf", "fp16", "-inf", "exact"), ("1e300", "fp32", "inf", "overflow: inf")])
+def test_float_explorer_shows(text, name, becomes, error):
+    assert columns(shown(text), name) == (becomes, error)
+    assert shown("1000")["fp8 e4m3 error"]["text"] == "overflow"  # to 448, or NaN, by torch's version
 
 
-def test_float_explorer_explains_bad_text(ax):
-    float_explorer.draw(ax, "$x$ \\frac{")
-    assert "Write for example" in texts(ax)[0] and "Write for example" in alt(ax.figure)
-    ax.figure.canvas.draw()
+def test_float_explorer_shows_the_bits():
+    for text in ("65520", "-0.1", "nan", "5e-324"):
+        shapes = shown(text)
+        for row, form in enumerate(FORMATS.values()):
+            assert bits_of(shapes, row) == "".join(encode(parse(text), form)[:3])
+    assert shapes["tf32 unused"]["text"] == "stored, not used"
+    assert shapes["0/1"]["fill"] in float_explorer.COLOURS["exponent"]
 
 
-def test_float_explorer_answers_by_slider_and_draws_once():
-    widget, drawn = float_explorer.float_explorer(), []
-    widget.picture.observe(drawn.append, names="value")
-    widget.controls["power"].value = -30
-    assert widget.controls["number"].value == "2**-30" and len(drawn) == 1
-    widget.controls["number"].value = "nonsense"
-    assert "nonsense" in widget.picture.value
+@pytest.mark.parametrize("name", FORMATS)
+def test_bits_make_the_number_again(name):
+    for number in NUMBERS:
+        encoded = encode(number, FORMATS[name])
+        again = decode("".join(encoded[:3]), FORMATS[name])
+        assert again == encoded.value or (math.isnan(again) and math.isnan(encoded.value))
+
+
+def test_a_bit_is_flipped_in_the_frame_that_is_shown():
+    begin = float_explorer.scene("0.1")["frame"]
+    before, after = shown("0.1", begin + 1), shown("0.1", flip=["3/15", begin + 1])
+    assert before["3/15"]["click"] == {"flip": "3/15"}
+    bits = bits_of(before, 3)
+    assert bits_of(after, 3) == bits[:15] + "10"[int(bits[15])], "the last bit of 0.2 in fp16"
+    scene = float_explorer.scene("0.1", ["3/15", begin + 1])
+    assert scene["means"] == {"number": "0.2000732421875", "flip": None}
+    assert scene["frames"][scene["frame"]]["title"] == "0.2000732421875"
+    assert columns(after, "fp16") == ("0.200073242", "exact")
+    assert float_explorer.scene("1.0", ["0/0", float_explorer.scene("1.0")["frame"]])["means"]["number"] == "-1"
+    assert float_explorer.scene("inf", ["3/1", 0])["means"]["number"] == "1"
+
+
+def test_each_frame_doubles_the_number():
+    scene = float_explorer.scene("0.1")
+    frames, begin = scene["frames"], scene["frame"]
+    assert frames[begin]["title"] == "0.1" and frames[begin + 3]["title"] == "0.1 × 2^3 = 0.8"
+    assert columns(shown("0.1", 0), "fp16")[1] == "underflow: 0"
+    assert columns(shown("0.1", -1), "fp16")[1] == "overflow: inf"
+    assert "Too small: fp16" in frames[0]["note"] and "Too large: fp16" in frames[-1]["note"]
+    assert "fp16" not in frames[begin]["note"], "a question is asked here"
+    places = shown("0.1")["mark"]["drag"]
+    assert places[0] == "moment" and len(places[1]) == len(frames)
+    for number, frame in enumerate(frames):
+        mark = next(shape for shape in frame["shapes"] if shape["id"] == "mark")
+        assert places[1][number] == pytest.approx([mark["x"], mark["y"]])
+
+
+@pytest.mark.parametrize("text, frames", [("1", 45), ("3e38", 31), ("1e-40", 31), ("1e308", 16), ("5e-324", 16),
+                                          ("0", 1), ("inf", 1), ("what", 1)])
+def test_numbers_beyond_the_ruler(text, frames):
+    scene = float_explorer.scene(text)
+    assert len(scene["frames"]) == frames and text in scene["frames"][scene["frame"]]["title"] + "what"
+
+
+def test_the_ruler_says_how_far_formats_reach():
+    for names, (least, normal, largest) in float_explorer.REACHES.items():
+        form = FORMATS[names.split(", ")[-1]]
+        info = torch.finfo(form.dtype)
+        assert normal == math.log2(info.smallest_normal) and least == normal - form.fraction_bits
+        assert largest == pytest.approx(math.log2(info.max), abs=0.05)
+
+
+def test_float_explorer_explains_bad_text():
+    [frame] = float_explorer.scene("$x$ \\frac{")["frames"]
+    assert "Write for example" in frame["note"] and not frame["shapes"]
+
+
+def test_what_the_float_explorer_stores_and_asks():
+    stage = float_explorer.float_explorer("0.1")
+    assert [one["words"] for one in stage.story["presets"]] == ["2049", "65520", "1e-8"]
+    assert len(stage.story["scenes"]) == 4 and len(json.dumps(stage.story, ensure_ascii=False)) < 180_000
+    stage.asked = {"setting": ["0.1", ["3/0", 23]], "number": 1}
+    assert stage.answer["scene"]["means"] == ["-0.0999755859375", None]
+    assert columns(shown("2049"), "tf32")[0] == "2048" and columns(shown("2049"), "fp32")[1] == "exact"
+    kept = [name for name in FORMATS if "underflow" not in columns(shown("1e-8"), name)[1]]
+    assert kept == ["fp32", "tf32", "bf16"]
 
 
 # ------------------------------------------------------------------------------------------------- loss scale

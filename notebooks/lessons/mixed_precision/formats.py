@@ -78,6 +78,13 @@ def encode(number, form):
     return Encoded(bits[0], bits[1:fraction_begins], bits[fraction_begins:], value, kind_of(value, form))
 
 
+def decode(bits, form):
+    """The number that bits stand for in `form`: the other way round than `encode`."""
+    code = torch.tensor(int(bits.ljust(form.stored, "0"), 2))  # int64
+    integer = getattr(torch, f"int{form.stored}")
+    return code.to(integer).view(form.dtype).double().item()
+
+
 def kind_of(value, form):
     if math.isnan(value):
         return "not a number"
