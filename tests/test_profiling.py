@@ -1,5 +1,6 @@
-"""Profiling: the trace viewer, its pictures and its speed; the slow script and its five faults."""
+"""Profiling: the trace viewer, its bars in the whole and in a part; the slow script and its five faults."""
 
+import json
 from collections import Counter
 from types import SimpleNamespace
 
@@ -7,93 +8,60 @@ import nbformat
 import pytest
 
 from helpers import launch
-from helpers.instruments.traces import read, together
-from lessons.profiling.trace_viewer import AveragesTable, View, trace_viewer
-from tests.conftest import ROOT, cost
+from helpers.figures import ACTIVITIES
+from helpers.instruments.traces import Trace, TraceError, read, together
+from lessons.profiling.averages import AveragesTable
+from lessons.profiling.trace_viewer import GREY, MOST, Timeline, trace_viewer
+from tests.conftest import ROOT
 from tests.test_traces import STEP, two_ranks, written
 
 
-def named(view):
-    """The names of the events that the bars of the view's figure stand for."""
-    return {event.name for event in view.shown}
+def bars(scene):
+    """{name of a bar: shape}."""
+    return {shape["id"]: shape for shape in scene["frames"][0]["shapes"] if "lane" in shape}
 
 
-def written_on_bars(view):
-    return [text.get_text() for text in view.ax.texts]
+def spans(scene):
+    """{name of an event: (begin, end) of its bar in µs}."""
+    axis, found = scene["axis"], {}
+    for shape in bars(scene).values():
+        ends = [(x - axis["x"]) / axis["w"] * axis["to"] * 1000 for x in (shape["x"], shape["x"] + shape["w"])]
+        found[shape["text"]] = tuple(map(round, ends))
+    return found
 
 
-def boxes(view):
-    """[(kind, begin in ms, end in ms, row's place)] of all bars, as they are drawn."""
-    return [(kind, corners[:, 0].min(), corners[:, 0].max(), corners[:, 1].mean())
-            for kind, bars in view.bars.items() for corners in (path.vertices for path in bars.get_paths())]
-
-
-def spans(view, kind):
-    """The (begin, end) of a kind's bars, in µs."""
-    return [(round(1000 * begin), round(1000 * end)) for one, begin, end, _ in boxes(view) if one == kind]
+def names_of_rows(scene):
+    rows = [shape for shape in scene["frames"][0]["shapes"] if shape["id"].startswith("name ")]
+    return [shape["text"] for shape in sorted(rows, key=lambda shape: shape["y"])]
 
 
 # ------------------------------------------------------------------------------------------------- the viewer
 
 
 def test_every_event_is_a_bar_in_its_row(tmp_path):
-    view = View(read(written(tmp_path / "t.json", STEP)))
-    view.draw()
-    assert named(view) == {name for name, *_ in STEP} and len(boxes(view)) == len(STEP)
-    assert {kind: spans(view, kind) for kind in view.bars} == {
-        "a step": [(0, 100)], "other": [(0, 20)], "compute": [(20, 50), (50, 90), (25, 45)],
-        "communication": [(60, 95)], "waiting": []}
-    places = {kind + str(round(1000 * begin)): place for kind, begin, _, place in boxes(view)}
-    assert places["a step0"] < places["compute20"] < places["compute25"] < places["communication60"]
-    assert places["compute50"] == places["compute20"] == places["other0"]
-    assert {"aten::addmm", "gloo:all_reduce"} <= set(written_on_bars(view))
-    assert [tick.get_text() for tick in view.ax.get_yticklabels()] == ["steps", "main thread", "gloo"]
-
-
-def test_a_name_stays_within_its_bar(tmp_path):
-    """Letters are not all as wide: AddmmBackward0 ran over the end of its bar."""
-    names = ["a<b>&$c_1$" * 9, "AddmmBackward0" * 3, "WWWWmmmm" * 9, "illi" * 20, "a" * 99]
-    rows = [(name, "cpu_op", 1, 100 * number, 13 * (number + 1)) for number, name in enumerate(names)]
-    view = View(read(written(tmp_path / "t.json", [*rows, ("end", "cpu_op", 1, 900, 100)])))
-    for zoom in (1, 2, 4):
-        figure = view.draw(zoom, 0.0)
-        figure.canvas.draw()
-        ends = sorted(view.ax.transData.transform((end, 0))[0] for _, _, end, _ in boxes(view))
-        for text in view.ax.texts:
-            if "…" in text.get_text():
-                extent = text.get_window_extent()
-                assert extent.x1 <= next(end for end in ends if end > extent.x0) + 1, text.get_text()
-
-
-def test_zoom_shows_the_part_that_it_says(tmp_path):
-    view = View(read(written(tmp_path / "t.json", STEP)))
-    early = (view.draw(4, 0.1), view.ax.get_xlim(), named(view))
-    late = (view.draw(4, 1.0), view.ax.get_xlim(), named(view))
-    assert early[1] == pytest.approx((0, 0.025)) and late[1] == pytest.approx((0.075, 0.1))
-    assert "load" in early[2] and "aten::mm" not in early[2]
-    assert "load" not in late[2] and "gloo:all_reduce" in late[2]
-    for centre in (0.0, 1.0):
-        view.draw(1, centre)
-        assert view.ax.get_xlim() == pytest.approx((0, 0.1)), "the whole cannot be moved"
-
-
-def test_ticks_differ_however_far_one_zooms(large):
-    view = View(large)
-    for zoom in (1, 64, 1024, 4096):
-        figure = view.draw(zoom, 0.61)
-        figure.canvas.draw()
-        shown = [tick.get_text() for tick in view.ax.get_xticklabels()]
-        assert len(shown) >= 4 and len(set(shown)) == len(shown), shown
+    scene = Timeline(read(written(tmp_path / "t.json", STEP))).scene()
+    assert spans(scene) == {"ProfilerStep#2": (0, 100), "load": (0, 20), "aten::linear": (20, 50),
+                            "aten::addmm": (25, 45), "aten::mm": (50, 90), "gloo:all_reduce": (60, 95)}
+    shown = {shape["text"]: shape for shape in bars(scene).values()}
+    rows = [shown[name]["y"] for name in ("ProfilerStep#2", "aten::linear", "aten::addmm", "gloo:all_reduce")]
+    assert rows == sorted(set(rows)) and shown["load"]["y"] == shown["aten::mm"]["y"] == shown["aten::linear"]["y"]
+    assert shown["load"]["fill"] == GREY and shown["aten::mm"]["fill"] == ACTIVITIES["compute"]
+    assert shown["gloo:all_reduce"]["fill"] == ACTIVITIES["communication"] and "hatch" in shown["gloo:all_reduce"]
+    assert shown["aten::mm"]["tip"] == "compute, 40.0 µs" and shown["ProfilerStep#2"]["tip"] == "100.0 µs"
+    assert names_of_rows(scene) == ["steps", "main thread", "gloo"]
+    [frame] = scene["frames"]
+    assert frame["title"] == "Timeline: 5 events in 0.1 ms"
+    assert frame["note"].startswith("In all: compute 0.1 ms, communication 0.0 ms, waiting 0.0 ms or more (")
 
 
 def test_ranks_one_below_the_other_and_one_meaning_of_waiting(tmp_path):
     traces = together(two_ranks(tmp_path))
-    view = View(traces)
-    figure = view.draw()
-    assert [tick.get_text() for tick in view.ax.get_yticklabels()] == [
-        "0: main thread", "0: gloo", "1: main thread", "1: gloo"]
-    assert spans(view, "waiting") == traces[0].busy("waiting") == [(60, 90)], "from 50 to 60 it computes"
-    assert "waits for rank 1 (gloo:all_reduce)" in named(view) and "waiting 0.0 ms" in figure.get_label()
+    scene = Timeline(traces).scene()
+    assert names_of_rows(scene) == ["rank 0: main thread", "rank 0: gloo", "rank 1: main thread", "rank 1: gloo"]
+    waiting = [shape for shape in bars(scene).values() if shape["fill"] == ACTIVITIES["waiting"]]
+    assert [shape["text"] for shape in waiting] == ["waits for rank 1 (gloo:all_reduce)"]
+    assert spans(scene)[waiting[0]["text"]] == traces[0].busy("waiting")[0] == (60, 90), "from 50 to 60 it computes"
+    assert "Rank 1: compute" in scene["frames"][0]["note"]
 
 
 @pytest.fixture(scope="module")
@@ -105,20 +73,55 @@ def large(tmp_path_factory):
     return read(written(tmp_path_factory.mktemp("large") / "t.json", rows))
 
 
-def test_ten_thousand_events_are_redrawn_without_lag(large):
+def test_events_too_short_to_be_seen_share_a_bar(large):
     assert len(large.events) == 12_000
-    assert cost(trace_viewer(large), "zoom", [2.0**n for n in (2, 5, 8, 11)]) < 5
-    view = View(large)
-    view.draw()
-    assert len(view.shown) < 6 * 900, "events too short to be seen share a bar"
-    assert len(view.ax.texts) < 300
+    timeline = Timeline(large)
+    assert 100 < len(timeline.bars) <= MOST
+    events = [bar.last - bar.first for bar in timeline.bars]
+    assert sum(events) == 12_000 and max(events) > 10
+    shared = next(shape for bar, shape in timeline.bars.items() if bar.last - bar.first > 1)
+    assert shared["text"].endswith(" events") and "; the longest: aten::outer, compute, 95.0 µs" in shared["tip"]
 
 
-def test_stored_picture_and_stable_text(tmp_path):
-    trace = read(written(tmp_path / "t.json", STEP))
-    (first, metadata), (second, _) = (trace_viewer(trace, zoom=zoom)._repr_mimebundle_() for zoom in (1, 4))
-    assert first["text/plain"] == second["text/plain"] and first["image/png"][:4] == b"\x89PNG"
-    assert first["image/png"] != second["image/png"] and "0.10 ms of 0.10 ms" in metadata["image/png"]["alt"]
+@pytest.mark.parametrize("window", [[0, 150], [100, 101], [299.9, 300], [0, 0.2]])
+def test_a_part_is_shown_in_more_detail_in_the_places_of_the_whole(large, window):
+    timeline = Timeline(large)
+    whole, part = bars(timeline.scene()), bars(timeline.scene(window))
+    assert len(part) <= 2 * MOST and len(part) >= len(whole)
+    assert set(whole) <= set(part), "a bar that is divided leaves its name to its first part"
+    ends = [max(shape["x"] + shape["w"] for shape in shown.values()) for shown in (whole, part)]
+    assert ends[0] == pytest.approx(ends[1])
+    if window[1] - window[0] <= 1:  # every event has its own bar there
+        begin, end = (timeline.lanes.at(moment) for moment in window)
+        inside = [shape for shape in part.values() if begin <= shape["x"] <= end]
+        assert not [shape for shape in inside if shape["text"].endswith("events")]
+
+
+def test_numbers_of_a_zoomed_axis_have_decimals_enough(large):
+    """At 4,096 times, a hundredth of a unit would be 41 pixels."""
+    stage = trace_viewer(large)
+    packed = stage.packed(window=[299.9, 300])["frames"][0]["set"]
+    last = max((shape for shape in packed.values() if "lane" in shape), key=lambda shape: shape["x"])
+    x, wide = stage.scene.__self__.lanes.at(299.96), 520 * 0.02 / 300
+    assert last["x"] == pytest.approx(x, abs=1e-4) and last["w"] == pytest.approx(wide, rel=0.01)
+
+
+def test_it_begins_with_the_part_that_is_asked_for(large):
+    whole, part = trace_viewer(large), trace_viewer(large, zoom=3, centre=0.9)
+    assert whole.story["first"] == [None] and part.story["first"][0] == pytest.approx([200, 300], abs=0.1)
+    presets = {one["words"]: one["setting"][0] for one in part.story["presets"]}
+    assert presets["all of it"] is None
+    assert presets["the middle, closer"] == pytest.approx([131.25, 168.75], abs=0.1)
+    assert whole.story["scenes"] == part.story["scenes"] and len(whole.story["scenes"]) == 1, "the browser zooms it"
+    size = len(json.dumps(part.story, ensure_ascii=False, separators=(",", ":")))
+    assert size < 100_000
+    first, second = (one._repr_mimebundle_()["image/svg+xml"] for one in (whole, part))
+    assert ">0</text>" in first and ">0</text>" not in second and ">260</text>" in second
+
+
+def test_a_trace_without_events_is_refused():
+    with pytest.raises(TraceError, match="no events to show"):
+        Timeline(Trace([]))
 
 
 def test_table_shows_what_the_profiler_counted():

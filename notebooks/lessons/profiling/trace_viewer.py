@@ -1,50 +1,72 @@
-"""The trace viewer: a timeline of real traces, to zoom and to move along. And the profiler's table.
+"""The trace viewer: a timeline of real traces, to zoom and to move along.
 
-Events too short to be seen share a bar, so that a picture is drawn quickly, however many events there are.
+Neighbours too short to be seen share a bar, so that there are few bars however many events there are. Where one zooms
+in, such bars are divided again.
 """
 
 from bisect import bisect_left
 from collections import defaultdict
+from itertools import chain, islice
+from typing import NamedTuple
 
-import ipywidgets as widgets
-from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
-
-from helpers.figures import ACTIVITIES, HATCHES
+from helpers.figures import ACTIVITIES
 from helpers.instruments import traces as tracing
-from helpers.widgets.explorer import LOOK, Explorer
+from helpers.widgets.shapes import Lanes, box, doing, words
+from helpers.widgets.stage import Stage, preset, window
 
-COLOURS = {tracing.OTHER: "#b9c4cc"} | ACTIVITIES
-_MARK = "a step"
-
+GREY = "#b9c4cc"  #: what is "other"
 #: Rows for each thread: events that lie deeper are left out.
 DEEPEST = 6
-#: Pixels: the picture, its margins, a row, what a letter takes; neighbours narrower than a grain share a bar.
-_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM, _ROW, _LETTER, _GRAIN = 960, 130, 12, 64, 52, 22, 8.4, 3
+#: Bars at most in the whole; and as many again in the part that one has zoomed in on.
+MOST = 400
+LEFT, TOP, WIDE, ROW = 20, 26, 520, 17
 
 
-class View:
-    """A `helpers.instruments.traces.Trace`, or one per rank, sorted into rows once, to be drawn quickly.
+class Row(NamedTuple):
+    """Events that do not overlap, in the order of time."""
+
+    name: str  # of the thread, above its first row; otherwise ""
+    events: list
+    ends: list  # of the events, in µs
+    place: int  # counted in rows from above, names included
+
+
+class Bar(NamedTuple):
+    """Neighbours in a row: its events from `first` to before `last`."""
+
+    row: int
+    first: int
+    last: int
+
+
+class Timeline:
+    """A `helpers.instruments.traces.Trace`, or one per rank, sorted into rows once.
 
     Raises helpers.instruments.traces.TraceError where there is no event.
     """
 
     def __init__(self, traces):
         self.traces = [traces] if isinstance(traces, tracing.Trace) else list(traces)
-        events = [event for trace in self.traces for event in trace.events]
-        if not events:
+        recorded = [trace for trace in self.traces if trace.events]
+        if not recorded:
             raise tracing.TraceError("there are no events to show: record at least one active step")
-        self.begin = min(trace.span_us[0] for trace in self.traces if trace.events)
-        self.end = max(trace.span_us[1] for trace in self.traces if trace.events)
-        self.count = sum(not event.mark for event in events)
-        self.rows = [(name, events, [event.begin_us for event in events], [event.end_us for event in events])
-                     for number in range(len(self.traces)) for name, events in self._rows_of(number)]
-        self.said = "; ".join(self._counted(number) for number in range(len(self.traces)))
-        self._lay_out()
+        self.begin = min(trace.span_us[0] for trace in recorded)
+        self.whole = max(trace.span_us[1] for trace in recorded) - self.begin
+        self.rows, place = [], 0
+        for number in range(len(self.traces)):
+            for name, events in self._rows_of(number):
+                place += bool(name)
+                self.rows.append(Row(name, events, [event.end_us for event in events], place))
+                place += 1
+        self.lanes = Lanes([""] * place, end=self.whole / 1000, x=LEFT, y=TOP, w=WIDE, row=ROW, zoom=True, gap=2)
+        rows = [Bar(number, 0, len(row.events)) for number, row in enumerate(self.rows)]
+        self.bars = {bar: self._shape(bar) for bar in self._divided(rows, self.whole)}
+        count = sum(not event.mark for trace in recorded for event in trace.events)
+        self.title = f"Timeline: {count:,} events in {self.whole / 1000:,.1f} ms"
+        self.note = " ".join(map(self._counted, range(len(self.traces))))
 
     def _rows_of(self, number):
-        """(name shown at the left, or "", events in the order of time) of each row of a trace."""
+        """(name, or "", and the events in the order of time) of each row of a trace."""
         trace, threads = self.traces[number], defaultdict(lambda: defaultdict(list))
         if trace.steps:
             yield self._name(number, "steps"), [event for event in trace.events if event.mark]
@@ -67,91 +89,73 @@ class View:
         if len(self.traces) == 1:
             return what
         rank = self.traces[number].rank
-        return f"{number if rank is None else rank}: {what}"
+        return f"rank {number if rank is None else rank}: {what}"
 
-    def _lay_out(self):
-        """Make the figure, whose bars and names `draw` exchanges."""
-        place, self.places = -1, []
-        for name, *_ in self.rows:
-            place += 1.25 if name else 1
-            self.places.append(place)
-        named = {place: name for place, (name, *_) in zip(self.places, self.rows, strict=True) if name}
-        high = _TOP + _BOTTOM + _ROW * (place + 1)
-        # Without a layout engine, which is slow, and would move the axes while one zooms.
-        self.figure = Figure(figsize=(_WIDTH / 100, high / 100), dpi=100, layout="none")
-        self.ax = self.figure.add_axes((_LEFT / _WIDTH, _BOTTOM / high, 1 - (_LEFT + _RIGHT) / _WIDTH,
-                                        1 - (_BOTTOM + _TOP) / high))
-        self.ax.set_title("Timeline", pad=30)
-        self.ax.grid(False)
-        self.ax.spines["left"].set_visible(False)
-        self.ax.set_ylim(place + 0.6, self.places[0] - 0.6)
-        self.ax.set_yticks(list(named), list(named.values()))
-        self.ax.tick_params(labelsize=11)
-        self.ax.tick_params(axis="y", length=0)
-        self.ax.xaxis.set_major_locator(MaxNLocator(7))
-        self.ax.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
-        # The hatch has its edges' colour, and is faint, because names stand on it.
-        self.bars = {kind: PolyCollection([], facecolors=colour, hatch=HATCHES.get(kind), label=kind,
-                                          edgecolors="#ffffff50", linewidths=0)
-                     for kind, colour in COLOURS.items()}
-        if any(trace.steps for trace in self.traces):
-            self.bars[_MARK] = PolyCollection([], facecolors="white", edgecolors="#555555", label=_MARK)
-        for bars in self.bars.values():
-            self.ax.add_collection(bars)
-        self.ax.legend(handles=list(self.bars.values()), ncols=len(self.bars), fontsize=11, columnspacing=1.2,
-                       handlelength=1.2, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
+    def scene(self, window=None):
+        """All bars; and more of them in and around `window`, [from, to] in ms, because one may drag it."""
+        shapes = [*_key(), *self._names()]
+        if window is None:
+            shapes += self.bars.values()
+        else:
+            begin, end = (self.begin + 1000 * moment for moment in window)
+            shared = [bar for bar in self.bars if bar.last - bar.first > 1 and self._touches(bar, begin, end)]
+            divided = self._divided(shared, end - begin)
+            shapes += [shape for bar, shape in self.bars.items() if bar not in set(shared)]
+            shapes += map(self._shape, divided)
+        frame = {"title": self.title, "note": self.note, "shapes": shapes}
+        return {"size": [LEFT + WIDE + LEFT, self.lanes.bottom + 40], "axis": self.lanes.axis, "frames": [frame]}
 
-    def draw(self, zoom=1.0, centre=0.5):
-        """The figure with a part of the time, 1/`zoom` of the whole, around `centre`, from 0 to 1."""
-        whole = self.end - self.begin
-        span = whole / zoom
-        begin = self.begin + min(max(centre * whole - span / 2, 0), whole - span)
-        pixel = span / (_WIDTH - _LEFT - _RIGHT)  # in µs
-        boxes, self.shown = {kind: [] for kind in self.bars}, []
-        for text in list(self.ax.texts):
-            text.remove()
-        for place, (_, *row) in zip(self.places, self.rows, strict=True):
-            for event, x, end in _bars(*row, begin, begin + span, _GRAIN * pixel):
-                pixels = max((end - x) / pixel, 1)
-                drawn = pixels - 1 if pixels > 2 * _GRAIN else pixels  # a gap tells it from its neighbour
-                left, right = (x - self.begin) / 1000, (x - self.begin + drawn * pixel) / 1000
-                top, low = place - 0.45, place + 0.45
-                corners = (left, low), (left, top), (right, top), (right, low)
-                boxes[_MARK if event.mark else event.kind].append(corners)
-                self.shown.append(event)
-                room = int((pixels - 6) / _LETTER)
-                if room >= 4:
-                    ink = "#111111" if event.mark or event.kind == tracing.OTHER else "#ffffff"
-                    self.ax.text(left + 4 * pixel / 1000, place, _cut(event.name, room), color=ink, size=10,
-                                 va="center_baseline", clip_on=True, parse_math=False)
-        for kind, bars in self.bars.items():
-            bars.set_verts(boxes[kind])
-        self.ax.set_xlim((begin - self.begin) / 1000, (begin - self.begin + span) / 1000)
-        words = f"{span / 1000:,.2f} ms of {whole / 1000:,.2f} ms"
-        self.ax.set_xlabel(f"ms; shown are {words}, {self.count:,} events in all")
-        self.figure.set_label(f"Timeline of {len(self.traces)} trace(s): {words}. {self.said}")
-        return self.figure
+    def _touches(self, bar, begin, end):
+        events, beside = self.rows[bar.row].events, (end - begin) / 2
+        return events[bar.first].begin_us < end + beside and events[bar.last - 1].end_us > begin - beside
+
+    def _divided(self, bars, span):
+        """These bars, in as many as may be: neighbours share one if together they are shorter than a grain."""
+        most, grain = max(MOST, len(bars)), 0
+        while True:
+            parts = chain.from_iterable(self._parts(bar, grain) for bar in bars)
+            found = list(islice(parts, most + 1))
+            if len(found) <= most:
+                return found
+            grain = max(1.4 * grain, span / 4000)
+
+    def _parts(self, bar, grain):
+        row, first = self.rows[bar.row], bar.first
+        while first < bar.last:
+            last = bisect_left(row.ends, row.events[first].begin_us + grain, first + 1, bar.last)
+            yield Bar(bar.row, first, last)
+            first = last
+
+    def _shape(self, bar):
+        row = self.rows[bar.row]
+        events = row.events[bar.first:bar.last]
+        longest = max(events, key=lambda event: event.duration_us)
+        begin, end = ((moment - self.begin) / 1000 for moment in (events[0].begin_us, events[-1].end_us))
+        text, tip = _cut(longest.name), f"{longest.kind}, {_time(longest.duration_us)}"
+        if longest.mark:
+            look, tip = {"fill": "#ffffff", "line": "#555555"}, _time(longest.duration_us)
+        elif longest.kind == tracing.OTHER:
+            look = {"fill": GREY}
+        else:
+            look = doing(longest.kind)
+        if len(events) > 1:
+            text, tip = f"{len(events)} events", f"{_time(1000 * (end - begin))}; the longest: {text}, {tip}"
+        # The first event names a bar, so that it is the same one when it is divided.
+        return self.lanes.bar(f"{bar.row}/{bar.first}", row.place, begin, end, text=text, tip=tip, **look)
+
+    def _names(self):
+        for row in self.rows:
+            if row.name:
+                yield words(f"name {row.place}", LEFT, TOP + ROW * (row.place - 0.5), row.name, size=14)
 
     def _counted(self, number):
+        """How long a trace did what, in words."""
         trace = self.traces[number]
-        took = {kind: f"{kind} {1000 * seconds:.1f} ms" for kind, seconds in trace.seconds().items()}
+        took = {kind: f"{kind} {1000 * seconds:,.1f} ms" for kind, seconds in trace.seconds().items()}
         if trace.unpaired:
             took[tracing.WAITING] += f" or more ({trace.unpaired})"
-        return f"{self._name(number, 'in all')}: {', '.join(took.values())}"
-
-
-def _cut(name, room):
-    """As much of a name as there is room for, in letters of the mean width."""
-    if _letters(name) <= room:
-        return name
-    while _letters(name + "…") > room:
-        name = name[:-1]
-    return name + "…"
-
-
-def _letters(text):
-    """How wide a text is, in letters of the mean width."""
-    return len(text) + 0.65 * sum(map(text.count, "mwMW…"))
+        whose = self._name(number, "in all").removesuffix(": in all").capitalize()
+        return f"{whose}: {', '.join(took.values())}."
 
 
 def _seen(trace):
@@ -172,75 +176,39 @@ def _seen(trace):
             yield event._replace(begin_us=at, duration_us=event.end_us - at, kind=tracing.OTHER)
 
 
-def _bars(events, begins, ends, begin, until, grain):
-    """(event, begin, end) of each bar of a row. Neighbours narrower than a grain share the longest one's."""
-    number, last = max(0, bisect_left(begins, begin) - 1), bisect_left(begins, until)
-    while number < last:
-        longest, x, end = number, max(begins[number], begin), min(ends[number], until)
-        number += 1
-        if end < begin:
-            continue
-        if end - x < grain:
-            edge, took = x + grain, ends[longest] - begins[longest]
-            while number < last and begins[number] < edge and ends[number] < edge + grain:
-                end = max(end, ends[number])
-                if ends[number] - begins[number] > took:
-                    longest, took = number, ends[number] - begins[number]
-                number += 1
-        yield events[longest], x, min(end, until)
+def _key():
+    """What the colours mean."""
+    for place, kind in enumerate(tracing.KINDS):
+        look = doing(kind) if kind in ACTIVITIES else {"fill": GREY}
+        yield box(f"kind {kind}", LEFT + 130 * place, 0, 122, ROW, text=kind, size=14, **look)
+
+
+def _cut(name):
+    """The names of a GPU's kernels have hundreds of letters."""
+    return name if len(name) <= 70 else f"{name[:69]}…"
+
+
+def _time(us):
+    return f"{us:,.1f} µs" if us < 1000 else f"{us / 1000:,.2f} ms"
 
 
 def trace_viewer(traces, zoom=1.0, centre=0.5):
     """Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies inside the
     events above it, coloured by what it is: compute, communication, waiting, or other."""
-    controls = {
-        "zoom": widgets.FloatLogSlider(zoom, base=2, min=0, max=12, step=0.25, readout_format=".0f",
-                                       description="zoom", **LOOK),
-        "centre": widgets.FloatSlider(centre, min=0, max=1, step=0.002, readout_format=".2f",
-                                      description="move", **LOOK),
-    }
-    presets = {"all of it": ({"zoom": 1.0}, "Where is every row grey or empty? Zoom in there."),
-               "the middle, closer": ({"zoom": 8.0, "centre": 0.5},
-                                      "Move along: what repeats, and what does not?")}
-    return Explorer(controls, View(traces).draw, trace_viewer.__doc__,
-                    "Zoom in until bars have names. Below a bar stands what happens inside it.", presets)
+    timeline = Timeline(traces)
+    begin = window(_part(timeline, zoom, centre))
+    return Stage("trace_viewer", trace_viewer.__doc__, timeline.scene, {"window": begin},
+                 look="Zoom in until bars have names. Below a bar stands what happens inside it.",
+                 presets={
+                     "all of it": preset("Where is every row grey or empty? Zoom in there.", window=None),
+                     "the middle, closer": preset("Move along: what repeats, and what does not?",
+                                                  window=_part(timeline, 8, 0.5)),
+                 })
 
 
-class AveragesTable:
-    """The columns of `key_averages().table()` that matter, for the rows that are largest by `sort_by`.
-
-    With `memory` it shows what was allocated in place of the shares of time.
-    """
-
-    def __init__(self, averages, rows=8, sort_by="self_cpu_time_total", memory=False):
-        averages = list(averages)
-        whole = sum(row.self_cpu_time_total for row in averages)
-        columns = {"Name": lambda row: row.key, "# of Calls": lambda row: f"{row.count:,}",
-                   "Self CPU": lambda row: _time(row.self_cpu_time_total),
-                   "CPU total": lambda row: _time(row.cpu_time_total)}
-        if memory:
-            columns |= {"Self CPU Mem": lambda row: _bytes(row.self_cpu_memory_usage),
-                        "CPU Mem": lambda row: _bytes(row.cpu_memory_usage)}
-        else:
-            columns |= {"Self CPU %": lambda row: f"{row.self_cpu_time_total / whole:.1%}",
-                        "CPU time avg": lambda row: _time(row.cpu_time_total / row.count)}
-            if any(row.device_time_total for row in averages):
-                columns["Device total"] = lambda row: _time(row.device_time_total)
-        shown = sorted(averages, key=lambda row: -getattr(row, sort_by))[:rows]
-        self.table = [list(columns), *([value(row) for value in columns.values()] for row in shown)]
-
-    def __repr__(self):
-        widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
-        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
-                         for row in self.table)
-
-
-def _time(us):
-    return f"{us:.1f} µs" if us < 100 else f"{us / 1000:,.2f} ms"
-
-
-def _bytes(size):
-    for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
-        if abs(size) >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size:,} B"
+def _part(timeline, zoom, centre):
+    """The part [from, to] in ms, 1/`zoom` of the whole, around `centre`, from 0 to 1."""
+    whole = timeline.whole / 1000
+    span = whole / zoom
+    begin = min(max(centre * whole - span / 2, 0), whole - span)
+    return [begin, begin + span] if zoom > 1 else None
