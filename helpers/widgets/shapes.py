@@ -31,7 +31,7 @@ def box(id, x, y, w, h, **more):
         from                        {"x", "y", …}: what it is like before it first appears, and glides from
         passes                      it is gone once it has arrived: a message
         late                        it changes when what glides has arrived
-        lane                        it lies on the scene's axis, and is zoomed with it
+        lane                        it lies on the scene's axis, and is zoomed with it; its words have a size of 13
         layer                       -1 lies behind all, 1 above all
     """
     return {"id": id, "x": x, "y": y, "w": w, "h": h, **more}
@@ -84,7 +84,7 @@ class Lanes:
         """A box in the row of that number, from `begin` to `end`; keywords as for `box`."""
         left = self.at(begin)
         top = self.y + self.row * row + self.gap / 2
-        return box(id, left, top, self.at(end) - left, self.row - self.gap, lane=True, **{"size": 13, **more})
+        return box(id, left, top, self.at(end) - left, self.row - self.gap, lane=True, **more)
 
     def bars(self, spans, now):
         """What has happened until the time `now` of `spans`, [(id, row, begin, end, {keyword: …})]: the boxes grow.

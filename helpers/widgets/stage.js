@@ -148,7 +148,7 @@ function picture(figure, act) {
   }
 
   function write(shape, node, wide) {
-    const size = shape.size ?? 16, align = shape.align ?? "middle", isBox = shape.w != null;
+    const size = shape.size ?? (shape.lane ? 13 : 16), align = shape.align ?? "middle", isBox = shape.w != null;
     let lines = `${shape.text}`.split("\n");
     const room = Math.floor((wide - 4) / (0.58 * size));
     if (shape.lane) lines = lines.map((line) => cut(line, room));
@@ -464,7 +464,8 @@ function mount(place, story, ask = null) {
   let resting = null, detailed = null;
   function look(from, to) {
     if (window_ < 0) return;
-    const axis = scene.axis, whole = axis.to - axis.from, span = Math.min(to - from, whole);
+    const axis = scene.axis, whole = axis.to - axis.from;
+    const span = Math.max(whole / 4096, Math.min(to - from, whole));
     const left = Math.max(axis.from, Math.min(from, axis.to - span));
     setting = setting.with(window_, span < whole ? [left, left + span] : null);
     stage.look(setting[window_]);

@@ -37,7 +37,7 @@ FRAME = {"title", "note", "alt", "shapes"}
 #: How what plays a stored explorer begins, after its data.
 PLAYER = '<style class="stage-player">'
 #: Characters of JSON that an explorer stores with a notebook at most.
-ROOM = 150_000
+ROOM = 100_000
 
 
 def slider(words, value, options):
@@ -244,7 +244,7 @@ def _packed(scene, positions, shared=None):
     packed["frames"] = []
     if "means" in scene:
         packed["means"] = positions(scene["means"])
-    decimals = 5 if scene.get("axis", {}).get("zoom") else 2  # a pixel of what is zoomed is small
+    decimals = 4 if scene.get("axis", {}).get("zoom") else 2  # a pixel of what is zoomed is small
     before, before_finished = {}, shared or {}
     for frame in scene["frames"]:
         _refuse_unknown(frame, FRAME, f"the frame {frame.get('title')!r}")
