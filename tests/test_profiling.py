@@ -80,7 +80,7 @@ def test_events_too_short_to_be_seen_share_a_bar(large):
     events = [bar.last - bar.first for bar in timeline.bars]
     assert sum(events) == 12_000 and max(events) > 10
     shared = next(shape for bar, shape in timeline.bars.items() if bar.last - bar.first > 1)
-    assert shared["text"].endswith(" events") and "; the longest: aten::outer, compute, 95.0 µs" in shared["tip"]
+    assert shared["text"].endswith(" events") and "; longest: aten::outer, compute, 95.0 µs" in shared["tip"]
 
 
 @pytest.mark.parametrize("window", [[0, 150], [100, 101], [299.9, 300], [0, 0.2]])
@@ -114,7 +114,7 @@ def test_it_begins_with_the_part_that_is_asked_for(large):
     assert presets["the middle, closer"] == pytest.approx([131.25, 168.75], abs=0.1)
     assert whole.story["scenes"] == part.story["scenes"] and len(whole.story["scenes"]) == 1, "the browser zooms it"
     size = len(json.dumps(part.story, ensure_ascii=False, separators=(",", ":")))
-    assert size < 100_000
+    assert size < 120_000
     first, second = (one._repr_mimebundle_()["image/svg+xml"] for one in (whole, part))
     assert ">0</text>" in first and ">0</text>" not in second and ">260</text>" in second
 

@@ -18,7 +18,7 @@ GREY = "#b9c4cc"  #: what is "other"
 #: Rows for each thread: events that lie deeper are left out.
 DEEPEST = 6
 #: Bars at most in the whole; and as many again in the part that one has zoomed in on.
-MOST = 400
+MOST = 600
 LEFT, TOP, WIDE, ROW = 20, 26, 520, 17
 
 
@@ -51,7 +51,7 @@ class Timeline:
         if not recorded:
             raise tracing.TraceError("there are no events to show: record at least one active step")
         self.begin = min(trace.span_us[0] for trace in recorded)
-        self.whole = max(trace.span_us[1] for trace in recorded) - self.begin
+        self.whole = max(1e-3, max(trace.span_us[1] for trace in recorded) - self.begin)
         self.rows, place = [], 0
         for number in range(len(self.traces)):
             for name, events in self._rows_of(number):
@@ -98,15 +98,14 @@ class Timeline:
             shapes += self.bars.values()
         else:
             begin, end = (self.begin + 1000 * moment for moment in window)
-            shared = [bar for bar in self.bars if bar.last - bar.first > 1 and self._touches(bar, begin, end)]
-            divided = self._divided(shared, end - begin)
-            shapes += [shape for bar, shape in self.bars.items() if bar not in set(shared)]
-            shapes += map(self._shape, divided)
+            near = dict.fromkeys(bar for bar in self.bars if self._touches(bar, begin, end))
+            shapes += [shape for bar, shape in self.bars.items() if bar not in near]
+            shapes += map(self._shape, self._divided(near, end - begin))
         frame = {"title": self.title, "note": self.note, "shapes": shapes}
         return {"size": [LEFT + WIDE + LEFT, self.lanes.bottom + 40], "axis": self.lanes.axis, "frames": [frame]}
 
     def _touches(self, bar, begin, end):
-        events, beside = self.rows[bar.row].events, (end - begin) / 2
+        events, beside = self.rows[bar.row].events, (end - begin) / 4
         return events[bar.first].begin_us < end + beside and events[bar.last - 1].end_us > begin - beside
 
     def _divided(self, bars, span):
@@ -139,7 +138,7 @@ class Timeline:
         else:
             look = doing(longest.kind)
         if len(events) > 1:
-            text, tip = f"{len(events)} events", f"{_time(1000 * (end - begin))}; the longest: {text}, {tip}"
+            text, tip = f"{len(events)} events", f"{_time(1000 * (end - begin))}; longest: {text}, {tip}"
         # The first event names a bar, so that it is the same one when it is divided.
         return self.lanes.bar(f"{bar.row}/{bar.first}", row.place, begin, end, text=text, tip=tip, **look)
 
