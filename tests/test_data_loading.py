@@ -152,7 +152,7 @@ def test_at_the_end_the_lanes_show_all_of_the_timeline(setting):
     assert f"waited for {waited:.0f} ms" in note and f"{timeline.busy:.0%} of the time" in note
     heaps = [shape["h"] for name, shape in shapes.items() if name.startswith("ready ")]
     assert len(heaps) == sum(count > 0 for count in timeline.ready[1])
-    assert bool(heaps) == bool(workers) and f"at most {most}." in note
+    assert bool(heaps) == bool(workers) and f"At most {most} lay ready" in note
 
 
 def test_while_a_straggler_is_loaded_others_lie_ready_and_their_workers_are_idle():

@@ -235,7 +235,7 @@ def test_the_chart_shows_every_size_that_the_slider_has_and_what_was_measured():
 
 def test_the_presets_of_the_buckets_show_what_they_ask_for():
     explorer = bucket_explorer()
-    slow = explorer.scene(bucket_mb=25, latency_ms=0.5, mb_per_s=100)["frames"]
+    slow = explorer.scene(bucket_mb=25, latency_ms=0.5, mb_per_s=500)["frames"]
     assert slow[-2]["title"] == "Backward is done, bucket 2 is under way"
     late = explorer.scene(bucket_mb=4, latency_ms=20, mb_per_s=1000)["frames"][-1]
     widths = {name: sum(shape["w"] for shape in late["shapes"] if shape["id"].startswith(name))

@@ -263,8 +263,8 @@ def _note(timeline, prefetch_factor, now):
     if now == timeline.total:
         computed = timeline.busy * now
         return (f"The device has computed for {computed:.0f} ms, and waited for {now - computed:.0f} ms: it was busy "
-                f"{timeline.busy:.0%} of the time. Ready at once: at most {max(counts)}.")
-    loading = [f"{batch}" for batch, (_, begin, end) in enumerate(timeline.loads) if begin <= now < end]
+                f"{timeline.busy:.0%} of the time. At most {max(counts)} lay ready at once.")
+    loading = [str(batch) for batch, (_, begin, end) in enumerate(timeline.loads) if begin <= now < end]
     ready = [count for moment, count in zip(at, counts, strict=True) if moment <= now][-1]
     return f"After {now:.0f} ms. Now loading: {', '.join(loading) or 'none'}. Ready: {ready}."
 

@@ -116,12 +116,12 @@ def scene(bucket_mb, latency_ms, mb_per_s, backward_ms=5.0, layer_mb=4.0, layers
 
 def _names():
     for name, y in {"rank 0": 33, "network": 110, "rank 1": 187}.items():
-        yield words(name, LEFT - 6, y, name, "end", size=14, bold=name != "network")
+        yield words(name, LEFT - 6, y, name, "end", size=14, bold=name != "network" or None)
     for rank in (0, 1):
         yield words(f"buckets of {rank}", LEFT - 6, BUCKETS[rank] + 11, "buckets", "end", size=14)
     yield words("backwards", LEFT + WIDE, 10, "← backward: from the last layer to the first", "end", size=14)
     yield words("legend", LEFT, 311, "light red: latency, dark red: bytes, ✔: averaged", size=14)
-    yield path("the network's line", [[LEFT, 110], [LEFT + WIDE, 110]], dash=True, opacity=0.5, layer=-1)
+    yield box("the network", LEFT, 109, WIDE, 2, fill="#888888", opacity=0.5, layer=-1)
 
 
 def _layers(rank, step, now):
@@ -135,28 +135,39 @@ def _layers(rank, step, now):
 
 
 def _bucket(rank, bucket, places, step, before, now):
-    """A bucket, its gradients as they fall into it, and then all of them as one box: it waits, travels, comes back."""
-    _, ready, begin, end = step.buckets[bucket]
+    """A bucket, and its gradients: they fall into it, and then leave together."""
     column = WIDE / len(step.backward)
-    first_layer = step.backward[places[-1]][0]
-    x, y, wide = LEFT + column * first_layer, BUCKETS[rank], column * len(places) - GAP
+    x = LEFT + column * step.backward[places[-1]][0]
+    wide = column * len(places) - GAP
     name = _name(bucket, wide)
     is_empty = now < step.backward[places[0]][2]
-    yield box(f"bucket {bucket} of {rank}", x, y, wide, BUCKET_HIGH, line="#888888", dash=True, layer=-1, size=13,
-              text=name if is_empty else None)
-    for layer, _, there in (step.backward[place] for place in places):
+    yield box(f"bucket {bucket} of {rank}", x, BUCKETS[rank], wide, BUCKET_HIGH, line="#888888", dash=True,
+              layer=-1, size=13, text=name if is_empty else None)
+    ready = step.buckets[bucket][1]
+    for place in places:
+        layer, _, there = step.backward[place]
         # The last gradient still falls while its bucket leaves.
         if there <= now and (now < ready or before < there):
-            yield box(f"gradient {layer} of {rank}", LEFT + column * layer, y, column - GAP, BUCKET_HIGH,
-                      fill=HELD["gradients"], passes=ready <= now or None, **{"from": {"y": LAYERS[rank]}})
+            yield box(f"gradient {layer} of {rank}", LEFT + column * layer, BUCKETS[rank], column - GAP, BUCKET_HIGH,
+                      layer=-1, fill=HELD["gradients"], passes=ready <= now or None,
+                      **{"from": {"y": LAYERS[rank]}})
     if ready <= now:
-        # Half of the all-reduce to the middle, half of it back.
-        away = max(0, 1 - abs(2 * (now - begin) / (end - begin) - 1))
-        look = {"fill": HELD["gradients"], "text": name and "✔"}
-        if now < end:
-            look = doing("waiting" if now < begin else "communication", text=name)
-        yield box(f"sent {bucket} of {rank}", x, y + away * (MEETS[rank] - y), wide, BUCKET_HIGH, size=13,
-                  **look, **{"from": {"y": y}})
+        y, look = _sent(rank, step.buckets[bucket], name, now)
+        yield box(f"sent {bucket} of {rank}", x, y, wide, BUCKET_HIGH, size=13, **look,
+                  **{"from": {"y": BUCKETS[rank]}})
+
+
+def _sent(rank, bucket, name, now):
+    """Where a full bucket is, and what it looks like: it waits, travels, or has come back."""
+    _, _, begin, end = bucket
+    home = BUCKETS[rank]
+    if now < begin:
+        return home, doing("waiting", text=name)
+    if end <= now:
+        return home, {"fill": HELD["gradients"], "text": name and "✔"}
+    share = (now - begin) / (end - begin)
+    away = 1 - abs(2 * share - 1)  # half of the time there, half of it back
+    return home + away * (MEETS[rank] - home), doing("communication", text=name)
 
 
 def _name(bucket, wide):
@@ -193,25 +204,28 @@ def _full(step, lanes, now):
 
 def _chart(bucket_mb, sizes, measured_ms, model):
     """The step's time for each bucket size, by `simulate` and as it was measured. Points can be clicked."""
-    steps = [simulate(size, **model) for size in sizes]
-    most = 1.1 * max([*(step.total for step in steps), *measured_ms.values()])
-    last = len(sizes) - 1
+    totals = [simulate(size, **model).total for size in sizes]
+    alone = model["backward_ms"] * model["layers"]
+    most = 1.1 * max([*totals, *measured_ms.values()])
+    ends = (-0.4, len(sizes) - 0.6)
+    xticks = dict(enumerate(map(_size, sizes)))
     yticks = {tick: f"{tick:g}" for tick in ticks(0, most, 3)}
     points = "● model, ■ measured" if measured_ms else "● model"
-    chart = Chart("chart", LEFT, 350, WIDE, 70, (-0.4, last + 0.4), (0, most), dict(enumerate(map(_size, sizes))),
-                  yticks, "bucket size, MB", f"the step, ms: {points}, dashed: backward alone")
+    chart = Chart("chart", LEFT, 350, WIDE, 70, ends, (0, most), xticks, yticks, "bucket size, MB",
+                  f"the step, ms: {points}, dashed: backward alone")
     yield from chart.axes()
-    yield chart.curve("alone", [(-0.4, steps[0].computed), (last + 0.4, steps[0].computed)], dash=True, width=1)
-    yield chart.curve("model", enumerate(step.total for step in steps))
+    yield chart.curve("alone", [(end, alone) for end in ends], dash=True, width=1)
+    yield chart.curve("model", enumerate(totals))
     places = []
-    for place, (size, step) in enumerate(zip(sizes, steps, strict=True)):
-        x, y = chart.x(place), chart.y(step.total)
+    for place, (size, total) in enumerate(zip(sizes, totals, strict=True)):
+        x, y = chart.x(place), chart.y(total)
         places.append([x - 9, y - 9])
         yield circle(f"size {size}", x, y, 5, fill="#888888", click={"bucket_mb": size},
-                     tip=f"{_size(size)} MB: {step.total:.1f} ms")
+                     tip=f"{_size(size)} MB: {total:.1f} ms")
     for size, ms in measured_ms.items():
-        yield box(f"measured {size}", chart.x(sizes.index(size)) - 5, chart.y(ms) - 5, 10, 10, fill="#9a5fb5",
-                  click={"bucket_mb": size}, tip=f"measured, {_size(size)} MB: {ms:.1f} ms")
+        x, y = chart.x(sizes.index(size)), chart.y(ms)
+        yield box(f"measured {size}", x - 5, y - 5, 10, 10, fill="#9a5fb5", click={"bucket_mb": size},
+                  tip=f"measured, {_size(size)} MB: {ms:.1f} ms")
     x, y = places[sizes.index(bucket_mb)]
     yield box("chosen", x, y, 18, 18, round=9, line="#009e73", fill="#009e7330", width=3, layer=1,
               drag=("bucket_mb", places), tip=f"the chosen size, {_size(bucket_mb)} MB")
@@ -261,8 +275,9 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
         "latency_ms": slider("latency, ms", latency_ms, sorted({*LATENCIES, latency_ms})),
         "mb_per_s": slider("MB per second", mb_per_s, sorted({*SPEEDS, mb_per_s})),
     }
+    slow = max(speed for speed in SPEEDS if speed <= max(SPEEDS[0], mb_per_s / 2))
     presets = {
-        "slow network": preset("Press Play. Which of the two is busy at the end?", mb_per_s=100),
+        "slow network": preset("Press Play. Which is busy at the end, backward or the network?", mb_per_s=slow),
         "high latency": preset("Move the bucket size. Why is a small one bad now?", frame=-1, latency_ms=20),
         "one bucket": preset("Press Play. When can the only all-reduce begin?", bucket_mb=SIZES[-1]),
     }
@@ -270,4 +285,4 @@ def bucket_explorer(backward_ms=5.0, layer_mb=4.0, latency_ms=0.5, mb_per_s=1000
                     measured_ms=measured_ms)
     return Stage("bucket_explorer", bucket_explorer.__doc__, story, controls,
                  "Press Play. What does the network do while backward computes, and what is left at the end?", presets,
-                 still=14)
+                 still=11)
