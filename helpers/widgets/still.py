@@ -104,7 +104,8 @@ def _box(shape, look):
 
 
 def _words(shape):
-    size, wide, align = shape.get("size", 13 if "lane" in shape else SIZE), shape.get("w", 0), shape.get("align", "middle")
+    size = shape.get("size", 13 if "lane" in shape else SIZE)
+    wide, align = shape.get("w", 0), shape.get("align", "middle")
     inside = 5 if wide else 0
     edge = ""
     if "hatch" in shape:  # it does not run through the letters
