@@ -149,7 +149,7 @@ def test_each_frame_doubles_the_number():
         assert places[1][number] == pytest.approx([mark["x"], mark["y"]])
 
 
-@pytest.mark.parametrize("text, frames", [("1", 45), ("3e38", 31), ("1e-40", 31), ("1e308", 16), ("5e-324", 16),
+@pytest.mark.parametrize("text, frames", [("1", 40), ("3e38", 45), ("1e-40", 45), ("1e308", 23), ("5e-324", 23),
                                           ("0", 1), ("inf", 1), ("what", 1)])
 def test_numbers_beyond_the_ruler(text, frames):
     scene = float_explorer.scene(text)
@@ -172,7 +172,7 @@ def test_float_explorer_explains_bad_text():
 def test_what_the_float_explorer_stores_and_asks():
     stage = float_explorer.float_explorer("0.1")
     assert [one["words"] for one in stage.story["presets"]] == ["2049", "65520", "1e-8"]
-    assert len(stage.story["scenes"]) == 4 and len(json.dumps(stage.story, ensure_ascii=False)) < 180_000
+    assert len(stage.story["scenes"]) == 4 and len(json.dumps(stage.story)) < 140_000
     stage.asked = {"setting": ["0.1", ["3/0", 23]], "number": 1}
     assert stage.answer["scene"]["means"] == ["-0.0999755859375", None]
     assert columns(shown("2049"), "tf32")[0] == "2048" and columns(shown("2049"), "fp32")[1] == "exact"

@@ -17,8 +17,8 @@ LEFT, WIDE, BIT, HIGH, BLOCK, TOP = 10, 540, 16.5, 21, 47, 48
 VALUES = 130  #: where it says what the number becomes
 #: Below them, the ruler of powers of two, with a lane for each reach.
 RULER, RULER_LEFT, RULER_WIDE, LANE = TOP + 6 * BLOCK + 24, 140, 410, 18
-#: The powers on the ruler. For a number that lies elsewhere: so many below it, and above.
-POWERS, AROUND = range(-27, 18), 15
+#: The powers on the ruler; and how often a number is doubled, and halved, as long as it lies on the ruler.
+POWERS, OFTEN = range(-27, 18), 22
 #: Powers of two: of the least number (of bf16, where three reach equally far), the least normal, and the largest one.
 REACHES = {"fp32, tf32, bf16": (-133, -126, 128), "fp16": (-24, -14, 16), "fp8 e5m2": (-16, -14, 15.8),
            "fp8 e4m3": (-9, -6, 8.8)}
@@ -42,24 +42,27 @@ def scene(number, flip=None):
     means = {}
     if flip:
         bit, frame = flip
-        _, values = _doubled(value)
-        value = _flipped(values[frame], bit)
+        value = _flipped(_doubled(value)[-1][frame], bit)
         number = f"{value:g}" if float(f"{value:g}") == value else str(value)
         means = {"means": {"number": number, "flip": None}}
-    powers, values = _doubled(value)
+    ruler, powers, values = _doubled(value)
     begin = values.index(value) if powers else 0
-    frames = [_frame(number, one, place - begin, powers) for place, one in enumerate(values)]
+    frames = [_frame(number, one, place - begin, ruler, powers) for place, one in enumerate(values)]
     return {"size": SIZE, "pace": 700, "frames": frames, "frame": begin, **means}
 
 
 def _doubled(value):
-    """Powers of two, and the number as large as each of them. No powers, if it does not lie between two of them."""
+    """(powers of two on the ruler, powers of two of the frames, the number as large as each of these).
+
+    There are no powers, if the number does not lie between two of them.
+    """
     if value == 0 or not math.isfinite(value):
-        return (), [value]
-    power, powers = math.frexp(value)[1] - 1, POWERS
-    if power not in powers:
-        powers = range(max(power - AROUND, -1074), min(power + AROUND, 1023) + 1)
-    return powers, [math.ldexp(value, one - power) for one in powers]
+        return (), (), [value]
+    power = math.frexp(value)[1] - 1
+    limits = POWERS if power in POWERS else range(-1074, 1024)
+    powers = range(max(power - OFTEN, limits[0]), min(power + OFTEN, limits[-1]) + 1)
+    values = [math.ldexp(value, one - power) for one in powers]
+    return limits if power in POWERS else powers, powers, values
 
 
 def _flipped(value, bit):
@@ -70,7 +73,7 @@ def _flipped(value, bit):
     return decode(bits[:place] + other + bits[place + 1:], form)
 
 
-def _frame(number, value, times, powers):
+def _frame(number, value, times, ruler, powers):
     shapes, fates = [*_key()], {}
     for row, form in enumerate(FORMATS.values()):
         encoded = encode(value, form)
@@ -78,7 +81,7 @@ def _frame(number, value, times, powers):
         fates.setdefault(fate, []).append(form.name)
         shapes += [*_bits(row, form, encoded), *_words(row, form.name, encoded.value, value, fate)]
     if powers:
-        shapes += [*_ruler(powers), *_mark(value, powers)]
+        shapes += [*_ruler(ruler), *_mark(value, ruler, powers)]
     said = " ".join(f"{FATES[fate]}: {', '.join(names)}." for fate, names in fates.items())
     if len(fates) == 1:
         said = f"{FATES[fate]}: all formats."
@@ -183,19 +186,19 @@ def _along(power, powers):
     return RULER_LEFT + RULER_WIDE * min(max(share, 0), 1)
 
 
-def _mark(value, powers):
+def _mark(value, ruler, powers):
     """Where the number lies on the ruler: a handle, and a line through all lanes."""
     exact = math.log2(abs(value))
-    x = _along(exact, powers)
+    x = _along(exact, ruler)
     yield box("line", x - 1, RULER - 4, 2, LANE * len(REACHES) + 4, fill=MARK, layer=1)
     yield box("mark", x - 20, RULER - 22, 40, 18, round=9, fill=MARK, text="◂ ▸", layer=1,
-              drag=("moment", _places(exact % 1, powers)), tip="drag it: the number is halved and doubled")
+              drag=("moment", _places(exact % 1, ruler, powers)), tip="drag it: the number is halved and doubled")
 
 
 @lru_cache(2)
-def _places(more, powers):
+def _places(more, ruler, powers):
     """Where the handle is in each frame, `more` than a power of two."""
-    return [[_along(power + more, powers) - 20, RULER - 22] for power in powers]
+    return [[_along(power + more, ruler) - 20, RULER - 22] for power in powers]
 
 
 def float_explorer(number="0.1"):
