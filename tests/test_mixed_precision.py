@@ -173,7 +173,7 @@ def test_what_the_float_explorer_stores_and_asks():
     stage = float_explorer.float_explorer("0.1")
     assert [one["words"] for one in stage.story["presets"]] == ["2049", "65520", "1e-8"]
     assert len(stage.story["scenes"]) == 4 and len(json.dumps(stage.story)) < 140_000
-    stage.asked = {"setting": ["0.1", ["3/0", 23]], "number": 1}
+    stage.asked = {"setting": ["0.1", ["3/0", float_explorer.scene("0.1")["frame"]]], "number": 1}
     assert stage.answer["scene"]["means"] == ["-0.0999755859375", None]
     assert columns(shown("2049"), "tf32")[0] == "2048" and columns(shown("2049"), "fp32")[1] == "exact"
     kept = [name for name in FORMATS if "underflow" not in columns(shown("1e-8"), name)[1]]
