@@ -8,14 +8,10 @@ From then on a figure at the end of a cell is stored as a picture whose text alt
 what the drawing function has said with `figure.set_label("…")`, or else what the axes themselves hold.
 """
 
-import base64
-import html
 import io
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -28,20 +24,18 @@ HATCHES = {"compute": "", "communication": "///", "waiting": "..."}
 HELD = {"weights": "#6294e2", "gradients": "#f85312", "optimizer": "#6f9f6b", "activations": "#874d8a",
         "gathered": "#94919f"}
 
-#: What `use_course_style(projector=True)` gives a notebook: large type, and a page to present from.
+#: What `use_course_style(projector=True)` gives a notebook: large type, and pages to present.
 PROJECTOR = Path(__file__).with_name("projector.html")
 
 
 def use_course_style(projector=False):
     """Give matplotlib the look of the course, and pictures in this notebook their text alternatives.
 
-    projector: pictures, text and controls of the whole notebook are large enough for the back row.
+    projector: explorers and text of the whole notebook are large enough for the back row.
     """
     from IPython import get_ipython
 
     plt.style.use("helpers.course")
-    if projector:
-        plt.style.use("helpers.projector")
     shell = get_ipython()
     if hasattr(shell, "kernel"):
         plt.switch_backend(plt.get_backend())  # now: at the first figure, it would undo what follows
@@ -67,23 +61,6 @@ def small_png(figure):
     file = io.BytesIO()
     picture.convert("RGB").quantize(64).save(file, format="png", compress_level=8)  # 9 takes thrice as long
     return file.getvalue(), {"alt": alt(figure), "width": int(width), "height": int(height)}
-
-
-def png(figure):
-    """The figure as PNG, as bytes. Quick rather than small: explorers draw while a slider moves."""
-    # Where there is a canvas, keep it: it holds what matplotlib has worked out about the texts.
-    canvas = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
-    file = io.BytesIO()
-    canvas.draw()
-    Image.fromarray(numpy.asarray(canvas.buffer_rgba())[..., :3]).save(file, format="png", compress_level=1)
-    return file.getvalue()
-
-
-def as_html(figure):
-    """The figure as an `<img>` with its text alternative, for widgets."""
-    data = base64.b64encode(png(figure)).decode()
-    text = html.escape(alt(figure))
-    return f'<img style="max-width: 100%" alt="{text}" src="data:image/png;base64,{data}">'
 
 
 def title(figure):
