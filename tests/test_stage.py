@@ -82,7 +82,7 @@ def test_options_may_have_labels_and_a_click_sets_a_control_by_its_number():
     assert [control["labels"] for control in explorer.story["controls"]] == [["three", "seven"], ["False", "True"]]
     shape = explorer.story["scenes"]["[0,0]"]["frames"][0]["set"]["a"]
     assert shape["click"] == [1, None]
-    assert shape["drag"] == {"control": "kind", "places": [[0, 0], [5.56, 0]]}
+    assert shape["drag"] == {"control": "kind", "places": [[0, 0], [5.6, 0]]}
 
 
 def test_what_a_notebook_stores_plays_by_itself_and_shows_a_picture_where_no_script_runs():

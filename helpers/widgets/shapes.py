@@ -147,7 +147,7 @@ class Chart:
         return path(id, [[self.x(x), self.y(y)] for x, y in data], **{"width": 2.5, **more})
 
 
-def finished(shape, positions, decimals=2):
+def finished(shape, positions, decimals=1):
     """A shape as the browser gets it: numbers short, words in a colour that shows on the fill.
 
     positions: A function from {control: value} to positions of all controls (see `Stage`).

@@ -37,7 +37,7 @@ FRAME = {"title", "note", "alt", "shapes"}
 #: How what plays a stored explorer begins, after its data.
 PLAYER = '<style class="stage-player">'
 #: Characters of JSON that an explorer stores with a notebook at most.
-ROOM = 100_000
+ROOM = 80_000
 
 
 def slider(words, value, options):
@@ -232,10 +232,12 @@ def as_html(story, picture, description):
 
 
 def player():
-    """Style and script that play all explorers on a page."""
+    """Style and script that play all explorers on a page, without indentation and lines of comments."""
     style = (HERE / "stage.css").read_text(encoding="utf-8")
     script = (HERE / "stage.js").read_text(encoding="utf-8").partition("export default")[0]
-    return f'{PLAYER}\n{style}</style>\n<script type="module">\n{script}playStored(document);\n</script>'
+    lines = [line.strip() for line in script.splitlines()]
+    script = "\n".join(line for line in lines if line and not line.startswith("//"))
+    return f'{PLAYER}\n{style}</style>\n<script type="module">\n{script}\nplayStored(document);\n</script>'
 
 
 def _packed(scene, positions, shared=None):
@@ -244,7 +246,7 @@ def _packed(scene, positions, shared=None):
     packed["frames"] = []
     if "means" in scene:
         packed["means"] = positions(scene["means"])
-    decimals = 4 if scene.get("axis", {}).get("zoom") else 2  # a pixel of what is zoomed is small
+    decimals = 4 if scene.get("axis", {}).get("zoom") else 1  # a pixel of what is zoomed is small
     before, before_finished = {}, shared or {}
     for frame in scene["frames"]:
         _refuse_unknown(frame, FRAME, f"the frame {frame.get('title')!r}")
