@@ -94,42 +94,55 @@ function picture(figure, act) {
     if (!at) return;
     group.style.transform = `translate(${at.x}px, ${shape.y}px)`;
     group.style.opacity = shape.opacity ?? 1;
-    const isBox = shape.w != null, isLine = shape.points != null;
-    for (const [wanted, tag] of [[isBox, "rect.body"], [isLine, "path"], [shape.hatch != null, "rect.over"], [shape.text != null, "text"]]) {
-      const [name, look] = tag.split(".");
-      const there = group.querySelector(tag);
-      if (wanted && !there) make(`svg:${name}`, look ? { class: look } : {}, group);
-      else if (!wanted) there?.remove();
+    const parts = { rect: shape.w != null, over: shape.hatch != null, path: shape.points != null, text: shape.text != null };
+    for (const [part, isWanted] of Object.entries(parts)) {
+      const there = group.querySelector(`.${part}`);
+      if (isWanted && !there) make(`svg:${part === "over" ? "rect" : part}`, { class: part }, group);
+      else if (!isWanted) there?.remove();
     }
-    if (shape.text != null) group.append(group.querySelector("text"));  // above a box that is new
-    if (isBox) {
-      const size = { width: `${at.w}px`, height: `${shape.h}px` };
-      const body = group.querySelector(".body"), over = group.querySelector(".over");
-      const edge = shape.line ?? (shape.fill ? "none" : "");
-      Object.assign(body.style, size, { fill: shape.fill ?? "", stroke: edge });
-      if (over) Object.assign(over.style, size, { fill: `url(#${id}-${Object.keys(HATCHES).indexOf(shape.hatch)})` });
-      for (const rect of over ? [body, over] : [body]) rect.setAttribute("rx", shape.round ?? Math.min(3, at.w / 5));
-      body.style.strokeWidth = shape.width ?? 1;
-      body.style.strokeDasharray = shape.dash ? "5 4" : "";
+    const [rect, over, line, text] = Object.keys(parts).map((part) => group.querySelector(`.${part}`));
+    if (rect) drawBox(shape, at.w, rect, over);
+    if (line) drawLine(shape, line);
+    if (text) {
+      group.append(text);  // above a box that is new
+      write(shape, text, at.w);
     }
-    if (isLine) {
-      const line = group.querySelector("path"), way = `M${shape.points.map((point) => point.join(" ")).join("L")}`;
-      line.setAttribute("d", way);
-      Object.assign(line.style, { d: `path("${way}")`, stroke: shape.line ?? "", fill: shape.fill ?? "", strokeWidth: shape.width ?? 1,
-        strokeDasharray: shape.dash ? "5 4" : "", markerEnd: shape.arrow ? `url(#${id}-head)` : "" });
+    describe(shape, group);
+  }
+
+  function drawBox(shape, wide, rect, over) {
+    for (const one of over ? [rect, over] : [rect]) {
+      Object.assign(one.style, { width: `${wide}px`, height: `${shape.h}px` });
+      one.setAttribute("rx", shape.round ?? Math.min(3, wide / 5));
     }
-    if (shape.text != null) write(shape, group.querySelector("text"), at.w);
-    const acts = shape.click != null || shape.drag != null;
-    group.setAttribute("class", `shape${acts ? " acts" : ""}${shape.passes ? " passes" : ""}${shape.drag ? " drags" : ""}`);
-    const name = [shape.text, shape.tip].filter(Boolean).join(": ");
-    if (shape.drag) {
-      const at = act.position(shape.drag.control);
-      for (const [key, value] of Object.entries({ role: "slider", tabindex: 0, "aria-label": name, "aria-valuemin": 0,
-        "aria-valuemax": shape.drag.places.length - 1, "aria-valuenow": at, "aria-valuetext": act.label(shape.drag.control) })) group.setAttribute(key, value);
-    } else if (shape.click != null || shape.tip) {
-      group.setAttribute("role", shape.click != null ? "button" : "img");
-      group.setAttribute("aria-label", name);
-    } else ["role", "aria-label", "tabindex"].forEach((key) => group.removeAttribute(key));
+    const edge = { stroke: shape.line ?? (shape.fill ? "none" : ""), strokeWidth: shape.width ?? 1, strokeDasharray: shape.dash ? "5 4" : "" };
+    Object.assign(rect.style, { fill: shape.fill ?? "", ...edge });
+    if (over) over.style.fill = `url(#${id}-${Object.keys(HATCHES).indexOf(shape.hatch)})`;
+  }
+
+  function drawLine(shape, line) {
+    const way = `M${shape.points.map((point) => point.join(" ")).join("L")}`;
+    line.setAttribute("d", way);
+    Object.assign(line.style, {
+      d: `path("${way}")`,  // where a browser knows it, a line glides, too
+      stroke: shape.line ?? "", fill: shape.fill ?? "", strokeWidth: shape.width ?? 1,
+      strokeDasharray: shape.dash ? "5 4" : "", markerEnd: shape.arrow ? `url(#${id}-head)` : "",
+    });
+  }
+
+  // What a shape is for the mouse, for keys, and for those who listen.
+  function describe(shape, group) {
+    const looks = ["shape", shape.click || shape.drag ? "acts" : "", shape.passes ? "passes" : "", shape.drag ? "drags" : ""];
+    group.setAttribute("class", looks.filter(Boolean).join(" "));
+    for (const name of ["role", "aria-label", "tabindex"]) group.removeAttribute(name);
+    if (!shape.click && !shape.drag && !shape.tip) return;
+    group.setAttribute("role", shape.drag ? "slider" : shape.click ? "button" : "img");
+    group.setAttribute("aria-label", [shape.text, shape.tip].filter(Boolean).join(": "));
+    if (!shape.drag) return;
+    const { control, places } = shape.drag;
+    const slider = { tabindex: 0, "aria-valuemin": 0, "aria-valuemax": places.length - 1,
+      "aria-valuenow": act.position(control), "aria-valuetext": act.label(control) };
+    for (const [name, value] of Object.entries(slider)) group.setAttribute(name, value);
   }
 
   // Moves a bar as the axis moves; all else stays.
@@ -158,8 +171,10 @@ function picture(figure, act) {
       const y = (shape.h ?? 0) / 2 + 1.25 * size * (number - (lines.length - 1) / 2);
       return make("svg:tspan", { x, y, text: line });
     }));
-    Object.assign(node.style, { fontSize: `${size}px`, fontWeight: shape.bold ? 700 : "", fill: shape.ink ?? "", textAnchor: align,
-      stroke: shape.hatch ? shape.fill : "" });  // a hatch does not run through the letters
+    Object.assign(node.style, {
+      fontSize: `${size}px`, fontWeight: shape.bold ? 700 : "", fill: shape.ink ?? "", textAnchor: align,
+      stroke: shape.hatch ? shape.fill : "",  // a hatch does not run through the letters
+    });
   }
 
   function drawAxis() {
@@ -179,7 +194,8 @@ function picture(figure, act) {
 
   // Of all that can be clicked or says something, one has a place in the order of the Tab key; arrows go to the others.
   function roam() {
-    const all = [...shapes.keys()].map((name) => groups.get(name)).filter((group) => group?.matches("[role]:not(.drags)") && group.style.display !== "none");
+    const isThere = (group) => group?.matches("[role]:not(.drags)") && group.style.display !== "none";
+    const all = [...shapes.keys()].map((name) => groups.get(name)).filter(isThere);
     for (const group of svg.querySelectorAll("g.shape[tabindex='0']:not(.drags)")) group.setAttribute("tabindex", -1);
     if (!all.includes(focused)) focused = all.find((group) => group.classList.contains("acts")) ?? all[0];
     for (const group of all) group.setAttribute("tabindex", group === focused ? 0 : -1);
@@ -327,9 +343,9 @@ function mount(place, story, ask = null) {
   const moves = make("div", { class: "moves" }, page);
   const side = make("div", { class: "controls" }, page);
   const title = make("p", { class: "title" }, said), note = make("p", { class: "note" }, said);
-  const window_ = story.controls.findIndex((control) => control.kind === "window");  // its place in a setting
-  const all = (setting) => (window_ < 0 ? setting : setting.with(window_, null));
-  const first = JSON.stringify(all(story.first)), shared = story.shared ?? story.scenes[first].frames[0].set;
+  const part = story.controls.findIndex((control) => control.kind === "window");  // its place in a setting
+  const whole = (setting) => (part < 0 ? setting : setting.with(part, null));
+  const first = JSON.stringify(whole(story.first)), shared = story.shared ?? story.scenes[first].frames[0].set;
   const scenes = {};
   for (const [key, scene] of Object.entries(story.scenes)) scenes[key] = unpack(scene, key === first ? {} : shared);
   const number = Object.fromEntries(story.controls.map((control, place) => [control.name, place]));
@@ -337,12 +353,15 @@ function mount(place, story, ask = null) {
   let setting = [...story.first], scene = null, now = 0, playing = null, waiting = null;
 
   const stage = picture(figure, {
-    click: (change) => change_to(setting.map((position, place) => {
-      const isClicked = story.controls[place].kind === "clicks" && change[place] != null;
-      return isClicked ? [change[place], now] : change[place] ?? position;
+    click: (change) => changeTo(setting.map((position, place) => {
+      if (change[place] == null) return position;
+      return story.controls[place].kind === "clicks" ? [change[place], now] : change[place];
     })),
     position: (control) => (control === "moment" ? now : setting[number[control]]),
-    label: (control) => (control === "moment" ? scene.frames[now].title : story.controls[number[control]].labels[setting[number[control]]]),
+    label(control) {
+      const place = number[control];
+      return control === "moment" ? scene.frames[now].title : story.controls[place].labels[setting[place]];
+    },
     set(control, position) {
       if (control === "moment") {
         stop();
@@ -350,11 +369,12 @@ function mount(place, story, ask = null) {
       }
       const place = number[control], last = story.controls[place].labels.length - 1;
       const wanted = Math.max(0, Math.min(position, last));
-      if (wanted !== setting[place]) change_to(setting.with(place, wanted));
+      if (wanted !== setting[place]) changeTo(setting.with(place, wanted));
     },
     look: (from, to) => look(from, to),
     zoom(larger, share) {
-      const [from, to] = stage.view ?? [scene.axis.from, scene.axis.to], at = from + share * (to - from), span = (to - from) / larger;
+      const [from, to] = stage.view ?? [scene.axis.from, scene.axis.to];
+      const at = from + share * (to - from), span = (to - from) / larger;
       look(at - share * span, at + (1 - share) * span);
     },
   });
@@ -375,7 +395,7 @@ function mount(place, story, ask = null) {
   function put(frame, jump) {
     hint.textContent = "";
     clearTimeout(waiting);
-    const wanted = JSON.stringify(setting), there = scenes[wanted] ?? scenes[JSON.stringify(all(setting))];
+    const wanted = JSON.stringify(setting), there = scenes[wanted] ?? scenes[JSON.stringify(whole(setting))];
     if (there) {
       const isAtEnd = scene && scene.frames.length > 1 && now === scene.frames.length - 1;
       scene = there;
@@ -383,7 +403,7 @@ function mount(place, story, ask = null) {
         setting = scene.means;
         scenes[JSON.stringify(setting)] ??= scene;
       }
-      stage.look(setting[window_] ?? null);
+      stage.look(setting[part] ?? null);
       show(scene.frame ?? frame ?? (isAtEnd ? -1 : now), jump);
       if (!scenes[wanted] && ask) request();
     } else if (ask) {
@@ -400,7 +420,7 @@ function mount(place, story, ask = null) {
     waiting = setTimeout(() => { hint.textContent = ASLEEP; }, PATIENCE);
   }
 
-  function change_to(wanted) {
+  function changeTo(wanted) {
     stop();
     setting = wanted;
     begin(story.look, null);
@@ -455,7 +475,7 @@ function mount(place, story, ask = null) {
   const hint = make("p", { class: "hint", role: "status" }, side);
   story.controls.forEach((control, place) => puts.push(MAKE[control.kind](control, side, {
     get: () => setting[place],
-    set: (position) => change_to(setting.with(place, position)),
+    set: (position) => changeTo(setting.with(place, position)),
     isOff: () => scene?.off?.includes(control.name) ?? false,
     stage, scene: () => scene, look,
   })));
@@ -463,12 +483,12 @@ function mount(place, story, ask = null) {
   // A part of the axis: at once in the browser; and once it rests, in more detail from the kernel.
   let resting = null, detailed = null;
   function look(from, to) {
-    if (window_ < 0) return;
-    const axis = scene.axis, whole = axis.to - axis.from;
-    const span = Math.max(whole / 4096, Math.min(to - from, whole));
+    if (part < 0) return;
+    const axis = scene.axis, all = axis.to - axis.from;
+    const span = Math.max(all / 4096, Math.min(to - from, all));
     const left = Math.max(axis.from, Math.min(from, axis.to - span));
-    setting = setting.with(window_, span < whole ? [left, left + span] : null);
-    stage.look(setting[window_]);
+    setting = setting.with(part, span < all ? [left, left + span] : null);
+    stage.look(setting[part]);
     for (const one of puts) one();
     clearTimeout(resting);
     resting = setTimeout(detail, 150);
@@ -486,7 +506,7 @@ function mount(place, story, ask = null) {
   return {
     stop,
     answer(given) {
-      const key = JSON.stringify(given.setting), isDetail = given.setting[window_] != null;
+      const key = JSON.stringify(given.setting), isDetail = given.setting[part] != null;
       if (isDetail) {  // of parts of an axis only the newest is kept
         delete scenes[detailed];
         detailed = key;
@@ -536,7 +556,10 @@ const MAKE = {
     return () => { input.value = get(); };
   },
   window(control, side, { stage, scene, look }) {
-    const range = (words, max) => make("input", { type: "range", min: 0, max, step: "any", value: 0 }, make("label", { text: words }, side));
+    const range = (words, max) => {
+      const label = make("label", { text: words }, side);
+      return make("input", { type: "range", min: 0, max, step: "any", value: 0 }, label);
+    };
     const larger = range("zoom", 12), along = range("move", 1);
     const times = make("output", {}, larger.parentNode);
     const shown = () => stage.view ?? [scene().axis.from, scene().axis.to];

@@ -169,10 +169,10 @@ class Stage(anywidget.AnyWidget):
                 continue
             packed = self.packed(shared, **setting)
             shared = shared or packed["frames"][0]["set"]
-            size += len(_json(packed))
-            if size > ROOM and setting not in settings:
-                break
-            scenes[key] = packed
+            needs = len(_json(packed))
+            if size + needs <= ROOM or setting in settings:
+                scenes[key] = packed
+                size += needs
         return scenes
 
     def _others(self, first):
