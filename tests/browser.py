@@ -187,14 +187,16 @@ MADE = {
 }
 EXPLORERS = {name: f"from lessons.{module} import {call.partition('(')[0]}\n{call}"
              for name, (module, call) in MADE.items()}
-EXPLORERS["trace"] = """import torch
+EXPLORERS["trace"] = """import tempfile, torch
 from helpers.instruments.traces import read
 from lessons.profiling.trace_viewer import trace_viewer
 with torch.profiler.profile() as prof:
     for _ in range(50):
         torch.randn(64, 64) @ torch.randn(64, 64)
-prof.export_chrome_trace('trace.json')
-trace_viewer(read('trace.json'))"""
+with tempfile.TemporaryDirectory() as folder:
+    prof.export_chrome_trace(f'{folder}/trace.json')
+    trace = read(f'{folder}/trace.json')
+trace_viewer(trace)"""
 
 
 # Counts from the key's own event to the first change of the picture.

@@ -48,7 +48,7 @@ def open_stored(page, name, width, theme="light"):
     page.set_viewport_size({"width": width, "height": 768})
     page.emulate_media(color_scheme=theme)
     page.set_content(stored(name))
-    page.locator(".stage svg .shape").first.wait_for()
+    page.locator(".stage svg .shape").first.wait_for(state="attached")
 
 
 def each_view(page):
@@ -58,7 +58,7 @@ def each_view(page):
         button.click()
         yield button.inner_text()
     page.get_by_role("button", name="Reset", exact=True).click()
-    for slider in page.locator(".stage .controls input[type=range]").all():
+    for slider in page.locator(".stage .controls input[type=range]:enabled").all():
         for key in "Home", "End":
             slider.press(key)
             yield f"{slider.locator('..').inner_text()} {key}"
