@@ -7,7 +7,7 @@ import re
 import pytest
 
 from helpers.widgets.shapes import Chart, Lanes, box, ink, path, words
-from helpers.widgets.stage import Stage, buttons, checkbox, field, preset, slider
+from helpers.widgets.stage import Stage, buttons, checkbox, clicks, field, preset, slider, window
 from helpers.widgets.still import as_svg, ticks
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -83,6 +83,43 @@ def test_options_may_have_labels_and_a_click_sets_a_control_by_its_number():
     shape = explorer.story["scenes"]["[0,0]"]["frames"][0]["set"]["a"]
     assert shape["click"] == [1, None]
     assert shape["drag"] == {"control": "kind", "places": [[0, 0], [5.6, 0]]}
+
+
+def test_a_click_that_changes_other_controls_is_over_once_it_is_answered():
+    def scene(bits, flip):
+        if flip is not None:
+            place, _frame = flip
+            bits ^= 1 << place
+        shapes = [box("bit", 0, 0, 9, 9, text=str(bits), click={"flip": 2})]
+        means = {"bits": bits, "flip": None}
+        return {"size": [9, 9], "frames": [{"title": f"{bits}", "shapes": shapes}], "means": means}
+
+    explorer = stage(scene, bits=slider("bits", 1, range(8)), flip=clicks())
+    explorer.asked = {"setting": [1, [2, 0]], "number": 1}
+    assert explorer.answer["scene"]["means"] == [5, None]
+    assert played(explorer.answer["scene"])[0]["bit"]["text"] == "5"
+
+
+def test_a_part_of_the_axis_is_asked_for_and_the_whole_is_stored():
+    def scene(window):
+        lanes = Lanes(["a"], end=10, zoom=True)
+        begins = range(10) if window else range(0, 10, 5)
+        bars = [lanes.bar(f"bar {begin}", 0, begin, begin + 1 / 3) for begin in begins]
+        return {"size": [560, 90], "axis": lanes.axis, "frames": [{"title": f"{window}", "shapes": bars}]}
+
+    explorer = stage(scene, window=window([2, 4]))
+    assert list(explorer.story["scenes"]) == ["[null]"] and explorer.story["first"] == [[2, 4]]
+    explorer.asked = {"setting": [[2, 4]], "number": 1}
+    assert len(played(explorer.answer["scene"])[0]) == 10
+    assert played(explorer.answer["scene"])[0]["bar 1"]["w"] == 15, "450 units for 10"
+    picture = explorer._repr_mimebundle_()["image/svg+xml"]
+    assert ">2<" in picture and ">4<" in picture and ">10<" not in picture, "the still picture is zoomed, too"
+
+
+def test_what_is_put_later_is_shown_and_stored():
+    explorer = stage(n=slider("n", 2, [1, 2]))
+    explorer.put(moving(1, "later"))
+    assert explorer.answer["setting"] == [1] and "later" in explorer._repr_mimebundle_()["text/html"]
 
 
 def test_what_a_notebook_stores_plays_by_itself_and_shows_a_picture_where_no_script_runs():
