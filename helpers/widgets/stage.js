@@ -121,7 +121,7 @@ function picture(figure, act) {
   }
 
   function drawLine(shape, line) {
-    const way = `M${shape.points.map((point) => point.join(" ")).join("L")}`;
+    const way = shape.points.length ? `M${shape.points.map((point) => point.join(" ")).join("L")}` : "";
     line.setAttribute("d", way);
     Object.assign(line.style, {
       d: `path("${way}")`,  // where a browser knows it, a line glides, too
