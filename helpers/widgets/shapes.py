@@ -96,6 +96,14 @@ class Lanes:
                 grows = {"from": {"w": 0}}
                 yield {**self.bar(id, row, begin, min(end, now), **more), **grows}
 
+    def moments(self, frames):
+        """So many moments at equal distances, to the axis's end: (the one before, this one), the first one twice."""
+        before = self.begin
+        for number in range(frames):
+            now = self.begin + (self.end - self.begin) * number / (frames - 1)
+            yield before, now
+            before = now
+
     def shapes(self, now=None):
         """The rows' names; and, where `now` is a time, a line that stands there."""
         shapes = [words(f"lane {name}", self.x - 6, self.y + self.row * (number + 0.5), name, "end", size=14)
