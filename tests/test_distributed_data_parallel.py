@@ -22,8 +22,8 @@ AFTER = {
 }
 
 
-def shapes(name, frame=-1, follow=None, before=BEFORE):
-    return {shape["id"]: shape for shape in scene(name, before, AFTER[name], follow)["frames"][frame]["shapes"]}
+def shapes(name, frame=-1):
+    return {shape["id"]: shape for shape in scene(name, BEFORE, AFTER[name])["frames"][frame]["shapes"]}
 
 
 @pytest.mark.parametrize("name", AFTER)
@@ -72,12 +72,6 @@ def test_at_a_barrier_those_that_have_come_wait():
         assert tokens.count("waits") == come and tokens.count("computes") == 3 - come
 
 
-def test_one_rank_can_be_followed():
-    followed = shapes("all_gather", follow=1)
-    assert "opacity" not in followed["2/1/0 of 1"] and followed["2/0/0 of 0"]["opacity"] < 0.5
-    assert followed["panel 1"]["click"] == {"follow": None} and followed["panel 0"]["click"] == {"follow": 0}
-
-
 def test_numbers_of_unknown_origin_and_long_tensors_are_shown():
     before = [[0.1, 0.2], [0.3, 0.4]]
     held = held_after(before, [[0.1 + 0.3, 7], [0.1, 0.2, 0.3, 0.4]])
@@ -90,10 +84,10 @@ def test_numbers_of_unknown_origin_and_long_tensors_are_shown():
 
 def test_presets_and_single_collectives():
     stage = collectives_explorer({name: (BEFORE, after) for name, after in AFTER.items()}, "reduce_scatter")
-    assert len(stage.story["presets"]) == 4 and len(stage.story["controls"]) == 2
+    assert len(stage.story["presets"]) == 4 and len(stage.story["controls"]) == 1
     for preset in stage.story["presets"]:
         name = list(AFTER)[preset["setting"][0]]
-        frames = stage.packed(name=name, follow=None)["frames"]
+        frames = stage.packed(name=name)["frames"]
         assert frames[0]["title"] == f"{name}: before" and frames[-1]["title"] == f"{name}: after"
     one = collectives_explorer({"broadcast": (BEFORE, AFTER["broadcast"])}, "broadcast")
-    assert one.story["presets"] == [] and [control["name"] for control in one.story["controls"]] == ["follow"]
+    assert one.story["presets"] == one.story["controls"] == []
