@@ -57,6 +57,11 @@ def doing(activity, **more):
     return {"fill": ACTIVITIES[activity], **({"hatch": HATCHES[activity]} if HATCHES[activity] else {}), **more}
 
 
+def key(text, x, y, **look):
+    """A line of a legend: a small box that looks so, its left edge at x, and what that means; y is its middle."""
+    return [box(f"colour {text}", x, y - 7, 14, 14, **look), words(f"key {text}", x + 20, y, text, size=14)]
+
+
 class Lanes:
     """A time axis with a row for each name: `shapes()` are names and lines, `bar` a box from one time to another."""
 
