@@ -94,10 +94,10 @@ def columns(shapes, name):
 @pytest.mark.parametrize("text, name, becomes, error", [
     ("0.1", "fp32", "0.100000001", "1.5e-08"), ("0.1", "fp16", "0.0999755859", "2.4e-04"),
     ("0.1", "bf16", "0.100097656", "9.8e-04"), ("65520", "fp32", "65520", "exact"),
-    ("65520", "bf16", "65536", "2.4e-04"), ("65520", "fp16", "inf", "overflow: inf"),
-    ("1e-8", "fp16", "0", "underflow: 0"), ("1e-7", "fp16", "1.1920929e-07", "1.9e-01, subnormal"),
+    ("65520", "bf16", "65536", "2.4e-04"), ("65520", "fp16", "inf", "overflow"),
+    ("1e-8", "fp16", "0", "underflow"), ("1e-7", "fp16", "1.1920929e-07", "1.9e-01, subnormal"),
     ("2**-24", "fp16", "5.96046448e-08", "exact, subnormal"), ("nan", "fp16", "nan", "exact"),
-    ("0", "fp8 e4m3", "0", "exact"), ("-inf", "fp16", "-inf", "exact"), ("1e300", "fp32", "inf", "overflow: inf")])
+    ("0", "fp8 e4m3", "0", "exact"), ("-inf", "fp16", "-inf", "exact"), ("1e300", "fp32", "inf", "overflow")])
 def test_float_explorer_shows(text, name, becomes, error):
     assert columns(shown(text), name) == (becomes, error)
     assert shown("1000")["fp8 e4m3 error"]["text"] == "overflow"  # to 448, or NaN, by torch's version
@@ -138,9 +138,8 @@ def test_each_frame_doubles_the_number():
     scene = float_explorer.scene("0.1")
     frames, begin = scene["frames"], scene["frame"]
     assert frames[begin]["title"] == "0.1" and frames[begin + 3]["title"] == "0.1 × 2^3 = 0.8"
-    assert columns(shown("0.1", 0), "fp16")[1] == "underflow: 0"
-    assert columns(shown("0.1", -1), "fp16")[1] == "overflow: inf"
-    assert "Too small: fp16" in frames[0]["note"] and "Too large: fp16" in frames[-1]["note"]
+    assert columns(shown("0.1", 0), "fp16")[1] == "underflow" and "fp16: underflow" in frames[0]["note"]
+    assert columns(shown("0.1", -1), "fp16")[1] == "overflow" and "fp16: overflow" in frames[-1]["note"]
     assert "fp16" not in frames[begin]["note"], "a question is asked here"
     places = shown("0.1")["mark"]["drag"]
     assert places[0] == "moment" and len(places[1]) == len(frames)
@@ -149,11 +148,12 @@ def test_each_frame_doubles_the_number():
         assert places[1][number] == pytest.approx([mark["x"], mark["y"]])
 
 
-@pytest.mark.parametrize("text, frames", [("1", 40), ("3e38", 45), ("1e-40", 45), ("1e308", 23), ("5e-324", 23),
-                                          ("0", 1), ("inf", 1), ("what", 1)])
-def test_numbers_beyond_the_ruler(text, frames):
+@pytest.mark.parametrize("text, frames", [("0.1", 45), ("2049", 18), ("1e-8", 11), ("3e38", 1), ("-5e-324", 1),
+                                          ("0", 1), ("inf", 1), ("nan", 1)])
+def test_a_number_is_doubled_as_long_as_it_lies_on_the_ruler(text, frames):
     scene = float_explorer.scene(text)
-    assert len(scene["frames"]) == frames and text in scene["frames"][scene["frame"]]["title"] + "what"
+    assert len(scene["frames"]) == frames and scene["frames"][scene["frame"]]["title"] == text
+    assert ("mark" in shown(text)) == (frames > 1)
 
 
 def test_the_ruler_says_how_far_formats_reach():
@@ -172,7 +172,7 @@ def test_float_explorer_explains_bad_text():
 def test_what_the_float_explorer_stores_and_asks():
     stage = float_explorer.float_explorer("0.1")
     assert [one["words"] for one in stage.story["presets"]] == ["2049", "65520", "1e-8"]
-    assert len(stage.story["scenes"]) == 4 and len(json.dumps(stage.story)) < 140_000
+    assert len(stage.story["scenes"]) == 4 and len(json.dumps(stage.story)) < 95_000
     stage.asked = {"setting": ["0.1", ["3/0", float_explorer.scene("0.1")["frame"]]], "number": 1}
     assert stage.answer["scene"]["means"] == ["-0.0999755859375", None]
     assert columns(shown("2049"), "tf32")[0] == "2048" and columns(shown("2049"), "fp32")[1] == "exact"

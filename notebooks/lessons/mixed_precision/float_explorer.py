@@ -1,214 +1,246 @@
-"""The float explorer: a number, the bits that each format keeps of it, and what it becomes; halved and doubled, too."""
+"""The float explorer: the bits that six formats keep of a number, what it becomes in each, and how wrong that is.
+
+From frame to frame the number doubles. The exponents' bits count up, and a mark glides along the powers of two. Where
+it passes the end of a format's reach, an alarm says so.
+"""
 
 import math
-from functools import lru_cache
-from itertools import pairwise
 
 from helpers.widgets.shapes import box, words
 from helpers.widgets.stage import Stage, clicks, field, preset
 from lessons.mixed_precision.formats import FORMATS, decode, encode, parse
 
 #: Of a 0 and of a 1, by the part that the bit belongs to.
-COLOURS = {"sign": ("#eeeeee", "#b5b5b5"), "exponent": ("#fdebd8", "#f2a65a"), "fraction": ("#e3f0fa", "#7cb9e8")}
-KEY = {"sign": "sign", "exponent": "exponent: how far", "fraction": "fraction: how fine"}
-ALARM, MARK = "#a83c00", "#264bfb"
-#: Units: the left edge, and all that lies right of it; a bit; a format, and where the first one begins.
-LEFT, WIDE, BIT, HIGH, BLOCK, TOP = 10, 540, 16.5, 21, 47, 48
-VALUES = 130  #: where it says what the number becomes
-#: Below them, the ruler of powers of two, with a lane for each reach.
-RULER, RULER_LEFT, RULER_WIDE, LANE = TOP + 6 * BLOCK + 24, 140, 410, 18
-#: The powers on the ruler; and how often a number is doubled, and halved, as long as it lies on the ruler.
-POWERS, OFTEN = range(-27, 18), 22
+COLOURS = {
+    "sign": ("#eeeeee", "#b5b5b5"),
+    "exponent": ("#fdebd8", "#f2a65a"),
+    "fraction": ("#e3f0fa", "#7cb9e8"),
+}
+#: Where what a colour means is said, and how.
+KEY = {
+    "sign": (10, "sign"),
+    "exponent": (100, "exponent: how far"),
+    "fraction": (290, "fraction: how fine"),
+}
+#: What becomes of a number, by the kind of what it has become; what needs no alarm.
+FATES = {
+    "normal": "rounded",
+    "subnormal": "subnormal",
+    "zero": "underflow",
+    "infinite": "overflow",
+}
+GOOD = ("exact", "rounded")
+ALARM = "#a83c00"
+MARK = "#264bfb"
+SIZE = [560, 450]
+LEFT = 10
+RIGHT = 550
+#: The left of the number that it becomes, and of the box that says how wrong that is.
+BECOMES = 130
+ERROR = 370
+#: The first format, how far it is to the next, and how far it is from a name to its bits.
+TOP = 48
+BLOCK = 47
+BELOW = 20
+BIT = 16.5
+BIT_HIGH = 21
+#: The ruler of powers of two: a lane for each reach, the mark's handle above them.
+RULER_TOP = 354
+RULER_BOTTOM = 426
+RULER_LEFT = 140
+RULER_WIDE = 400
+LANE = 18
+HANDLE_TOP = 332
+HANDLE_WIDE = 40
+#: The powers on the ruler; how often a number is halved and doubled at least, as long as it lies there.
+POWERS = range(-27, 19)
+OFTEN = 10
 #: Powers of two: of the least number (of bf16, where three reach equally far), the least normal, and the largest one.
-REACHES = {"fp32, tf32, bf16": (-133, -126, 128), "fp16": (-24, -14, 16), "fp8 e5m2": (-16, -14, 15.8),
-           "fp8 e4m3": (-9, -6, 8.8)}
-SIZE = [LEFT + WIDE + LEFT, RULER + LANE * len(REACHES) + 24]
-#: What may become of a number in a format, in words.
-FATES = {"exact": "Exact", "rounded": "Rounded", "subnormal": "Subnormal, with fewer bits", "overflow": "Too large",
-         "underflow": "Too small"}
+REACHES = {
+    "fp32, tf32, bf16": (-133, -126, 128),
+    "fp16": (-24, -14, 16),
+    "fp8 e5m2": (-16, -14, 15.8),
+    "fp8 e4m3": (-9, -6, 8.8),
+}
 
 
 def scene(number, flip=None):
     """A number, which is twice as large in each frame as in the one before; it begins with the one that is typed.
 
     number: The text that somebody types.
-    flip: The name of a bit (see `_bits`), and the number of a frame: what this bit makes of the number in that frame
-        takes the number's place.
+    flip: The name of a bit, and the number of a frame: what this bit makes of the number in that frame takes the
+        number's place.
     """
     try:
         value = parse(number)
     except ValueError as error:
         return {"size": SIZE, "frames": [{"title": "No number", "note": str(error), "shapes": []}], "frame": 0}
-    means = {}
-    if flip:
-        bit, frame = flip
-        value = _flipped(_doubled(value)[-1][frame], bit)
-        number = f"{value:g}" if float(f"{value:g}") == value else str(value)
-        means = {"means": {"number": number, "flip": None}}
-    ruler, powers, values = _doubled(value)
-    begin = values.index(value) if powers else 0
-    frames = [_frame(number, one, place - begin, ruler, powers) for place, one in enumerate(values)]
-    return {"size": SIZE, "pace": 700, "frames": frames, "frame": begin, **means}
-
-
-def _doubled(value):
-    """(powers of two on the ruler, powers of two of the frames, the number as large as each of these).
-
-    There are no powers, if the number does not lie between two of them.
-    """
-    if value == 0 or not math.isfinite(value):
-        return (), (), [value]
-    power = math.frexp(value)[1] - 1
-    limits = POWERS if power in POWERS else range(-1074, 1024)
-    powers = range(max(power - OFTEN, limits[0]), min(power + OFTEN, limits[-1]) + 1)
-    values = [math.ldexp(value, one - power) for one in powers]
-    return limits if power in POWERS else powers, powers, values
+    if not flip:
+        return _doubling(number, value)
+    bit, frame = flip
+    value = _flipped(_doubled(value)[frame], bit)
+    number = f"{value:.17g}"  # enough digits to be read as the same number again
+    return {**_doubling(number, value), "means": {"number": number, "flip": None}}
 
 
 def _flipped(value, bit):
     row, place = map(int, bit.split("/"))
     form = list(FORMATS.values())[row]
-    bits = "".join(encode(value, form)[:3])
-    other = "10"[int(bits[place])]
-    return decode(bits[:place] + other + bits[place + 1:], form)
+    bits = list("".join(encode(value, form)[:3]))
+    bits[place] = "1" if bits[place] == "0" else "0"
+    return decode("".join(bits), form)
 
 
-def _frame(number, value, times, ruler, powers):
-    shapes, fates = [*_key()], {}
+def _doubled(value):
+    """The number as large as it is in each frame. What lies beyond the ruler is not doubled."""
+    if not _on_ruler(value):
+        return [value]
+    power = math.frexp(value)[1] - 1
+    # A number in the middle reaches both ends. One near an end is moved less: all frames are stored in the notebook.
+    to_nearer_end = min(power - POWERS[0], POWERS[-1] - power)
+    often = max(OFTEN, to_nearer_end)
+    values = [math.ldexp(value, times) for times in range(-often, often + 1)]
+    return list(filter(_on_ruler, values))
+
+
+def _on_ruler(value):
+    return 2.0 ** POWERS.start <= abs(value) < 2.0 ** POWERS.stop
+
+
+def _doubling(number, value):
+    values = _doubled(value)
+    begin = values.index(value)
+    frames = []
+    for place, one in enumerate(values):
+        frame = _frame(number, one, place - begin)
+        frame["shapes"] += _ruler()
+        if _on_ruler(value):
+            frame["shapes"] += _mark(one, values)
+        frames.append(frame)
+    return {"size": SIZE, "pace": 700, "frames": frames, "frame": begin}
+
+
+def _frame(typed, value, times):
+    """The number, doubled some times, in all formats."""
+    shapes = list(_key())
+    alarms = []
     for row, form in enumerate(FORMATS.values()):
         encoded = encode(value, form)
         fate = _fate(encoded, value, form)
-        fates.setdefault(fate, []).append(form.name)
-        shapes += [*_bits(row, form, encoded), *_words(row, form.name, encoded.value, value, fate)]
-    if powers:
-        shapes += [*_ruler(ruler), *_mark(value, ruler, powers)]
-    said = " ".join(f"{FATES[fate]}: {', '.join(names)}." for fate, names in fates.items())
-    if len(fates) == 1:
-        said = f"{FATES[fate]}: all formats."
-    typed = number.strip()[:30]
+        shapes += _bits(row, form, encoded)
+        shapes += _words(row, form.name, encoded.value, value, fate)
+        if fate not in GOOD:
+            alarms.append(f"{form.name}: {fate}")
+    said = ", ".join(alarms) or "All formats have room for it."
     if times:
         return {"title": f"{typed} × 2^{times} = {value:.7g}", "note": said, "shapes": shapes}
-    # Here questions are asked, which what is said would answer.
-    note = f"Click a bit to flip it.{' Step doubles the number, and Back halves it.' * bool(powers)}"
+    # Here questions are asked, which the note would answer.
+    note = "Click a bit to flip it. Step doubles the number, and Back halves it."
     return {"title": typed, "note": note, "alt": f"{typed} in six formats. {said}", "shapes": shapes}
 
 
 def _fate(encoded, number, form):
-    """What has become of a number: one of `FATES`."""
+    """What has become of a number, in a word."""
     if form.name == "fp8 e4m3" and abs(number) > 464:  # it has no infinity: 448 in torch 2.14.1, NaN in 2.11.0
         return "overflow"
-    if encoded.kind == "subnormal":
-        return "subnormal"
-    if encoded.value == number or math.isnan(number):
+    # A subnormal number may be exact, too. That it has fewer bits matters more.
+    if encoded.kind != "subnormal" and (encoded.value == number or math.isnan(number)):
         return "exact"
-    return {"zero": "underflow", "infinite": "overflow"}.get(encoded.kind, "rounded")
+    return FATES[encoded.kind]
+
+
+def _bits(row, form, encoded):
+    """A cell for each bit, which a click flips; what a format stores and does not use is one cell."""
+    place = 0
+    x = LEFT
+    y = TOP + BLOCK * row + BELOW
+    for part, colours in COLOURS.items():
+        for bit in getattr(encoded, part):
+            name = f"{row}/{place}"
+            fill = colours[int(bit)]
+            yield box(name, x, y, BIT - 1, BIT_HIGH, text=bit, fill=fill, click={"flip": name}, size=14, round=2)
+            place += 1
+            x += BIT
+        x += 3  # a gap between the parts
+    if form.name == "tf32":
+        wide = BIT * (form.stored - form.bits)
+        yield box("tf32 unused", x, y, wide, BIT_HIGH, text="stored, not used", dash=True, size=14)
 
 
 def _words(row, name, becomes, number, fate):
     """The format's name, what the number becomes in it, and how wrong that is."""
-    y, right = TOP + BLOCK * row + 8, LEFT + WIDE
+    y = TOP + BLOCK * row + 8
     yield words(name, LEFT, y, name, bold=True)
-    yield words(f"{name} becomes", VALUES, y, f"{becomes:.9g}")
-    text = _error(becomes, number, fate)
-    if fate in ("exact", "rounded"):
-        yield words(f"{name} error", right, y, text, "end")
-    else:
-        wide = 8.5 * len(text) + 12
-        yield box(f"{name} error", right - wide, y - 10, wide, 20, text=text, fill=ALARM)
+    yield words(f"{name} becomes", BECOMES, y, f"{becomes:.9g}")
+    fill = None if fate in GOOD else ALARM
+    yield box(f"{name} error", ERROR, y - 10, RIGHT - ERROR, 20, text=_error(becomes, number, fate), fill=fill,
+              line="none")
 
 
 def _error(becomes, number, fate):
-    """How wrong it is: in words, or relative to the number."""
-    if fate == "underflow":
-        return "underflow: 0"
-    if fate == "overflow":
-        return "overflow: inf" if math.isinf(becomes) else "overflow"
-    error = "exact" if fate == "exact" or becomes == number else f"{abs(becomes - number) / abs(number):.1e}"
+    """How wrong it is: relative to the number, or what has become of it."""
+    if fate not in ("rounded", "subnormal"):
+        return fate
+    relative = abs(becomes - number) / abs(number)
+    error = f"{relative:.1e}" if relative else "exact"
     return f"{error}, subnormal" if fate == "subnormal" else error
 
 
-def _bits(row, form, encoded):
-    """A cell for each bit; what a format stores and does not use is one cell."""
-    place, x = 0, LEFT
-    for part in COLOURS:
-        for bit in getattr(encoded, part):
-            yield _bit(row, part, place, bit, x)
-            place, x = place + 1, x + BIT
-        x += 3
-    unused = form.stored - form.bits
-    if unused:
-        yield box(f"{form.name} unused", x, TOP + BLOCK * row + 20, BIT * unused, HIGH, dash=True, size=14,
-                  text="stored, not used")
-
-
-@lru_cache(2000)  # for nearly all bits stay as they are from frame to frame
-def _bit(row, part, place, bit, x):
-    return box(f"{row}/{place}", x, TOP + BLOCK * row + 20, BIT - 1, HIGH, size=14, round=2, text=bit,
-               fill=COLOURS[part][int(bit)], click={"flip": f"{row}/{place}"})
-
-
-@lru_cache(1)
 def _key():
     """What the colours mean, and headings."""
-    x, shapes = LEFT, []
-    for part, text in KEY.items():
-        shapes.append(box(f"key {part}", x, 2, 14, 14, fill=COLOURS[part][1]))
-        shapes.append(words(f"key {part} words", x + 20, 9, text, size=14))
-        x += 8 * len(text) + 40
-    headings = (("format", LEFT, "start"), ("becomes", VALUES, "start"), ("relative error", LEFT + WIDE, "end"))
-    for text, x, align in headings:
-        shapes.append(words(text, x, 34, text, align, size=14))
-    return shapes
+    for part, (x, text) in KEY.items():
+        yield box(f"key {part}", x, 2, 14, 14, fill=COLOURS[part][1])
+        yield words(f"key {part} words", x + 20, 9, text, size=14)
+    yield words("becomes", BECOMES, 34, "becomes", size=14)
+    yield words("relative error", (ERROR + RIGHT) / 2, 34, "relative error", "middle", size=14)
 
 
-@lru_cache(2)
-def _ruler(powers):
+def _ruler():
     """Powers of two, and how far the formats reach among them."""
-    shapes, bottom = [], RULER + LANE * len(REACHES)
-    for lane, (names, ends) in enumerate(REACHES.items()):
-        y = RULER + LANE * lane
-        shapes.append(words(f"reach {names}", RULER_LEFT - 8, y + LANE / 2 - 1, names, "end", size=14))
-        for part, (begin, end) in enumerate(pairwise(ends)):
-            left, right = _along(begin, powers), _along(end, powers)
-            if left < right:
-                kind = ("subnormal numbers", "normal numbers")[part]
-                shapes.append(box(f"reach {names} {part}", left, y, right - left, LANE - 2, round=1,
-                                  fill=COLOURS["exponent"][part], tip=f"{kind}: from 2^{begin} to 2^{end}"))
-    for power in powers:
-        if power % 10 == 0:
-            shapes.append(words(f"2^{power}", _along(power, powers), bottom + 10, f"2^{power}", "middle", size=14))
-    return shapes
+    for lane, (names, (least, normal, largest)) in enumerate(REACHES.items()):
+        y = RULER_TOP + LANE * lane
+        yield words(f"reach {names}", RULER_LEFT - 8, y + 8, names, "end", size=14)
+        # Normal numbers lie over the others: what is left in pale is subnormal.
+        yield _reach(f"subnormal {names}", y, least, largest, 0)
+        yield _reach(f"normal {names}", y, normal, largest, 1)
+    for power in range(-20, 20, 10):
+        yield words(f"2^{power}", _along(power), RULER_BOTTOM + 10, f"2^{power}", "middle", size=14)
 
 
-def _along(power, powers):
+def _reach(name, y, begin, end, colour):
+    left = _along(begin)
+    wide = _along(end) - left
+    return box(name, left, y, wide, LANE - 2, fill=COLOURS["exponent"][colour], tip=f"{name}: from 2^{begin}")
+
+
+def _along(power):
     """The x of a power of two; what is not on the ruler is at its end."""
-    share = (power - powers[0]) / len(powers)
+    share = (power - POWERS.start) / len(POWERS)
     return RULER_LEFT + RULER_WIDE * min(max(share, 0), 1)
 
 
-def _mark(value, ruler, powers):
-    """Where the number lies on the ruler: a handle, and a line through all lanes."""
-    exact = math.log2(abs(value))
-    x = _along(exact, ruler)
-    yield box("line", x - 1, RULER - 4, 2, LANE * len(REACHES) + 4, fill=MARK, layer=1)
-    yield box("mark", x - 20, RULER - 22, 40, 18, round=9, fill=MARK, text="◂ ▸", layer=1,
-              drag=("moment", _places(exact % 1, ruler, powers)), tip="drag it: the number is halved and doubled")
+def _mark(value, values):
+    """Where the number lies on the ruler: a handle that one may drag to each frame's place, and a line below it."""
+    x, y = _handle(value)
+    middle = x + HANDLE_WIDE / 2
+    yield box("line", middle - 1, RULER_TOP - 4, 2, RULER_BOTTOM - RULER_TOP + 4, fill=MARK, layer=1)
+    places = list(map(_handle, values))
+    yield box("mark", x, y, HANDLE_WIDE, 18, text="◂ ▸", fill=MARK, round=9, layer=1, drag=("moment", places),
+              tip="drag it: the number is halved and doubled")
 
 
-@lru_cache(2)
-def _places(more, ruler, powers):
-    """Where the handle is in each frame, `more` than a power of two."""
-    return [[_along(power + more, ruler) - 20, RULER - 22] for power in powers]
+def _handle(value):
+    return [_along(math.log2(abs(value))) - HANDLE_WIDE / 2, HANDLE_TOP]
 
 
 def float_explorer(number="0.1"):
     """Float explorer: type a number, flip a bit, or double and halve it; the picture shows which bits fp32, tf32,
     bf16, fp16 and two fp8 formats keep, what it becomes, and how wrong that is."""
-    return Stage("float_explorer", float_explorer.__doc__, scene, {"number": field("number", number), "flip": clicks()},
-                 look="Exponent bits say how large a number may be; fraction bits, how exact it is. Click a bit to "
-                      "flip it.",
-                 presets={
-                     "2049": preset("Which formats have too few fraction bits for it?", number="2049"),
-                     "65520": preset("Compare fp16 with bf16. Which one has no room for it, and why?", number="65520"),
-                     "1e-8": preset("Which formats keep it? Count their exponent bits.", number="1e-8"),
-                 })
+    controls = {"number": field("number", number), "flip": clicks()}
+    look = "Exponent bits say how large a number may be; fraction bits, how exact it is. Click a bit to flip it."
+    presets = {
+        "2049": preset("Which formats have too few fraction bits for it?", number="2049"),
+        "65520": preset("Compare fp16 with bf16. Which one has no room for it, and why?", number="65520"),
+        "1e-8": preset("Which formats keep it? Count their exponent bits.", number="1e-8"),
+    }
+    return Stage("float_explorer", float_explorer.__doc__, scene, controls, look, presets)
