@@ -90,22 +90,18 @@ def test_pipeline_holds_sends_and_computes_what_the_schedule_says():
 def test_pipeline_is_waiting_behind_and_bars_in_front():
     for schedule, idle in (("GPipe", 3 / 11), ("1F1B", 3 / 11), ("Interleaved", 3 / 19)):
         last = shapes_of(scene(schedule, 4, 8, 2)["frames"][-1])
-        bars = [shape for name, shape in last.items() if name[0].isdigit()]
-        wide = sum(last[f"wait {rank}"]["w"] for rank in range(4))
-        assert 1 - sum(bar["w"] for bar in bars) / wide == pytest.approx(idle, abs=0.09), "with gaps between the bars"
+        bars = [shape["w"] for name, shape in last.items() if name[0].isdigit()]
+        assert 1 - sum(bars) / (4 * last["wait"]["w"]) == pytest.approx(idle, abs=0.09), "with gaps between the bars"
 
 
-def test_pipeline_of_many_ranks_is_lanes_only():
-    scenes = {v: scene("Interleaved", 16, 30, v) for v in (2, 4)}
-    title = scenes[4]["frames"][-1]["title"]
-    assert title.startswith(f"Interleaved: idle {15 / (4 * 32 + 15):.0%}"), "30 are rounded up to 32"
-    names = shapes_of(scenes[4]["frames"][-1])
-    assert "rank 0" not in names and "lane rank 15" in names
-    assert len(names) < 500, "4096 tasks are too short to be told apart"
-    assert scene("GPipe", 16, 30, 4)["off"] == ["v"]
+def test_pipeline_of_many_tasks_has_few_frames():
+    frames = scene("Interleaved", 8, 30, 4)["frames"]
+    assert frames[-1]["title"].startswith(f"Interleaved: idle {7 / (4 * 32 + 7):.0%}"), "30 are rounded up to 32"
+    assert len(frames) < 20, "2048 tasks"
+    assert scene("GPipe", 8, 30, 4)["off"] == ["v"]
 
 
 def test_pipeline_explorer_stores_its_presets():
     stage = schedule_explorer()
     assert len(stage.story["scenes"]) >= 1 + len(stage.story["presets"])
-    assert len(str(stage.story)) < 180_000
+    assert len(str(stage.story)) < 110_000

@@ -1,6 +1,10 @@
-"""The pipeline explorer: who does which micro-batch when, and what a rank holds, by three schedules."""
+"""The pipeline explorer: ranks in a row, by three schedules.
 
-from itertools import pairwise
+Messages glide from rank to rank: a forward to the right, a backward to the left. Above each rank grows and shrinks the
+pile of activations that it holds. Below, in lanes of time, bars grow for what each rank does.
+"""
+
+import math
 from typing import NamedTuple
 
 from helpers.figures import HELD
@@ -10,10 +14,14 @@ from lessons.model_parallel.pictures import SHADES
 from lessons.model_parallel.schedules import cost, gpipe, interleaved, messages, one_f_one_b, simulate
 
 SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "Interleaved": interleaved}
-LOOKS = {"F": {"fill": SHADES["F"]}, "B": {"fill": SHADES["B"], "line": "#8fa2ff"}}  #: the edge is for a dark page
+#: On a dark page the edge of a backward tells it from the background.
+EDGES = {"F": None, "B": "#8fa2ff"}
 WIDE = 560
-DETAILED = 8  #: so many ranks are shown as boxes at most; of more, only the lanes of time
-TOP, HIGH = 138, 38  #: of the ranks' boxes; above them are the piles of what they hold
+TOP = 138  #: of the ranks' boxes; above them are the piles
+HIGH = 38
+MESSAGE = 22  #: the width of a message
+RISE = 18  #: from one row of a pile to the next
+BESIDE = 6  #: so many activations of whole micro-batches lie beside each other in a pile
 
 
 class Task(NamedTuple):
@@ -21,6 +29,7 @@ class Task(NamedTuple):
 
     rank: int
     kind: str  # "F" or "B"
+    micro_batch: int
     name: str  # the micro-batch's number, with a mark ′ for the rank's second stage, two for the third
     begin: int
     end: int
@@ -37,174 +46,206 @@ class Held(NamedTuple):
     end: int
 
 
-def tasks_of(timeline, per_rank):
-    """All that is done, and all that is held, on a `Timeline`."""
-    ranks = len(timeline.starts)
-    tasks, activations = [], []
-    for rank, steps in enumerate(timeline.starts):
-        held = {}
-        for step, begin in steps.items():
-            kind, micro_batch, stage = (*step, rank)[:3]
-            name, end = f"{micro_batch}{'′' * (stage // ranks)}", begin + cost(step)
-            to = stage + 1 if kind == "F" else stage - 1
-            tasks.append(Task(rank, kind, name, begin, end, to % ranks if 0 <= to < ranks * per_rank else None))
-            if kind == "F":
-                taken = {place for place, _ in held.values()}
-                held[name] = min(set(range(len(held) + 1)) - taken), begin
-            else:
-                activations.append(Held(rank, name, *held.pop(name), end))
-    return tasks, activations
+class Row(NamedTuple):
+    """Where the ranks stand, and how large the activations in their piles are."""
+
+    ranks: int
+    per_rank: int  # stages of each rank
+
+    @property
+    def column(self):
+        return WIDE / self.ranks
+
+    @property
+    def wide(self):
+        """The width of a rank's box."""
+        return min(84, self.column - 26)
+
+    @property
+    def cell(self):
+        """The width of what is held: a stage that is one of v holds a v-th."""
+        return min(24, (self.column - 8) / BESIDE) / self.per_rank
+
+    def middle(self, rank):
+        return self.column * (rank + 0.5)
+
+    def place(self, rank, number):
+        """Left and top of a place in a rank's pile."""
+        across = BESIDE * self.per_rank
+        row, column = divmod(number, across)
+        left = self.middle(rank) + self.cell * (column - across / 2)
+        return left, TOP - 6 - RISE * (row + 1)
 
 
 def scene(schedule, ranks, micro_batches, v):
-    """A frame for each unit of time, or for several if there are many; and one in which all is done."""
-    stages = ()
+    """A frame for each unit of time, or for several if there are many tasks; and one in which all is done."""
+    off = []
     if schedule == "Interleaved":
-        stages, micro_batches = (v,), -(-micro_batches // ranks) * ranks
-    orders = [SCHEDULES[schedule](rank, ranks, micro_batches, *stages) for rank in range(ranks)]
+        micro_batches = math.ceil(micro_batches / ranks) * ranks
+        orders = [interleaved(rank, ranks, micro_batches, v) for rank in range(ranks)]
+    else:
+        off, v = ["v"], 1
+        orders = [SCHEDULES[schedule](rank, ranks, micro_batches) for rank in range(ranks)]
     timeline = simulate(orders)
-    pipeline = Pipeline(timeline, *stages)
     lanes = _lanes(ranks, timeline.end)
-    spans = list(_spans(pipeline.tasks, lanes))
-    fixed = [*lanes.shapes(), *pipeline.fixed()]
-    apart = -(-timeline.end // min(36, max(9, 9_000 // len(pipeline.tasks))))
-    moments = [*range(0, timeline.end, apart), timeline.end, timeline.end + apart]
-    frames = []
-    for before, now in pairwise([-apart, *moments]):
-        shapes = [*fixed, *lanes.bars(spans, now), *pipeline.shapes(before, now)]
-        frames.append({"title": f"Time {now} of {timeline.end}", "note": pipeline.said(now), "shapes": shapes})
-    frames[0] |= _before(micro_batches, ranks, *stages)
-    frames[-1] |= _after(schedule, micro_batches, timeline, messages(orders), pipeline.per_rank)
-    return {"size": [WIDE, 404], "axis": lanes.axis, "flows": True, "pace": 400, "frames": frames,
-            "off": [] if stages else ["v"]}
-
-
-def _before(micro_batches, ranks, per_rank=1):
-    marks = " A mark ′ stands for a rank's second stage." if per_rank > 1 else ""
-    return {"title": f"Before: micro-batches 0 to {micro_batches - 1}, and {ranks * per_rank} stages on {ranks} ranks",
-            "note": f"F is the forward of a micro-batch in a stage, B its backward, which takes twice as long.{marks}"}
-
-
-def _after(schedule, micro_batches, timeline, sent, per_rank):
-    held = [f"{steps / per_rank:.3g}" for steps in timeline.held]
-    return {"title": f"{schedule}: idle {timeline.bubble:.0%}; rank 0 held at most {held[0]} micro-batches",
-            "note": f"{micro_batches} micro-batches, {sent} messages; by rank, at most {', '.join(held)} were held."}
+    frames = _frames(timeline, Row(ranks, v), lanes)
+    frames[0] |= {
+        "title": f"Before: micro-batches 0 to {micro_batches - 1}, and {ranks * v} stages on {ranks} ranks",
+        "note": "F is a forward, B a backward, which takes twice as long. A mark ′ stands for a rank's second stage.",
+    }
+    held = [f"{steps / v:.3g}" for steps in timeline.held]
+    frames[-1] |= {
+        "title": f"{schedule}: idle {timeline.bubble:.0%}; rank 0 held at most {held[0]} micro-batches",
+        "note": f"{micro_batches} micro-batches, {messages(orders)} messages; by rank, at most {', '.join(held)} "
+                "were held.",
+    }
+    return {
+        "size": [WIDE, 404],
+        "axis": lanes.axis,
+        "flows": True,
+        "pace": 400,
+        "frames": frames,
+        "off": off,
+    }
 
 
 def _lanes(ranks, end):
-    y, high = (222, 140) if ranks <= DETAILED else (20, 360)
-    return Lanes([f"rank {rank}" for rank in range(ranks)], end, x=66, y=y, w=482, row=min(28, high / ranks),
-                 unit="logical time: forward 1, backward 2")
+    names = [f"rank {rank}" for rank in range(ranks)]
+    high = min(28, 140 / ranks)
+    unit = "logical time: forward 1, backward 2"
+    return Lanes(names, end, x=66, y=222, w=482, row=high, unit=unit, gap=2)
+
+
+def _frames(timeline, row, lanes):
+    tasks = tasks_of(timeline, row.per_rank)
+    held = held_of(tasks)
+    spans = list(_spans(tasks, lanes))
+    fixed = [*lanes.shapes(), *_fixed(row)]
+    # Many tasks in many frames would make a control slow.
+    apart = max(1, len(tasks) // 40)
+    frames = []
+    for now in range(0, timeline.end + apart + 1, apart):
+        busy = {task.rank: task for task in tasks if task.begin < now <= task.end}
+        kept = [one for one in held if one.begin < now <= one.end]
+        # If a rank has sent several in so long a time, only the last one is shown.
+        sent = {(task.rank, task.kind): task for task in tasks if now - apart < task.end <= now}
+        shapes = [
+            *fixed,
+            _waiting(lanes, now),
+            *lanes.bars(spans, now),
+            *_ranks(busy, row),
+            *_piles(kept, row),
+            *_messages(sent, row),
+        ]
+        activations = sum(one.rank == 0 for one in kept) / row.per_rank
+        frames.append({
+            "title": f"Time {now} of {timeline.end}",
+            "note": f"Ranks that compute: {len(busy)}. Rank 0 holds {activations:.3g}.",
+            "shapes": shapes,
+        })
+    return frames
+
+
+def tasks_of(timeline, per_rank):
+    """All that is done on a `Timeline`, rank by rank, in the rank's order."""
+    ranks = len(timeline.starts)
+    tasks = []
+    for rank, steps in enumerate(timeline.starts):
+        for step, begin in steps.items():
+            kind, micro_batch, *named = step
+            stage = named[0] if named else rank
+            name = str(micro_batch) + "′" * (stage // ranks)
+            next_stage = stage + 1 if kind == "F" else stage - 1
+            to = None
+            if 0 <= next_stage < ranks * per_rank:
+                to = next_stage % ranks
+            tasks.append(Task(rank, kind, micro_batch, name, begin, begin + cost(step), to))
+    return tasks
+
+
+def held_of(tasks):
+    """What the ranks hold because of these tasks."""
+    held = []
+    places = {}  # what waits for its backward: (rank, name): place
+    begins = {}
+    for task in tasks:
+        key = task.rank, task.name
+        if task.kind == "F":
+            place = 0
+            while place in places.values():
+                place += 1
+            places[key] = place
+            begins[key] = task.begin
+        else:
+            held.append(Held(*key, places.pop(key), begins[key], task.end))
+    return held
+
+
+def _fixed(row):
+    """Names, and what connects the ranks."""
+    yield words("held", WIDE / 2, 10, "above each rank: the activations that it holds", "middle", size=14)
+    for rank in range(row.ranks):
+        yield words(f"name {rank}", row.middle(rank), TOP + HIGH + 13, f"rank {rank}", "middle", size=14)
+    wire = TOP + HIGH / 2
+    ends = [row.middle(0), wire], [row.middle(row.ranks - 1), wire]
+    yield path("wire", ends, width=2, opacity=0.5, layer=-1)
 
 
 def _spans(tasks, lanes):
-    """For the lanes: all tasks, with waiting behind them."""
-    ranks = len(lanes.names)
-    for rank in range(ranks):
-        yield f"wait {rank}", rank, 0, lanes.end, doing("waiting", layer=-1)
-    unit = lanes.w / lanes.end
-    longest = max(len(task.name) for task in tasks)
-    for rank, kind, name, begin, end, _ in _joined(tasks) if unit < 3 else tasks:
-        has_room = 8 * longest + 5 < unit * (end - begin)
-        named = {"text": name} if has_room else {"size": None, "tip": kind + name}
+    """For the lanes: all tasks."""
+    for task in tasks:
+        look = {"fill": SHADES[task.kind]}
+        if lanes.at(task.end) - lanes.at(task.begin) > 8 * len(str(task.micro_batch)) + 5:
+            look["text"] = task.name
         # A gap tells a bar from the next one.
-        yield f"{rank} {begin}", rank, begin, end - min(0.1, 1.2 / unit), {**LOOKS[kind], **named}
+        yield f"{task.rank} {task.begin}", task.rank, task.begin, task.end - 0.1, look
 
 
-def _joined(tasks):
-    """For tasks too short to be told apart: what a rank does without a pause is one; a backward, if one is in it."""
-    joined = tasks[:1]
-    for task in tasks[1:]:
-        last = joined[-1]
-        has_a_pause = (last.rank, last.end) != (task.rank, task.begin)
-        if has_a_pause or (last.kind, task.kind) == ("F", "B"):
-            joined.append(task)
-        else:
-            joined[-1] = last._replace(end=task.end, name="…")
-    return joined
+def _waiting(lanes, now):
+    """What lies behind all bars: it is seen where a rank does nothing."""
+    wide = lanes.at(min(now, lanes.end)) - lanes.x
+    return box("wait", lanes.x, lanes.y, wide, lanes.bottom - lanes.y, lane=True, **doing("waiting", layer=-1))
 
 
-class Pipeline:
-    """The ranks as boxes in a row: what each does, the pile of what it holds, and what it sends."""
+def _ranks(busy, row):
+    """The ranks as boxes, and in each what the rank does."""
+    for rank in range(row.ranks):
+        look = doing("waiting")
+        if rank in busy:
+            task = busy[rank]
+            look = {
+                "fill": SHADES[task.kind],
+                "line": EDGES[task.kind],
+                "text": task.kind + task.name,
+            }
+        left = row.middle(rank) - row.wide / 2
+        yield box(f"rank {rank}", left, TOP, row.wide, HIGH, **look)
 
-    def __init__(self, timeline, per_rank=1):
-        self.tasks, self.held = tasks_of(timeline, per_rank)
-        self.ranks, self.per_rank = len(timeline.starts), per_rank
-        self.column = WIDE / self.ranks
-        self.wide = min(84, self.column - 26)
-        # Activations of a stage that is one of v have a v-th of the size.
-        self.cell, self.rise = (24 / per_rank, 18) if self.ranks <= 4 else (12 / per_rank, 13)
-        self.across = min(6 * per_rank, int((self.column - 8) / self.cell))
 
-    def left(self, rank):
-        """The left edge of a rank's box."""
-        return self.column * (rank + 0.5) - self.wide / 2
+def _piles(kept, row):
+    """The activations that the ranks hold."""
+    for one in kept:
+        left, top = row.place(one.rank, one.place)
+        look = {"fill": HELD["activations"]}
+        if row.cell > 20:
+            look |= {"text": one.name, "size": 13}
+        yield box(f"place {one.rank} {one.place}", left, top, row.cell - 2, RISE - 2, **look)
 
-    def fixed(self):
-        """Names, and what connects the ranks."""
-        if self.ranks > DETAILED:
-            return
-        yield words("held", WIDE / 2, 10, "above each rank: the activations that it holds", "middle", size=14)
-        for rank in range(self.ranks):
-            yield words(f"name {rank}", self.column * (rank + 0.5), TOP + HIGH + 13, f"rank {rank}", "middle", size=14)
-        for rank in range(1, self.ranks):
-            ends = [[self.left(rank - 1) + self.wide, TOP + HIGH / 2], [self.left(rank), TOP + HIGH / 2]]
-            yield path(f"wire {rank}", ends, opacity=0.5, width=2, layer=-1)
 
-    def shapes(self, before, now):
-        """What is seen in the frame from the time `before` to `now`."""
-        if self.ranks > DETAILED:
-            return
-        yield from self._boxes(now)
-        yield from self._piles(now)
-        sent = {(task.rank, task.kind): task for task in self.tasks if before < task.end <= now}
-        for task in sent.values():
-            if task.to is not None:
-                yield self._message(task)
-
-    def busy(self, now):
-        """By rank: the task that it does just before `now`."""
-        return {task.rank: task for task in self.tasks if task.begin < now <= task.end}
-
-    def _boxes(self, now):
-        busy = self.busy(now)
-        for rank in range(self.ranks):
-            look = doing("waiting")
-            if rank in busy:
-                look = {**LOOKS[busy[rank].kind], "text": busy[rank].kind + busy[rank].name}
-            yield box(f"rank {rank}", self.left(rank), TOP, self.wide, HIGH, **look)
-
-    def _piles(self, now):
-        """What the ranks hold; and dashed, where they have held something before."""
-        last = {(one.rank, one.place): one for one in self.held if one.begin < now}
-        for (rank, place), one in last.items():
-            look = {"dash": True}
-            if now <= one.end:
-                look = {"fill": HELD["activations"], "from": {"y": TOP}}
-                look |= {"text": one.name, "size": 13} if self.cell > 20 else {"tip": f"of F{one.name}"}
-            yield box(f"place {rank} {place}", *self._place(rank, place), round=1, **look)
-
-    def _place(self, rank, place):
-        row, column = divmod(place, self.across)
-        left = self.column * (rank + 0.5) + self.cell * (column - self.across / 2)
-        return left, TOP - 6 - self.rise * (row + 1), self.cell - 2, self.rise - 2
-
-    def _message(self, task):
-        """A micro-batch on its way: forward in the upper half, backward in the lower one."""
-        begin, end, y = self.left(task.rank) - 11, self.left(task.to) + self.wide - 11, TOP + HIGH - 18
-        if task.kind == "F":
-            begin, end, y = self.left(task.rank) + self.wide - 11, self.left(task.to) - 11, TOP
-        return box(f"message {task.rank} {task.kind}", end, y, 22, 18, text=task.name.rstrip("′"), layer=1, passes=True,
-                   **LOOKS[task.kind], **{"from": {"x": begin}})
-
-    def said(self, now):
-        """The note of a frame."""
-        busy = sorted(self.busy(now))
-        done = sum(min(task.end, now) - task.begin for task in self.tasks if task.begin < now)
-        held = sum(one.rank == 0 and one.begin < now <= one.end for one in self.held) / self.per_rank
-        idle = 1 - done / (self.ranks * max(1, now))
-        return (f"Computing: rank{'s' * (len(busy) > 1)} {', '.join(map(str, busy))}. Rank 0 holds {held:.3g}. "
-                f"Idle so far: {idle:.0%}.")
+def _messages(sent, row):
+    """What glides to another rank: forwards in the upper half of the boxes, backwards in the lower one."""
+    for (rank, kind), task in sent.items():
+        if task.to is None:
+            continue
+        top = TOP if kind == "F" else TOP + 20
+        left = row.middle(task.to) - MESSAGE / 2
+        look = {
+            "fill": SHADES[kind],
+            "text": str(task.micro_batch),
+            "from": {"x": row.middle(rank) - MESSAGE / 2},
+            "passes": True,
+        }
+        yield box(f"message {rank} {kind}", left, top, MESSAGE, 18, **look)
 
 
 def schedule_explorer():
@@ -213,16 +254,20 @@ def schedule_explorer():
     short stages, and rounds the micro-batches up to a multiple of the ranks."""
     controls = {
         "schedule": buttons("schedule", "GPipe", SCHEDULES),
-        "ranks": slider("ranks", 4, range(1, 17)),
+        "ranks": slider("ranks", 4, range(1, 9)),
         "micro_batches": slider("micro-batches", 8, range(1, 33)),
         "v": slider("v (interleaved)", 2, (2, 3, 4)),
     }
+    presets = {
+        "2 micro-batches": preset("Press Play. How many ranks work at the same time?", micro_batches=2),
+        "12 micro-batches": preset("Press Play. How high does the pile of rank 0 grow, and when is it highest?",
+                                   micro_batches=12),
+        # With fewer micro-batches, so that their numbers can be read in the lanes.
+        "1F1B": preset("Press Play. When does rank 0 go backward for the first time?", schedule="1F1B",
+                       micro_batches=5),
+        "interleaved": preset("Press Play. How long does rank 3 wait at first?", schedule="Interleaved",
+                              micro_batches=4),
+    }
     return Stage("schedule_explorer", schedule_explorer.__doc__, scene, controls,
                  look="Dotted is waiting. Where is it: at the beginning, in the middle, at the end?",
-                 presets={
-                     "2 micro-batches": preset("Press Play. How many ranks work at the same time?", micro_batches=2),
-                     "12 micro-batches": preset("Press Play. How high does the pile of rank 0 grow, and when is it "
-                                                "highest?", micro_batches=12),
-                     "1F1B": preset("Press Play. When does rank 0 go backward for the first time?", schedule="1F1B"),
-                     "interleaved": preset("Press Play. How long does rank 3 wait at first?", schedule="Interleaved"),
-                 }, still=15)
+                 presets=presets, still=15)
