@@ -105,7 +105,7 @@ class Lanes:
         """So many moments at equal distances, to the axis's end: (the one before, this one), the first one twice."""
         before = self.begin
         for number in range(frames):
-            now = self.begin + (self.end - self.begin) * number / (frames - 1)
+            now = self.begin + (self.end - self.begin) * (number / (frames - 1))  # the last one is exactly the end
             yield before, now
             before = now
 
