@@ -36,7 +36,7 @@ def draw_timeline(ax, events, n_devices):
     took, total = busy(events)
     _rows(ax, n_devices, PHASES)
     _bars(ax, [(device, 0, total, PHASES["waits"]) for device in range(n_devices)], HATCHES["waiting"])
-    bars = [(device, begin, end, PHASES[phase]) for device, phase, begin, end in events]
+    bars = [(device, begin, end, PHASES[phase.split()[0]]) for device, phase, begin, end in events]
     copies = [PHASES[phase] for phase in ("scatter", "replicate")]
     _bars(ax, [bar for bar in bars if bar[-1] in copies], HATCHES["communication"])
     _bars(ax, [bar for bar in bars if bar[-1] not in copies])

@@ -1,13 +1,14 @@
-"""The DataParallel explorer: a step on a clock. What travels between the devices, what each holds, and who waits.
+"""The DataParallel explorer: a step on a clock. Messages pass on the bus, memory fills, and bars of time grow.
 
 `memory` and `timeline` are the models; the rest makes frames of them.
 """
 
 from collections import Counter
-from typing import NamedTuple
+
+import numpy
 
 from helpers.figures import ACTIVITIES, HELD
-from helpers.widgets.shapes import Lanes, box, doing, path, words
+from helpers.widgets.shapes import Lanes, box, doing, key, path, words
 from helpers.widgets.stage import Stage, buttons, preset, slider
 
 #: What a device holds. Outputs are activations, too: a light shade of their colour.
@@ -17,8 +18,11 @@ KINDS["outputs"] = "#b57ab8"
 MIB = 2**20
 #: Bytes per second between two devices, and whether NCCL sends to all devices at once. (Nominal: PCIe 4.0 ×16
 #: has 32 GB/s, the NVLink of an H100 450 GB/s in each direction.)
-LINKS = {"PCIe 4, copies in turn": (25e9, False), "PCIe 4, NCCL": (25e9, True),
-         "NVLink 4, NCCL": (350e9, True)}
+LINKS = {
+    "PCIe 4, copies in turn": (25e9, False),
+    "PCIe 4, NCCL": (25e9, True),
+    "NVLink 4, NCCL": (350e9, True),
+}
 #: Operations per second of a device, and bytes per second of its own memory: nearly an H100, in float32.
 SPEED, OWN_MEMORY = 60e12, 3e12
 #: Bytes of a sample as it arrives, a colour image of 224×224 in float32, which the first layer keeps; and of
@@ -51,8 +55,13 @@ def memory(batch, n_devices, weights, activations, output, states=2):
     held = []
     for samples in chunk_sizes(batch, n_devices):
         used = weights if samples else 0
-        held.append({"weights": used, "gradients": used, "optimizer": 0,
-                     "activations": samples * activations, "outputs": samples * output})
+        held.append({
+            "weights": used,
+            "gradients": used,
+            "optimizer": 0,
+            "activations": samples * activations,
+            "outputs": samples * output,
+        })
     held[0]["optimizer"] = states * weights
     held[0]["outputs"] += 2 * batch * output
     return held
@@ -67,37 +76,45 @@ def timeline(batch, n_devices, weights, output, uses=1, link=25e9, nccl=False):
     about the time of one copy.
     """
     sizes = [samples for samples in chunk_sizes(batch, n_devices) if samples]
+
+    def copies(per_sample, anyway=0):
+        """The seconds in which device 0 and another one copy: with one after another."""
+        turns = []
+        for device in range(1, len(sizes)):
+            took = (sizes[device] * per_sample + anyway) / link
+            turns.append({0: took, device: took})
+        return turns
+
+    def computing(operations):
+        """The seconds in which all compute at once, by the operations of a use. (A weight is 4 bytes.)"""
+        each = operations * uses * weights / 4 / SPEED
+        return [{device: samples * each for device, samples in enumerate(sizes)}]
+
+    model = copies(0, weights)
+    if nccl and model:
+        model = [dict.fromkeys(range(len(sizes)), weights / link)]
+    return _one_after_another({
+        "scatter": copies(INPUT),
+        "replicate": model,
+        "forward": computing(2),
+        "gather": copies(output),
+        "loss": [{0: 6 * batch * output / OWN_MEMORY}],
+        "scatter back": copies(output),  # the gradients of the outputs: gather, backwards
+        "backward": computing(4),
+        "reduce": model,
+        "optimizer": [{0: 7 * weights / OWN_MEMORY}],
+    })
+
+
+def _one_after_another(phases):
+    """The events of {phase: [{device: seconds}]}: what stands in one dict happens at once."""
     events = []
-
-    def add(phase, seconds):
-        """The next thing that happens, on each device of `seconds`."""
-        now = max((end for *_, end in events), default=0.0)
-        events.extend((device, phase, now, now + 1000 * took) for device, took in seconds.items())
-
-    def in_turn(phase, bytes_of):
-        for device, samples in enumerate(sizes):
-            if device > 0:
-                add(phase, dict.fromkeys((0, device), bytes_of(samples) / link))
-
-    def whole_model(phase):
-        if nccl and len(sizes) > 1:
-            add(phase, dict.fromkeys(range(len(sizes)), weights / link))
-        else:
-            in_turn(phase, lambda _: weights)
-
-    def side_by_side(phase, operations):
-        per_sample = operations * weights / 4 * uses / SPEED
-        add(phase, {device: samples * per_sample for device, samples in enumerate(sizes)})
-
-    in_turn("scatter", lambda samples: samples * INPUT)
-    whole_model("replicate")
-    side_by_side("forward", 2)
-    in_turn("gather", lambda samples: samples * output)
-    add("loss", {0: 6 * batch * output / OWN_MEMORY})
-    in_turn("scatter", lambda samples: samples * output)  # the gradients of the outputs: gather, backwards
-    side_by_side("backward", 4)
-    whole_model("reduce")
-    add("optimizer", {0: 7 * weights / OWN_MEMORY})
+    now = 0.0
+    for phase, turns in phases.items():
+        for seconds in turns:
+            for device, took in seconds.items():
+                events.append((device, phase, now, now + 1000 * took))
+            now += 1000 * max(seconds.values())
     return events
 
 
@@ -113,13 +130,21 @@ def written_size(size):
     return f"{size / MIB / 1024:.1f} GiB" if size >= 1000 * MIB else f"{size / MIB:,.0f} MiB"
 
 
-FRAMES = 24
-WIDTH, BUS, TOP, HIGH = 560, 14, 82, 112  #: of the scene; the bus; where the devices' memory begins
+FRAMES = 12
+WIDTH = 560
+BUS, DEVICES, DOES, TOP = 14, 47, 58, 82  #: where the bus is, the devices' names, what they do, what they hold
+HIGH, LEGEND, LANES = 112, 233, 256  #: how high memory is drawn; where the legend is, and the clock
+SPARE = 22  #: of the fullest memory, for the words at its top
 STACK = ("weights", "optimizer", "activations", "outputs", "gradients")  #: from below, in order of arrival
 #: What is sent in a phase, and what it is drawn as. All other phases compute.
-SENT = {"scatter": ("samples", "activations"), "replicate": ("weights", "weights"), "gather": ("outputs", "outputs"),
-        "scatter back": ("gradients", "gradients"), "reduce": ("gradients", "gradients")}
-DOES = {"compute": "computes", "communication": "copies", "waiting": "waits"}
+SENT = {
+    "scatter": ("samples", "activations"),
+    "replicate": ("weights", "weights"),
+    "gather": ("outputs", "outputs"),
+    "scatter back": ("gradients", "gradients"),
+    "reduce": ("gradients", "gradients"),
+}
+DOING = {"compute": "computes", "communication": "copies", "waiting": "waits"}
 HOME = ("gather", "reduce")  #: phases in which something comes to device 0
 #: What happens in a phase; {device} is the other one in a copy of device 0.
 SAID = {
@@ -133,222 +158,232 @@ SAID = {
     "reduce": "Device {device} sends its gradients to device 0, which adds them to its own.",
     "optimizer": "Device 0 changes its weights. The replicas on the other devices are thrown away.",
 }
-IN_PIECES = {"replicate": "NCCL sends the weights from device to device, in pieces: nobody waits for a turn.",
-             "reduce": "NCCL sends gradients from device to device, in pieces, and adds them up on the way."}
+IN_PIECES = {
+    "replicate": "NCCL sends the weights from device to device, in pieces: nobody waits for a turn.",
+    "reduce": "NCCL sends gradients from device to device, in pieces, and adds them up on the way.",
+}
 
 
-class Step(NamedTuple):
-    """A step by the models."""
+class Step:
+    """A step by the models, and the places of its devices in the picture."""
 
-    batch: int
-    events: list  # as `timeline` returns them, with "scatter back" for the second scatter
-    held: list  # as `memory` returns it
-    gathered: int  # bytes of the outputs of the whole batch
-    nccl: bool
-    alone: list  # the events of one device with the same batch
+    def __init__(self, devices, batch, output, uses, link):
+        speed, self.nccl = LINKS[link]
+        self.batch = batch
+        self.devices = range(devices)
+        #: As `timeline` returns them; and those of one device with the same batch.
+        self.events = timeline(batch, devices, WEIGHTS, 4 * output, uses, speed, self.nccl)
+        self.alone = timeline(batch, 1, WEIGHTS, 4 * output, uses)
+        self.total = self.events[-1][3]
+        #: When the slower one is done: the devices, or one alone.
+        self.end = max(self.total, self.alone[-1][3])
+        #: {(device, phase): [begin, end]}: the copies of device 0 in a phase follow each other, and are one here.
+        #: The one alone comes after the other devices.
+        self.times = {}
+        alone = [(devices, *event[1:]) for event in self.alone]
+        for device, phase, begin, end in self.events + alone:
+            self.times.setdefault((device, phase), [begin, end])[1] = end
+        #: As `memory` returns it; and the bytes of the outputs of the whole batch.
+        self.held = memory(batch, devices, WEIGHTS, INPUT + uses * PER_USE, 4 * output)
+        self.gathered = 4 * batch * output
+        self.pitch = WIDTH / devices
+        self.wide = min(110, self.pitch - 3)
 
-    @property
-    def devices(self):
-        return range(len(self.held))
+    def middle(self, device):
+        return self.pitch * (device + 0.5)
 
-    @property
-    def total(self):
-        return self.events[-1][3]
-
-    @property
-    def end(self):
-        """When the slower one is done: the devices, or one alone."""
-        return max(self.total, self.alone[-1][3])
-
-    def ends(self, phase, device):
-        """When the phase begins and ends on a device; (0, 0) if it has no part in it."""
-        times = [event[2:] for event in self.events if event[:2] == (device, phase)] or [(0, 0)]
-        return times[0][0], times[-1][1]
-
-    def share(self, phase, device, now):
-        """How much of a phase is done on a device, from 0 to 1."""
-        begin, end = self.ends(phase, device)
-        return min(1, max(0, now - begin) / max(1e-9, end - begin))
-
-
-def simulate(devices, batch, output, uses, link):
-    speed, nccl = LINKS[link]
-    events = timeline(batch, devices, WEIGHTS, 4 * output, uses, speed, nccl)
-    lost = next(end for _, phase, _, end in events if phase == "loss")
-    renamed = [(device, "scatter back" if phase == "scatter" and begin >= lost else phase, begin, end)
-               for device, phase, begin, end in events]
-    held = memory(batch, devices, WEIGHTS, INPUT + uses * PER_USE, 4 * output)
-    return Step(batch, renamed, held, 4 * batch * output, nccl, timeline(batch, 1, WEIGHTS, 4 * output, uses))
+    def left(self, device):
+        return self.middle(device) - self.wide / 2
 
 
 def held_at(step, device, now):
     """What a device holds at a moment, {kind: bytes}. Nothing is freed: in the end it is what `memory` says."""
+
+    def done(phase):
+        """How much of a phase is done, from 0 to 1. (A device without samples has no times, and holds nothing.)"""
+        return numpy.interp(now, step.times.get((device, phase), (0, 0)), (0, 1))
+
     kinds = dict(step.held[device])
-    kinds["activations"] *= step.share("forward", device, now)
-    kinds["gradients"] *= step.share("backward", device, now)
+    kinds["activations"] *= done("forward")
+    kinds["gradients"] *= done("backward")
     if device > 0:
-        kinds["weights"] *= step.share("replicate", device, now)
-        kinds["outputs"] *= step.share("forward", device, now)
+        kinds["weights"] *= done("replicate")
+        kinds["outputs"] *= done("forward")
     else:
-        kinds["outputs"] = (kinds["outputs"] - 2 * step.gathered) * step.share("forward", 0, now)
-        kinds["outputs"] += step.gathered * (step.share("gather", 0, now) + step.share("loss", 0, now))
+        own = kinds["outputs"] - 2 * step.gathered
+        kinds["outputs"] = own * done("forward") + step.gathered * (done("gather") + done("loss"))
     return kinds
 
 
-def spans(step):
-    """What each row does from when to when, [(row, phase, begin, end)]: "waits" lies under all; one alone is last."""
-    for device in step.devices:
-        yield device, "waits", 0, step.total
-        for phase in dict.fromkeys(event[1] for event in step.events if event[0] == device):
-            yield device, phase, *step.ends(phase, device)
-    yield from ((len(step.held), *event[1:]) for event in step.alone)
-
-
-def activity(phase):
-    """What a phase is, as `doing` takes it."""
-    return "waiting" if phase == "waits" else "communication" if phase in SENT else "compute"
-
-
 def scene(devices, batch, output, uses, link):
-    """A step as frames, one after each 24th of its time."""
-    step = simulate(devices, batch, output, uses, link)
-    names = [*(f"device {device}" for device in step.devices), "one alone"]
-    row = min(26, 156 // len(names))
-    lanes = Lanes(names, step.end, y=256, w=455, row=row)
-    bars = [(f"{number} {phase}", number, begin, end, _look(step, number, phase, lanes.at(end) - lanes.at(begin)))
-            for number, phase, begin, end in spans(step)]
-    common = [*_legend(), *_bus(step)]
+    """A step as frames, at moments that are equally far apart."""
+    step = Step(devices, batch, output, uses, link)
+    names = [f"device {device}" for device in step.devices]
+    row = min(26, 156 // (devices + 1))
+    lanes = Lanes([*names, "one alone"], step.end, y=LANES, w=455, row=row)
+    bars = [*_bars(step, lanes)]
+    common = [*_legend(), *_machine(step)]
     frames = []
-    for number in range(FRAMES + 1):
-        now, before = step.end * number / FRAMES, step.end * (number - 1) / FRAMES
-        shapes = [*common, *lanes.shapes(now), *lanes.bars(bars, now), *_messages(step, before, now)]
+    for before, now in lanes.moments(FRAMES):
+        shapes = [*common, *lanes.shapes(now), *lanes.bars(bars, now)]
+        shapes += _messages(step, before, now)
         for device in step.devices:
             shapes += _device(step, device, now)
-        frames.append({**_said(step, now), "shapes": shapes})
-    return {"size": [WIDTH, lanes.bottom + 42], "axis": lanes.axis, "flows": True, "pace": 350, "frames": frames}
+        title, note = _said(step, now)
+        frames.append({"title": title, "note": note, "shapes": shapes})
+    return {
+        "size": [WIDTH, lanes.bottom + 42],
+        "axis": lanes.axis,
+        "flows": True,
+        "pace": 600,
+        "frames": frames,
+    }
 
 
-def _look(step, row, phase, wide):
-    """Keywords of a bar; those that are too narrow for their words have none."""
-    if phase == "waits":
-        took, total = busy(step.events)
-        return doing("waiting", layer=-1, tip=f"device {row} waits for {total - took[row]:.1f} of {total:.1f} ms")
-    text = phase if wide > 9 * len(phase) else None
-    return doing(activity(phase), text=text, tip=phase)
+def _bars(step, lanes):
+    """What each row does from when to when: "waits" lies under all."""
+    for device in step.devices:
+        yield f"{device} waits", device, 0, step.total, doing("waiting", layer=-1)
+    for (row, phase), (begin, end) in step.times.items():
+        # A short bar has no room for the word.
+        wide = lanes.at(end) - lanes.at(begin)
+        says = "text" if wide > 9 * len(phase) else "tip"
+        yield f"{row} {phase}", row, begin, end, doing(_activity(phase), **{says: phase})
 
 
-def _pitch(step):
-    return WIDTH / len(step.held)
-
-
-def _middle(step, device):
-    return _pitch(step) * (device + 0.5)
+def _activity(phase):
+    """What a phase is, for `doing`."""
+    return "communication" if phase in SENT else "compute"
 
 
 def _legend():
-    x = 4
+    left = 4
     for kind in STACK:
-        yield box(f"colour {kind}", x, 226, 14, 14, fill=KINDS[kind])
-        yield words(f"legend {kind}", x + 19, 233, kind, size=14)
-        x += 46 + 8 * len(kind)
+        yield from key(kind, left, LEGEND, fill=KINDS[kind])
+        left += 46 + 8 * len(kind)
 
 
-def _bus(step):
-    """What connects the devices."""
-    ends = [[_middle(step, device), BUS] for device in (0, step.devices[-1])]
-    yield path("bus", ends, width=3, opacity=0.4, layer=-1)
+def _machine(step):
+    """What stays as it is: the devices, the bus between them, and how many samples each gets."""
+    bus = []
+    samples = chunk_sizes(step.batch, len(step.devices))
     for device in step.devices:
-        x = _middle(step, device)
-        yield path(f"way {device}", [[x, BUS], [x, 38]], width=3, opacity=0.4, layer=-1)
-        yield words(f"device {device}", x, 47, f"device {device}", "middle", size=14, bold=True)
-
-
-def _device(step, device, now):
-    """A device at a moment: what it does, what it holds, and its samples."""
-    wide = min(110, _pitch(step) - 3)
-    left = _middle(step, device) - wide / 2
-    yield box(f"memory {device}", left, TOP, wide, HIGH, round=0, tip=f"the memory of device {device}")
-    if 0 < now <= step.total:
-        kind = activity(next((phase for number, phase, begin, end in step.events
-                              if number == device and begin < now <= end), "waits"))
-        yield box(f"does {device}", left, 58, wide, 22, text=DOES[kind], size=13, fill=ACTIVITIES[kind])
-    scale = (HIGH - 22) / max(sum(kinds.values()) for kinds in step.held)
-    kinds, y = held_at(step, device, now), TOP + HIGH
-    for kind in STACK:
-        high = scale * kinds[kind]
-        y -= high
-        if high:
-            yield box(f"{kind} {device}", left, y, wide, high, fill=KINDS[kind], round=0,
-                      tip=f"device {device}, {kind}: {written_size(step.held[device][kind])} in the end")
-    total = sum(kinds.values())
-    if total:
-        yield words(f"total {device}", left + wide / 2, y - 10, written_size(total), "middle", size=13)
-    yield words(f"samples {device}", left + wide / 2, TOP + HIGH + 13, _samples(step, device, now), "middle", size=14)
-
-
-def _samples(step, device, now):
-    if device == 0 and now == 0:
-        return f"all {step.batch}"
-    samples = chunk_sizes(step.batch, len(step.held))[device]
-    if not samples:
-        return "idle"
-    return f"{samples} of {step.batch}" if step.ends("scatter", device)[1] <= now else ""
+        middle = step.middle(device)
+        bus += [[middle, BUS], [middle, 38], [middle, BUS]]
+        gets = f"{samples[device]} of {step.batch}" if samples[device] else "idle"
+        yield words(f"device {device}", middle, DEVICES, f"device {device}", "middle", size=14, bold=True)
+        yield box(f"memory {device}", step.left(device), TOP, step.wide, HIGH, round=0)
+        yield words(f"samples {device}", middle, TOP + HIGH + 13, gets, "middle", size=14)
+    yield path("bus", bus, width=3, opacity=0.4, layer=-1)
 
 
 def _messages(step, before, now):
     """What is on the bus, or was since the moment `before`."""
-    wide = min(86, _pitch(step) - 4)
+    wide = min(86, step.pitch - 4)
     for device, phase, begin, end in step.events:
         if device == 0 or phase not in SENT or begin >= now or end <= before:
             continue
+        # In pieces, a device gets its own from the one beside it, and not from device 0.
         sender = device - 1 if step.nccl and phase in IN_PIECES else 0
-        way = [_middle(step, sender), _middle(step, device)]
-        source, target = reversed(way) if phase in HOME else way
-        x = source + (target - source) * min(1, (now - begin) / (end - begin))
+        source, target = step.middle(sender), step.middle(device)
+        if phase in HOME:
+            source, target = target, source
+        # One that has arrived stays where it is to go.
+        x = numpy.interp(now, (begin, end), (source, target))
         text, kind = SENT[phase]
-        look = {"passes": True} if end <= now else {"text": text, "size": 13}  # words of several would overlap
-        yield box(f"{phase} to {device}", x - wide / 2, BUS - 12, wide, 24, fill=KINDS[kind], line="#ffffff", layer=1,
-                  **look, **{"from": {"x": source - wide / 2}})
+        yield box(
+            f"{phase} to {device}", x - wide / 2, BUS - 12, wide, 24,
+            fill=KINDS[kind],
+            text=text,
+            size=13,
+            layer=1,
+            passes=end <= now or None,
+            **{"from": {"x": source - wide / 2}},
+        )
+
+
+def _device(step, device, now):
+    """A device at a moment: what it does, and what it holds."""
+    left = step.left(device)
+    if 0 < now <= step.total:
+        activity = _activity_at(step, device, now)
+        yield box(
+            f"does {device}", left, DOES, step.wide, 22,
+            text=DOING[activity],
+            size=13,
+            fill=ACTIVITIES[activity],
+        )
+    # All devices have one scale, by the one that holds most in the end.
+    totals = [sum(kinds.values()) for kinds in step.held]
+    scale = (HIGH - SPARE) / max(totals)
+    kinds = held_at(step, device, now)
+    y = TOP + HIGH
+    for kind in STACK:
+        high = scale * kinds[kind]
+        y -= high
+        if high:
+            yield box(
+                f"{kind} {device}", left, y, step.wide, high,
+                fill=KINDS[kind],
+                round=0,
+            )
+    total = written_size(sum(kinds.values()))
+    yield words(f"total {device}", step.middle(device), TOP + SPARE / 2, total, "middle", size=13)
+
+
+def _activity_at(step, device, now):
+    for (other, phase), (begin, end) in step.times.items():
+        if other == device and begin < now <= end:
+            return _activity(phase)
+    return "waiting"
 
 
 def _said(step, now):
     """Title and note of a frame."""
-    number = len(step.held)
+    number = len(step.devices)
     if now == 0:
-        return {"title": f"Before the step: device 0 has the model, and a batch of {step.batch}", "note": ASSUMED}
-    if now >= step.end:
+        return f"Before the step: device 0 has the model, and a batch of {step.batch}", ASSUMED
+    if now == step.end:
         took, total = busy(step.events)
         alone = step.alone[-1][3]
-        sizes = [written_size(sum(kinds.values())) for kinds in step.held]
-        return {"title": f"{number} devices took {total:.1f} ms, one alone {alone:.1f} ms: "
-                         f"{alone / total:.2f} times the speed",
-                "note": f"Device 1 waited for {1 - took[1] / total:.0%} of the step. Device 0 holds {sizes[0]}, "
-                        f"device 1 {sizes[1]}."}
-    device, phase = next((event[:2] for event in reversed(step.events) if event[2] < now <= event[3]), (0, None))
-    if not phase:
-        return {"title": f"{now:.1f} ms: {number} devices are done", "note": "One device alone is still busy."}
-    note = IN_PIECES[phase] if step.nccl and phase in IN_PIECES else SAID[phase].format(device=device)
-    return {"title": f"{now:.1f} ms: {phase}", "note": note}
+        title = (f"{number} devices took {total:.1f} ms, one alone {alone:.1f} ms: "
+                 f"{alone / total:.2f} times the speed")
+        return title, f"Device 1 waited for {1 - took[1] / total:.0%} of the step."
+    # A copy stands in the events twice: last for the other device, which is to be named.
+    for device, phase, begin, end in reversed(step.events):
+        if begin < now <= end:
+            note = SAID[phase].format(device=device)
+            if step.nccl:
+                note = IN_PIECES.get(phase, note)
+            return f"{now:.1f} ms: {phase}", note
+    return f"{now:.1f} ms: {number} devices are done", "One device alone is still busy."
+
+
+PRESETS = {
+    "a small batch": preset("Press Play. Compare blue and red. What takes most of the step?", batch=8),
+    "many outputs": preset("Press Play. What does device 0 hold that the others do not?", output=1_000_000),
+    "fast links": preset("Press Play. What is left of the red parts, and who still waits?",
+                         link="NVLink 4, NCCL", uses=1000),
+    "5 samples": preset("Press Play. Which device has nothing to do?", batch=5, uses=1000),
+}
 
 
 def data_parallel_explorer():
     """DataParallel explorer: a step on several devices; what travels between them, what each one holds, does and waits
     for, and one device alone for comparison."""
+    outputs = [1000, 10_000, 50_000, 100_000, 200_000, 300_000, 500_000, 1_000_000]
     controls = {
         "devices": slider("devices", 4, range(2, 9)),
         "batch": slider("batch size", 64, [2, 3, 5, 8, 9, 16, 32, 64, 128, 256]),
-        "output": slider("thousand outputs a sample", 1000, [
-            (number, 1000 * number) for number in (1, 10, 50, 100, 200, 300, 500, 1000)]),
+        "output": slider("outputs per sample", 1000, [(f"{number:,}", number) for number in outputs]),
         "uses": slider("uses of a weight", 100, [1, 10, 100, 1000]),
         "link": buttons("link", next(iter(LINKS)), LINKS),
     }
-    presets = {
-        "a small batch": preset("Press Play. Compare blue and red. What takes most of the step?", batch=8),
-        "many outputs": preset("Press Play. What does device 0 hold that the others do not?", output=1_000_000),
-        "fast links": preset("Press Play. What is left of the red parts, and who still waits?",
-                             link="NVLink 4, NCCL", uses=1000),
-        "5 samples": preset("Press Play. Which device has nothing to do?", batch=5, uses=1000),
-    }
-    return Stage("data_parallel_explorer", data_parallel_explorer.__doc__, scene, controls,
-                 look="Press Play. Which device is full first? Which one works while the others wait?",
-                 presets=presets)
+    return Stage(
+        "data_parallel_explorer",
+        data_parallel_explorer.__doc__,
+        scene,
+        controls,
+        look="Press Play. Which device is full first? Which one works while the others wait?",
+        presets=PRESETS,
+    )
