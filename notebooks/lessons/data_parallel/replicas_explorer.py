@@ -76,34 +76,29 @@ def timeline(batch, n_devices, weights, output, uses=1, link=25e9, nccl=False):
     about the time of one copy.
     """
     sizes = [samples for samples in chunk_sizes(batch, n_devices) if samples]
-
-    def copies(per_sample, anyway=0):
-        """The seconds in which device 0 and another one copy: with one after another."""
-        turns = []
-        for device in range(1, len(sizes)):
-            took = (sizes[device] * per_sample + anyway) / link
-            turns.append({0: took, device: took})
-        return turns
-
-    def computing(operations):
-        """The seconds in which all compute at once, by the operations of a use. (A weight is 4 bytes.)"""
-        each = operations * uses * weights / 4 / SPEED
-        return [{device: samples * each for device, samples in enumerate(sizes)}]
-
-    model = copies(0, weights)
+    inputs = _copies([samples * INPUT / link for samples in sizes])
+    outputs = _copies([samples * output / link for samples in sizes])
+    model = _copies([weights / link] * len(sizes))
     if nccl and model:
         model = [dict.fromkeys(range(len(sizes)), weights / link)]
+    # Two operations with each weight, which has 4 bytes; backward has twice as many.
+    work = {device: samples * uses * 2 * weights / 4 / SPEED for device, samples in enumerate(sizes)}
     return _one_after_another({
-        "scatter": copies(INPUT),
+        "scatter": inputs,
         "replicate": model,
-        "forward": computing(2),
-        "gather": copies(output),
+        "forward": [work],
+        "gather": outputs,
         "loss": [{0: 6 * batch * output / OWN_MEMORY}],
-        "scatter back": copies(output),  # the gradients of the outputs: gather, backwards
-        "backward": computing(4),
+        "scatter back": outputs,  # the gradients of the outputs: gather, backwards
+        "backward": [{device: 2 * took for device, took in work.items()}],
         "reduce": model,
         "optimizer": [{0: 7 * weights / OWN_MEMORY}],
     })
+
+
+def _copies(seconds):
+    """Copies between device 0 and each other one, which take so long: one after another."""
+    return [dict.fromkeys((0, device), seconds[device]) for device in range(1, len(seconds))]
 
 
 def _one_after_another(phases):
@@ -346,8 +341,8 @@ def _said(step, now):
     if now == step.end:
         took, total = busy(step.events)
         alone = step.alone[-1][3]
-        title = (f"{number} devices took {total:.1f} ms, one alone {alone:.1f} ms: "
-                 f"{alone / total:.2f} times the speed")
+        speed = alone / total
+        title = f"{number} devices took {total:.1f} ms, one alone {alone:.1f} ms: {speed:.2f} times the speed"
         return title, f"Device 1 waited for {1 - took[1] / total:.0%} of the step."
     # A copy stands in the events twice: last for the other device, which is to be named.
     for device, phase, begin, end in reversed(step.events):
