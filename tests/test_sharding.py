@@ -112,7 +112,7 @@ def test_presets_of_the_explorer_show_what_they_ask_for():
     assert bars(less, 0, ["activations"])[0] < 0.5 * bars(many, 0, ["activations"])[0]
     stage = memory.memory_explorer()
     assert [preset["frame"] for preset in stage.story["presets"]] == [0, -1, -1, -1]
-    assert len(stage.story["scenes"]) == 20, "each model, number of ranks, batch; with and without checkpointing"
+    assert len(stage.story["scenes"]) == 16, "each model, number of ranks, batch; with and without checkpointing"
 
 
 def test_train_fsdp_killed_and_resumed_ends_with_the_same_bits(tmp_path):

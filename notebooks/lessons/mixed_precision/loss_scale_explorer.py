@@ -30,10 +30,14 @@ def shares(gradients, scale=1.0):
     """What becomes of `gradients`, a tensor of any shape, times `scale` in fp16."""
     scaled = (gradients[gradients != 0].float() * scale).half().abs()
     smallest = torch.finfo(torch.float16).smallest_normal
-    lost, overflow = scaled == 0, scaled.isinf()
-    normal = (scaled >= smallest) & ~overflow
-    subnormal = (scaled < smallest) & ~lost
-    return Shares(*(part.float().mean().item() for part in (lost, subnormal, normal, overflow)))
+    below = _share(scaled < smallest)
+    lost = _share(scaled == 0)
+    overflow = _share(scaled.isinf())
+    return Shares(lost, below - lost, 1 - below - overflow, overflow)
+
+
+def _share(those):
+    return those.double().mean().item()
 
 
 def histogram(gradients):
@@ -45,7 +49,9 @@ def histogram(gradients):
 
 def _percent(share):
     """A single gradient that overflows spoils a step: it must not read 0.0%."""
-    return "none" if share == 0 else "under 0.1%" if share < 0.001 else f"{share:.1%}"
+    if 0 < share < 0.001:
+        return "under 0.1%"
+    return f"{share:.1%}" if share else "none"
 
 
 def in_words(gradients, log2_scale):
@@ -55,42 +61,54 @@ def in_words(gradients, log2_scale):
 
 def scene(gradients, log2_scale):
     """The histogram of `gradients` times 2**log2_scale, over what fp16 makes of each size."""
-    bars, said = histogram(gradients), in_words(gradients, log2_scale)
+    bars = histogram(gradients)
+    parts = in_words(gradients, log2_scale)
     most = 1.08 * max(bars.values())
-    sizes = {power: f"2^{power}" for power in range(LOW, HIGH, 12)}
-    marks = {share: f"{100 * share:g}%" for share in ticks(0, most, 4)}
-    chart = Chart("chart", 50, 46, 500, 320, (LOW, HIGH), (0, most), sizes, marks,
-                  "share of the gradients, by size times the scale")
-    shapes = [*chart.axes(), *_zones(chart, said), *_bars(chart, bars, log2_scale), _grip(chart, bars, log2_scale)]
-    listed = ", ".join(f"{words}: {share}" for words, share in said.items())
-    return {"size": (560, 440), "frames": [{
+    chart = Chart(
+        "chart", 50, 46, 500, 320,
+        xs=(LOW, HIGH),
+        ys=(0, most),
+        xticks={power: f"2^{power}" for power in range(LOW, HIGH, 12)},
+        yticks={share: f"{100 * share:g}%" for share in ticks(0, most, 4)},
+        xlabel="share of the gradients, by size times the scale",
+    )
+    listed = ", ".join(f"{zone}: {share}" for zone, share in parts.items())
+    frame = {
         "title": f"Gradients in fp16, scale 2^{log2_scale} = {2**log2_scale:,}",
-        "note": f"In fp16, {listed}.", "shapes": shapes,
-        "alt": f"Histogram of gradients times 2 to the {log2_scale}. In fp16: {listed}."}]}
+        "note": f"In fp16, {listed}.",
+        "alt": f"Histogram of gradients times 2 to the {log2_scale}. In fp16: {listed}.",
+        "shapes": [*chart.axes(), *_zones(chart, parts), *_bars(chart, bars, log2_scale)],
+    }
+    return {"size": (560, 440), "frames": [frame]}
 
 
-def _zones(chart, said):
+def _zones(chart, parts):
     for zone, (low, high, colour) in ZONES.items():
-        x, right = chart.x(low), chart.x(high)
-        yield box(f"zone {zone}", x, chart.top, right - x, chart.height, fill=colour, opacity=0.15, round=0, layer=-1)
-        yield words(f"share {zone}", (x + right) / 2, chart.top - 20, f"{zone}\n{said[zone]}", "middle", size=14)
+        x = chart.x(low)
+        wide = chart.x(high) - x
+        yield box(f"zone {zone}", x, chart.top, wide, chart.height, fill=colour, opacity=0.15, round=0, layer=-1)
+        yield words(f"share {zone}", x + wide / 2, chart.top - 20, f"{zone}\n{parts[zone]}", "middle", size=14)
 
 
 def _bars(chart, bars, log2_scale):
-    """A bar for each power of two; those that the picture does not reach stand at its edge."""
+    """A bar for each power of two; and a frame around them, by which one drags them: their place is the scale."""
+    wide = chart.x(1) - chart.x(0)
     for power, share in bars.items():
+        # What lies outside of the picture stands at its edge.
         place = min(max(power + log2_scale, LOW), HIGH - 1)
-        colour = next(colour for _, high, colour in ZONES.values() if place < high)
         x, y = chart.x(place), chart.y(share)
-        yield box(f"bar {power}", x, y, chart.x(place + 1) - x - 0.5, chart.y(0) - y, fill=colour, round=0)
-
-
-def _grip(chart, bars, log2_scale):
-    """A frame around all bars, by which one drags them: their place is the scale."""
+        yield box(f"bar {power}", x, y, wide - 0.5, chart.y(0) - y, fill=_colour(place), round=0)
     low, high = max(min(bars), LOW), max(bars) + 1
     places = [[chart.x(low + scale), chart.top + 14] for scale in SCALES]
-    return box("grip", *places[log2_scale], chart.x(high) - chart.x(low), chart.height - 14, fill="#ffffff00",
-               line="#888888", dash=True, layer=1, tip="drag: the scale", drag=("log2_scale", places))
+    yield box("grip", *places[log2_scale], wide * (high - low), chart.height - 14, fill="#ffffff00",
+              line="#888888", dash=True, layer=1, tip="drag: the scale", drag=("log2_scale", places))
+
+
+def _colour(power):
+    """Of the zone where it lies."""
+    for _, high, colour in ZONES.values():
+        if power < high:
+            return colour
 
 
 def loss_scale_explorer(gradients, log2_scale=0):

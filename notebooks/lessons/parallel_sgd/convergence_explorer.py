@@ -1,10 +1,12 @@
-"""The convergence explorer: workers, sync interval and label skew, from trainings that were really run.
+"""The convergence explorer: curves of test accuracy that move with the workers, the sync interval and the label skew.
 
-`python -m lessons.parallel_sgd.convergence_explorer` runs them again, and stores their curves.
+Below the curves, each worker's digits and steps move with them. All curves are from trainings that were really run:
+`python -m lessons.parallel_sgd.convergence_explorer` runs them again, and stores them.
 """
 
 import math
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 from helpers import launch
@@ -13,21 +15,30 @@ from helpers.places import RECORDS
 from helpers.records import store, stored
 from helpers.widgets.shapes import RANKS, Chart, box, doing, path, words
 from helpers.widgets.stage import Stage, preset, slider
-from lessons.parallel_sgd.shards import labels_of, skewed_split
-from lessons.parallel_sgd.task import TASKS
 
 WORKERS = (1, 2, 4, 8)
-#: Steps between two averagings; 0 stands for once per epoch.
-EVERY = (1, 4, 16, 0)
+#: {steps between two averagings: how often that is}; 0 stands for once per epoch.
+EVERY = {1: "at every step", 4: "every 4 steps", 16: "every 16 steps", 0: "once per epoch"}
 SKEWS = (0.0, 0.5, 1.0)
+SETTINGS = tuple(product(WORKERS, EVERY, SKEWS))
+#: One worker averages with nobody, so that all its settings are this one.
+ALONE = (1, 0, 0.0)
 EPOCHS = range(1, 6)
 PATH = RECORDS / "convergence.json"
 #: By workers: the steps of each in an epoch.
 STEPS = {1: 180, 2: 90, 4: 45, 8: 23}
-CHART = Chart("chart", 50, 26, 340, 190, (0.75, len(EPOCHS)), (0, 1), {epoch: str(epoch) for epoch in EPOCHS},
-              {0: "0 %", 0.5: "50 %", 1: "100 %"}, "epochs (passes over all images, together)", "test accuracy")
+CHART = Chart(
+    "chart", 50, 26, 340, 190,
+    xs=(0.75, len(EPOCHS)),
+    ys=(0, 1),
+    xticks={epoch: str(epoch) for epoch in EPOCHS},
+    yticks={0: "0 %", 0.5: "50 %", 1: "100 %"},
+    xlabel="epochs (passes over all images, together)",
+    ylabel="test accuracy",
+)
 AVERAGED, OWN = RANKS[0], RANKS[2]
-ROWS, ROW = 310, 15  #: where the first worker's row begins, and how far it is to the next one
+HEADS, ROWS = 282, 310  #: where the words above the workers' rows are, and where the first row begins
+ROW, HIGH = 15, 12  #: how far it is from a row to the next one, and how high each is
 DIGITS, DIGIT = 80, 19  #: where the ten digits begin, and how wide each is
 EPOCH, STEP = 300, 1.4  #: where an epoch's steps begin, and how wide each is
 
@@ -45,50 +56,60 @@ def train(workers, every, skew):
     """A `Curve` of the digits, as real ranks of sgd_every_k.py report it."""
     args = ["--every", str(every or 10_000), "--skew", str(skew), "--epochs", str(len(EPOCHS))]
     reports = launch("sgd_every_k.py", workers, args=args, show=False, timeout=600).reports
-    epochs = [[rank[epoch] for rank in reports] for epoch in range(len(EPOCHS))]
-    shortest = min(map(len, skewed_split(labels_of(TASKS["Digits"]), workers, skew)))
-    steps = math.ceil(shortest / TASKS["Digits"].batch)
-    return Curve(accuracy=[round(ranks[0]["accuracy"], 5) for ranks in epochs],
-                 own=[round(sum(rank["own"] for rank in ranks) / workers, 5) for ranks in epochs],
-                 loss=[round(ranks[0]["loss"], 5) for ranks in epochs],
-                 averagings=math.ceil(steps / (every or steps)))
+    steps = STEPS[workers]
+    curve = Curve([], [], [], averagings=math.ceil(steps / (every or steps)))
+    for epoch in range(len(EPOCHS)):
+        ranks = [rows[epoch] for rows in reports]
+        curve.own.append(sum(rank["own"] for rank in ranks) / workers)
+        # After the averaging, all ranks hold one model.
+        curve.accuracy.append(ranks[0]["accuracy"])
+        curve.loss.append(ranks[0]["loss"])
+    return curve
 
 
 def record():
     """Train every setting once, and store the curves."""
-    store(PATH, {f"{workers} {every} {skew}": train(workers, every, skew)._asdict()
-                 for workers in WORKERS for every in EVERY for skew in SKEWS
-                 if workers > 1 or (every, skew) == (0, 0.0)})
+    curves = {}
+    for setting in (ALONE, *SETTINGS):
+        name = _name(setting)
+        if name not in curves:
+            curves[name] = train(*setting)._asdict()
+    store(PATH, curves)
+
+
+def _name(setting):
+    """What its curve is called in the file."""
+    workers, _, _ = setting
+    return " ".join(map(str, ALONE if workers == 1 else setting))
 
 
 @lru_cache
 def stored_grid():
-    """{(workers, every, skew): Curve}. One worker averages with nobody: all its settings are one training."""
-    curves = {setting: Curve(**curve) for setting, curve in stored(PATH).items()}
-    return {(workers, every, skew): curves[f"{workers} {every} {skew}" if workers > 1 else "1 0 0.0"]
-            for workers in WORKERS for every in EVERY for skew in SKEWS}
+    """{(workers, every, skew): Curve}."""
+    curves = stored(PATH)
+    return {setting: Curve(**curves[_name(setting)]) for setting in SETTINGS}
 
 
 def scene(workers, every, skew):
     """The curves of a setting; below them, for each worker, the digits that it has and the steps that it makes."""
-    curve, alone = stored_grid()[workers, every, skew], stored_grid()[1, 0, 0.0]
-    title = in_words(workers, every, skew)
-    shapes = [*CHART.axes(), _all_settings(), _curve("alone", alone.accuracy, width=2)]
-    shapes += [*_heads(workers), *_workers(workers, skew)]
+    curve, alone = stored_grid()[workers, every, skew], stored_grid()[ALONE]
+    frame = {
+        "title": in_words(workers, every, skew),
+        "note": "“Average every” and “Label skew” do nothing here.",
+        "alt": f"Test accuracy by epoch: {_listed(curve.accuracy)}.",
+        "shapes": [*CHART.axes(), _curve("alone", alone.accuracy, width=2), *_heads(workers), *_rows(workers, skew)],
+    }
     ends = {"one worker": alone.accuracy[-1]}
-    frame = {"title": title, "shapes": shapes, "alt": f"{title}. Test accuracy by epoch: {_listed(curve.accuracy)}.",
-             "note": "“Average every” and “Label skew” do nothing here."}
+    off = ["every", "skew"]
     if workers > 1:
-        shapes.append(_curve("own", curve.own, line=OWN, dash=True, width=3))
-        shapes.append(_curve("averaged", curve.accuracy, line=AVERAGED, width=4))
-        shapes += [*_lifts(curve), _averagings(workers, curve.averagings)]
+        frame["note"] = (f"Averagings in an epoch: {curve.averagings}. The last model reads "
+                         f"{curve.accuracy[-1]:.0%} of the test's digits. Just before, the workers' own read "
+                         f"{curve.own[-1]:.0%}.")
+        frame["alt"] += f" Of the workers' own: {_listed(curve.own)}."
+        frame["shapes"] += [*_averaged(curve), *_averagings(workers, curve.averagings)]
         ends |= {"averaged": curve.accuracy[-1], "before averaging": curve.own[-1]}
-        rounds = "one averaging" if curve.averagings == 1 else f"{curve.averagings} averagings"
-        frame["note"] = (f"An epoch has {rounds}. At the end, the averaged model reads {curve.accuracy[-1]:.0%} of the "
-                         f"test's digits. Just before the last averaging, the workers' own read {curve.own[-1]:.0%}.")
-        frame["alt"] += f" Of the workers' own models: {_listed(curve.own)}."
-    shapes += _named(ends)
-    off = ["every", "skew"] if workers == 1 else []  # they would change nothing
+        off = []
+    frame["shapes"] += _named(ends)
     return {"size": (560, 436), "off": off, "frames": [frame]}
 
 
@@ -96,33 +117,59 @@ def _curve(id, shares, **look):
     return CHART.curve(id, zip(EPOCHS, shares, strict=True), **look)
 
 
-def in_words(workers, every, skew):
-    """What the setting is."""
-    if workers == 1:
-        return "1 worker: it averages with nobody, and has all the digits"
-    how = {0: "once per epoch", 1: "at every step"}.get(every, f"every {every} steps")
-    return f"{workers} workers, averaged {how}, {skew:.0%} of the images sorted by label"
+def _heads(workers):
+    yield words("has", DIGITS, HEADS, "the digits that it has", size=14)
+    for digit in range(10):
+        middle = DIGITS + DIGIT * (digit + 0.5)
+        yield words(f"digit {digit}", middle, ROWS - 9, str(digit), "middle", size=13)
+    yield words("makes", EPOCH, HEADS, f"its {STEPS[workers]} steps in an epoch", size=14)
+
+
+def _rows(workers, skew):
+    """A row for each worker; a click on an empty one brings in more workers.
+
+    Images that are sorted by label are cut into equal parts: each worker has the part of its own digits. The others
+    are mixed. How high both parts of its row are says how many of its images they are.
+    """
+    for worker in range(max(WORKERS)):
+        y = ROWS + ROW * worker
+        wanted = min(count for count in WORKERS if count > worker)
+        high, wide, steps = HIGH, 10 * DIGIT / workers, STEP * STEPS[workers]
+        if worker >= workers:
+            # The boxes of a worker that is not there have no size, and grow once it is.
+            high = wide = steps = 0
+        own = high * skew
+        yield words(f"name {worker}", DIGITS - 8, y + 6, f"worker {worker}", "end", size=13)
+        yield box(f"row {worker}", DIGITS, y, 10 * DIGIT, HIGH, fill="#88888822", layer=-1,
+                  click={"workers": wanted}, tip=f"workers: {wanted}")
+        yield box(f"mixed {worker}", DIGITS, y + own, 10 * DIGIT, high - own, fill=OWN, opacity=0.6)
+        yield box(f"sorted {worker}", DIGITS + wide * worker, y, wide, own, fill=OWN)
+        yield box(f"steps {worker}", EPOCH, y, steps, high, **doing("compute"))
+
+
+def _averaged(curve):
+    """Both curves; and an arrow for what the last averaging of each epoch changes."""
+    yield _curve("own", curve.own, line=OWN, dash=True, width=3)
+    yield _curve("averaged", curve.accuracy, line=AVERAGED, width=4)
+    for epoch, own, averaged in zip(EPOCHS, curve.own, curve.accuracy, strict=True):
+        ends = [(epoch, own), (epoch, averaged)]
+        yield CHART.curve(f"lift {epoch}", ends, line=ACTIVITIES["communication"], width=2, arrow=True)
+
+
+def _averagings(workers, averagings):
+    """A line across all workers' steps wherever they average; and what it means."""
+    points, ends = [], [0, ROW * workers]
+    for number in range(1, averagings + 1):
+        x = round(STEP * STEPS[workers] * number / averagings)
+        points += [[x, y] for y in ends]
+        # The next line goes the other way, so that all of them are one.
+        ends.reverse()
+    yield path("averagings", points, x=EPOCH, y=ROWS, line=ACTIVITIES["communication"], width=1.5, layer=1)
+    yield words("averages", EPOCH, ROWS - 9, "red line: all are averaged", size=13)
 
 
 def _listed(shares):
     return ", ".join(f"{share:.0%}" for share in shares)
-
-
-@lru_cache
-def _all_settings():
-    """All curves as one faint line, which goes along each and back again."""
-    points = []
-    for curve in sorted({tuple(curve.accuracy) for curve in stored_grid().values()}):
-        there = list(zip(EPOCHS, curve, strict=True))
-        points += there + there[-2::-1]
-    return CHART.curve("all settings", points, width=1, opacity=0.18, layer=-1)
-
-
-def _lifts(curve):
-    """What the last averaging of each epoch changes."""
-    for epoch, own, averaged in zip(EPOCHS, curve.own, curve.accuracy, strict=True):
-        ends = [(epoch, own), (epoch, averaged)]
-        yield CHART.curve(f"lift {epoch}", ends, line=ACTIVITIES["communication"], width=2, arrow=True)
 
 
 def _named(ends):
@@ -133,41 +180,11 @@ def _named(ends):
         yield words(f"end {name}", CHART.left + CHART.width + 8, y, f"{share:.0%} {name}", size=14)
 
 
-def _heads(workers):
-    yield words("has", DIGITS, ROWS - 28, "the digits that it has", size=14)
-    for digit in range(10):
-        middle = DIGITS + DIGIT * (digit + 0.5)
-        yield words(f"digit {digit}", middle, ROWS - 9, str(digit), "middle", size=13)
-    yield words("makes", EPOCH, ROWS - 28, f"its {STEPS[workers]} steps in an epoch", size=14)
-    if workers > 1:
-        yield words("averages", EPOCH, ROWS - 9, "red line: all are averaged", size=13)
-
-
-def _workers(workers, skew):
-    """A row for each worker; a click on an empty one brings in more workers.
-
-    Images that are sorted by label are cut into equal parts: each worker has the part of its own digits. The others
-    are mixed. How high both parts of its row are says how many of its images they are.
-    """
-    high, wide = (ROW - 3) * skew, 10 * DIGIT / workers
-    for worker in range(max(WORKERS)):
-        y, wanted = ROWS + ROW * worker, min(count for count in WORKERS if count > worker)
-        yield box(f"row {worker}", DIGITS, y, 10 * DIGIT, ROW - 3, line="#888888", dash=True, fill="#88888822",
-                  layer=-1, click={"workers": wanted}, tip="1 worker" if wanted == 1 else f"{wanted} workers")
-        if worker < workers:
-            yield words(f"name {worker}", DIGITS - 8, y + 6, f"worker {worker}", "end", size=13)
-            yield box(f"mixed {worker}", DIGITS, y + high, 10 * DIGIT, ROW - 3 - high, fill=OWN, opacity=0.6)
-            yield box(f"sorted {worker}", DIGITS + wide * worker, y, wide, high, fill=OWN)
-            yield box(f"steps {worker}", EPOCH, y, STEP * STEPS[workers], ROW - 3, **doing("compute"))
-
-
-def _averagings(workers, averagings):
-    """One comb of lines over the workers' steps."""
-    points, top, bottom = [], ROWS - 2, ROWS + ROW * workers
-    for number in range(1, averagings + 1):
-        x = round(EPOCH + STEP * STEPS[workers] * number / averagings)
-        points += [[x, top], [x, bottom], [x, top]]
-    return path("averagings", points, line=ACTIVITIES["communication"], width=1.5, layer=1)
+def in_words(workers, every, skew):
+    """What the setting is."""
+    if workers == 1:
+        return "1 worker: it averages with nobody, and has all the digits"
+    return f"{workers} workers, averaged {EVERY[every]}, {skew:.0%} of images sorted by label"
 
 
 def convergence_explorer():
@@ -183,9 +200,12 @@ def convergence_explorer():
         "once per epoch": preset("Compare both lines: what do the workers know before they average?", workers=8),
         "no skew": preset("Now move “Average every”. How much does it matter?", workers=8, skew=0.0),
     }
-    return Stage("convergence_explorer", convergence_explorer.__doc__, scene, controls,
-                 "Compare the averaged model with the workers' own models, just before they average.", presets,
-                 everything=True)
+    return Stage(
+        "convergence_explorer", convergence_explorer.__doc__, scene, controls,
+        look="Compare the averaged model with the workers' own models, just before they average.",
+        presets=presets,
+        everything=True,
+    )
 
 
 if __name__ == "__main__":
