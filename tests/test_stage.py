@@ -135,7 +135,8 @@ def test_what_a_notebook_stores_plays_by_itself_and_shows_a_picture_where_no_scr
 
 def test_the_still_picture_shows_a_frame_at_rest():
     lanes = Lanes(["rank 0"], end=10)
-    shapes = [lanes.bar("bar", 0, 2, 4, text="no room for this"), path("way", [[0, 0], [5, 5]], arrow=True),
+    shapes = [lanes.bar("bar", 0, 2, 4, text="no room for this"), lanes.bar("too short", 0, 5, 5.01),
+              path("way", [[0, 0], [5, 5]], arrow=True),
               box("message", 0, 0, 5, 5, text="gone", passes=True), words("above", 0, 0, "above", layer=1)]
     scene = {"size": [560, 100], "axis": lanes.axis, "frames": [{"title": "t", "shapes": shapes}]}
     picture = as_svg(stage(lambda: scene).packed(), 0)

@@ -1,6 +1,7 @@
 """The stage as a still picture: what stage.js draws at rest, as SVG, for those who read without it.
 
-It is black on white in every theme, and shows no words where a box of a lane has no room for them.
+It is black on white in every theme. In lanes, it shows no words that have no room, and leaves out what is shorter than
+two units: there may be hundreds of such bars, which take more place in a notebook than in the picture.
 """
 
 import html
@@ -29,7 +30,8 @@ def as_svg(scene, number, part=None):
     if axis:
         parts += _axis(axis)
     for shape in sorted(shapes, key=lambda shape: shape.get("layer", 0)):
-        if "passes" not in shape:
+        too_short = "lane" in shape and shape["w"] < 2
+        if "passes" not in shape and not too_short:
             parts += _shape(shape)
     return "".join([*parts, "</g></svg>"])
 
@@ -93,9 +95,11 @@ def _line(shape, look):
 
 def _box(shape, look):
     x, wide, corner = shape["x"], shape["w"], shape.get("round", 3)
-    if "lane" in shape:  # it can be seen, however short it is
-        x, wide, corner = round(x, 2), round(max(wide, 0.5), 2), min(corner, round(wide / 5, 1))
-    place = f'x="{x}" y="{shape["y"]}" width="{wide}" height="{shape["h"]}" rx="{corner}"'
+    if "lane" in shape:
+        x, wide = round(x, 1), round(wide, 1)
+    place = f'x="{x:g}" y="{shape["y"]:g}" width="{wide:g}" height="{shape["h"]:g}"'
+    if corner and wide > 4 * corner:  # a short bar has no room for round corners
+        place += f' rx="{corner}"'
     edge = shape.get("line", "" if "fill" in shape else "#777777")
     edge = edge and f' stroke="{edge}"'
     yield f'<rect {place} fill="{shape.get("fill", "none")}"{edge}{look}/>'

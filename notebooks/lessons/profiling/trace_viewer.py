@@ -1,4 +1,4 @@
-"""The trace viewer: a timeline of real traces, to zoom and to move along.
+"""The trace viewer: a timeline of real traces, whose bars grow, move and divide while one zooms and drags.
 
 Neighbours too short to be seen share a bar, so that there are few bars however many events there are. Where one zooms
 in, such bars are divided again.
@@ -7,6 +7,7 @@ in, such bars are divided again.
 from bisect import bisect_left
 from collections import defaultdict
 from itertools import chain, islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from helpers.figures import ACTIVITIES
@@ -18,7 +19,8 @@ GREY = "#b9c4cc"  #: what is "other"
 #: Rows for each thread: events that lie deeper are left out.
 DEEPEST = 6
 #: Bars at most in the whole; and as many again in the part that one has zoomed in on.
-MOST = 600
+MOST = 300
+LONGEST = 70  #: letters of an event's name: those of a GPU's kernels have hundreds
 LEFT, TOP, WIDE, ROW = 20, 26, 520, 17
 
 
@@ -27,7 +29,6 @@ class Row(NamedTuple):
 
     name: str  # of the thread, above its first row; otherwise ""
     events: list
-    ends: list  # of the events, in µs
     place: int  # counted in rows from above, names included
 
 
@@ -51,38 +52,29 @@ class Timeline:
         if not recorded:
             raise tracing.TraceError("there are no events to show: record at least one active step")
         self.begin = min(trace.span_us[0] for trace in recorded)
-        self.whole = max(1e-3, max(trace.span_us[1] for trace in recorded) - self.begin)
+        end = max(trace.span_us[1] for trace in recorded)
+        self.whole = max(1e-3, end - self.begin)
         self.rows, place = [], 0
         for number in range(len(self.traces)):
             for name, events in self._rows_of(number):
                 place += bool(name)
-                self.rows.append(Row(name, events, [event.end_us for event in events], place))
+                self.rows.append(Row(name, events, place))
                 place += 1
         self.lanes = Lanes([""] * place, end=self.whole / 1000, x=LEFT, y=TOP, w=WIDE, row=ROW, zoom=True, gap=2)
         rows = [Bar(number, 0, len(row.events)) for number, row in enumerate(self.rows)]
         self.bars = {bar: self._shape(bar) for bar in self._divided(rows, self.whole)}
-        count = sum(not event.mark for trace in recorded for event in trace.events)
-        self.title = f"Timeline: {count:,} events in {self.whole / 1000:,.1f} ms"
-        self.note = " ".join(map(self._counted, range(len(self.traces))))
 
     def _rows_of(self, number):
         """(name, or "", and the events in the order of time) of each row of a trace."""
-        trace, threads = self.traces[number], defaultdict(lambda: defaultdict(list))
+        trace = self.traces[number]
         if trace.steps:
             yield self._name(number, "steps"), [event for event in trace.events if event.mark]
+        threads = defaultdict(lambda: defaultdict(list))
         for event in _seen(trace):
             if not event.mark and event.depth < DEEPEST:
                 threads[event.thread][event.depth].append(event)
-        gloo = {thread for thread, rows in threads.items() if "gloo:" in rows[min(rows)][0].name}
-        size = {thread: sum(map(len, rows.values())) for thread, rows in threads.items()}
-        order = sorted(threads, key=lambda thread: (thread in gloo, -size[thread]))
-        for place, thread in enumerate(order):
-            what = "main thread" if place == 0 else f"thread {place}"
-            if thread.startswith("GPU"):
-                what = thread
-            elif thread in gloo:
-                what = "gloo"
-            for depth, events in sorted(threads[thread].items()):
+        for what, rows in _named(threads):
+            for depth, events in sorted(rows.items()):
                 yield self._name(number, what) if depth == 0 else "", events
 
     def _name(self, number, what):
@@ -93,24 +85,32 @@ class Timeline:
 
     def scene(self, window=None):
         """All bars; and more of them in and around `window`, [from, to] in ms, because one may drag it."""
-        shapes = [*_key(), *self._names()]
-        if window is None:
-            shapes += self.bars.values()
-        else:
-            begin, end = (self.begin + 1000 * moment for moment in window)
-            near = dict.fromkeys(bar for bar in self.bars if self._touches(bar, begin, end))
-            shapes += [shape for bar, shape in self.bars.items() if bar not in near]
-            shapes += map(self._shape, self._divided(near, end - begin))
-        frame = {"title": self.title, "note": self.note, "shapes": shapes}
+        shapes = self.bars.values()
+        if window is not None:
+            begin, end = window
+            beside = (end - begin) / 4
+            left, right = self.lanes.at(begin - beside), self.lanes.at(end + beside)
+            near = [bar for bar, shape in self.bars.items() if left < shape["x"] + shape["w"] and shape["x"] < right]
+            parts = self._divided(near, 1000 * (end - begin))
+            # A bar's first part has its name, and takes its place.
+            shapes = {shape["id"]: shape for shape in [*shapes, *map(self._shape, parts)]}.values()
+        count = sum(not event.mark for trace in self.traces for event in trace.events)
+        frame = {
+            "title": f"Timeline: {count:,} events in {self.whole / 1000:,.1f} ms",
+            "note": " ".join(map(self._counted, range(len(self.traces)))),
+            "shapes": [*_key(), *self._names(), *shapes],
+        }
         return {"size": [LEFT + WIDE + LEFT, self.lanes.bottom + 40], "axis": self.lanes.axis, "frames": [frame]}
 
-    def _touches(self, bar, begin, end):
-        events, beside = self.rows[bar.row].events, (end - begin) / 4
-        return events[bar.first].begin_us < end + beside and events[bar.last - 1].end_us > begin - beside
+    def _names(self):
+        for row in self.rows:
+            if row.name:
+                yield words(f"name {row.place}", LEFT, TOP + ROW * (row.place - 0.5), row.name, size=14)
 
     def _divided(self, bars, span):
         """These bars, in as many as may be: neighbours share one if together they are shorter than a grain."""
-        most, grain = max(MOST, len(bars)), 0
+        most = max(MOST, len(bars))
+        grain = 0
         while True:
             parts = chain.from_iterable(self._parts(bar, grain) for bar in bars)
             found = list(islice(parts, most + 1))
@@ -119,33 +119,29 @@ class Timeline:
             grain = max(1.4 * grain, span / 4000)
 
     def _parts(self, bar, grain):
-        row, first = self.rows[bar.row], bar.first
+        events, first = self.rows[bar.row].events, bar.first
         while first < bar.last:
-            last = bisect_left(row.ends, row.events[first].begin_us + grain, first + 1, bar.last)
+            end = events[first].begin_us + grain
+            last = bisect_left(events, end, first + 1, bar.last, key=attrgetter("end_us"))
             yield Bar(bar.row, first, last)
             first = last
 
     def _shape(self, bar):
         row = self.rows[bar.row]
         events = row.events[bar.first:bar.last]
+        begin = (events[0].begin_us - self.begin) / 1000
+        end = (events[-1].end_us - self.begin) / 1000
         longest = max(events, key=lambda event: event.duration_us)
-        begin, end = ((moment - self.begin) / 1000 for moment in (events[0].begin_us, events[-1].end_us))
-        text, tip = _cut(longest.name), f"{longest.kind}, {_time(longest.duration_us)}"
-        if longest.mark:
-            look, tip = {"fill": "#ffffff", "line": "#555555"}, _time(longest.duration_us)
-        elif longest.kind == tracing.OTHER:
-            look = {"fill": GREY}
-        else:
-            look = doing(longest.kind)
+        text = longest.name[:LONGEST]
+        tip = _time(longest.duration_us)
+        if not longest.mark:
+            tip = f"{longest.kind}, {tip}"
         if len(events) > 1:
-            text, tip = f"{len(events)} events", f"{_time(1000 * (end - begin))}; longest: {text}, {tip}"
+            tip = f"{_time(1000 * (end - begin))}; longest: {text}, {tip}"
+            text = f"{len(events)} events"
         # The first event names a bar, so that it is the same one when it is divided.
-        return self.lanes.bar(f"{bar.row}/{bar.first}", row.place, begin, end, text=text, tip=tip, **look)
-
-    def _names(self):
-        for row in self.rows:
-            if row.name:
-                yield words(f"name {row.place}", LEFT, TOP + ROW * (row.place - 0.5), row.name, size=14)
+        name = f"{bar.row}/{bar.first}"
+        return self.lanes.bar(name, row.place, begin, end, text=text, tip=tip, **_look(longest))
 
     def _counted(self, number):
         """How long a trace did what, in words."""
@@ -159,32 +155,60 @@ class Timeline:
 
 def _seen(trace):
     """The events; waiting beside compute or communication is "other", as `Trace.busy` counts it."""
+    waits = trace.busy(tracing.WAITING)
     for event in trace.events:
         if event.kind != tracing.WAITING:
             yield event
             continue
         at = event.begin_us
-        for begin, end in trace.busy(tracing.WAITING):
+        for begin, end in waits:
             begin, end = max(begin, at), min(end, event.end_us)
             if begin < end:
-                if at < begin:
-                    yield event._replace(begin_us=at, duration_us=begin - at, kind=tracing.OTHER)
+                yield from _other(event, at, begin)
                 yield event._replace(begin_us=begin, duration_us=end - begin)
                 at = end
-        if at < event.end_us or at == event.begin_us:
-            yield event._replace(begin_us=at, duration_us=event.end_us - at, kind=tracing.OTHER)
+        yield from _other(event, at, event.end_us)
+
+
+def _other(event, begin, end):
+    """The part of an event in which it is "other", if there is one."""
+    if begin < end:
+        yield event._replace(begin_us=begin, duration_us=end - begin, kind=tracing.OTHER)
+
+
+def _named(threads):
+    """(name, {depth: events}) of each thread: the busiest first, because it is the main one, and gloo's last."""
+    def place(thread):
+        rows = threads[thread]
+        return is_gloo(thread), -sum(map(len, rows.values()))
+
+    def is_gloo(thread):
+        rows = threads[thread]
+        return "gloo:" in rows[min(rows)][0].name
+
+    for number, thread in enumerate(sorted(threads, key=place)):
+        name = f"thread {number}" if number else "main thread"
+        if thread.startswith("GPU"):
+            name = thread
+        elif is_gloo(thread):
+            name = "gloo"
+        yield name, threads[thread]
+
+
+def _look(event):
+    if event.mark:
+        return {"fill": "#ffffff", "line": "#555555"}
+    return _colour(event.kind)
+
+
+def _colour(kind):
+    return doing(kind) if kind in ACTIVITIES else {"fill": GREY}
 
 
 def _key():
     """What the colours mean."""
     for place, kind in enumerate(tracing.KINDS):
-        look = doing(kind) if kind in ACTIVITIES else {"fill": GREY}
-        yield box(f"kind {kind}", LEFT + 130 * place, 0, 122, ROW, text=kind, size=14, **look)
-
-
-def _cut(name):
-    """The names of a GPU's kernels have hundreds of letters."""
-    return name if len(name) <= 70 else f"{name[:69]}…"
+        yield box(f"kind {kind}", LEFT + 130 * place, 0, 122, ROW, text=kind, size=14, **_colour(kind))
 
 
 def _time(us):
@@ -195,19 +219,24 @@ def trace_viewer(traces, zoom=1.0, centre=0.5):
     """Trace viewer: zoom, and move along the time; each row is a thread of a rank, or what lies inside the
     events above it, coloured by what it is: compute, communication, waiting, or other."""
     timeline = Timeline(traces)
-    begin = window(_part(timeline, zoom, centre))
-    return Stage("trace_viewer", trace_viewer.__doc__, timeline.scene, {"window": begin},
-                 look="Zoom in until bars have names. Below a bar stands what happens inside it.",
-                 presets={
-                     "all of it": preset("Where is every row grey or empty? Zoom in there.", window=None),
-                     "the middle, closer": preset("Move along: what repeats, and what does not?",
-                                                  window=_part(timeline, 8, 0.5)),
-                 })
+    presets = {
+        "all of it": preset("Where is every row grey or empty? Zoom in there.", window=None),
+        "the middle, closer": preset("Move along: what repeats, and what does not?",
+                                     window=_part(timeline, 8, 0.5)),
+    }
+    return Stage(
+        "trace_viewer", trace_viewer.__doc__, timeline.scene,
+        {"window": window(_part(timeline, zoom, centre))},
+        look="Zoom in until bars have names. Below a bar stands what happens inside it.",
+        presets=presets,
+    )
 
 
 def _part(timeline, zoom, centre):
-    """The part [from, to] in ms, 1/`zoom` of the whole, around `centre`, from 0 to 1."""
+    """The part [from, to] in ms, 1/`zoom` of the whole, around `centre`, from 0 to 1; None for all of it."""
+    if zoom <= 1:
+        return None
     whole = timeline.whole / 1000
     span = whole / zoom
     begin = min(max(centre * whole - span / 2, 0), whole - span)
-    return [begin, begin + span] if zoom > 1 else None
+    return [begin, begin + span]
