@@ -47,7 +47,7 @@ def test_curves_have_their_place_before_there_is_a_number_and_survive_what_is_no
     frame, shapes = drawn()
     assert shapes["next"]["text"] and frame["alt"] == "No run yet."
     _, shapes = drawn(run(0, [2.0, float("nan"), -1.0, float("inf"), 0.5]), Shown(1, "hello.py", [[], []]))
-    assert len(shapes["curve 0 at 0"]["points"]) == 3 and shapes["run 1 loss"]["text"] == "none yet"
+    assert len(shapes["curve 0 at 0"]["points"]) == 2 and shapes["run 1 loss"]["text"] == "none yet"
     _, shapes = drawn(*(run(number, [10.0 ** (place % 20 - 12) for place in range(10_000)]) for number in range(4)))
     assert "next" not in shapes and len(shapes["curve 0 at 0"]["points"]) < 110
     assert sum(name.startswith("loss grid") for name in shapes) <= 7
