@@ -1,4 +1,4 @@
-"""The loss-scale explorer: where real gradients lie in fp16, and how a scale moves them."""
+"""The loss-scale explorer: a histogram of real gradients, which a scale moves over what fp16 can hold."""
 
 from functools import partial
 from typing import NamedTuple
@@ -30,6 +30,7 @@ def shares(gradients, scale=1.0):
     """What becomes of `gradients`, a tensor of any shape, times `scale` in fp16."""
     scaled = (gradients[gradients != 0].float() * scale).half().abs()
     smallest = torch.finfo(torch.float16).smallest_normal
+    # What becomes 0 is below the smallest normal number, too.
     below = _share(scaled < smallest)
     lost = _share(scaled == 0)
     overflow = _share(scaled.isinf())
@@ -100,8 +101,15 @@ def _bars(chart, bars, log2_scale):
         yield box(f"bar {power}", x, y, wide - 0.5, chart.y(0) - y, fill=_colour(place), round=0)
     low, high = max(min(bars), LOW), max(bars) + 1
     places = [[chart.x(low + scale), chart.top + 14] for scale in SCALES]
-    yield box("grip", *places[log2_scale], wide * (high - low), chart.height - 14, fill="#ffffff00",
-              line="#888888", dash=True, layer=1, tip="drag: the scale", drag=("log2_scale", places))
+    yield box(
+        "grip", *places[log2_scale], wide * (high - low), chart.height - 14,
+        fill="#ffffff00",  # there is something to take hold of, though nothing to see
+        line="#888888",
+        dash=True,
+        layer=1,
+        tip="drag: the scale",
+        drag=("log2_scale", places),
+    )
 
 
 def _colour(power):

@@ -1,4 +1,4 @@
-"""The scaling explorer: what each of 8 to 256 GPUs does in a second, beside published rows, and what it loses.
+"""The scaling explorer: columns that come one by one, for what each of 8 to 256 GPUs does in a second, and loses.
 
 The model is data parallelism with a fixed batch, as in table A of data/records/published_scaling.json.
 Computing shrinks with the number of GPUs. An all-reduce of float32 gradients is added, at the bandwidth that
@@ -115,50 +115,61 @@ def _legend(chart, first):
 
 def _names(model, batch):
     """What stands below the columns."""
-    yield words("row GPUs", LEFT - 8, ROWS, "GPUs", "end", size=14)
-    yield words("row texts", LEFT - 8, ROWS + 20, "texts each", "end", size=14)
-    for gpus in GPUS:
-        x = _left(gpus) + WIDE / 2
-        yield words(f"GPUs {gpus}", x, ROWS, str(gpus), "middle", bold=True, size=14)
-        yield words(f"texts {gpus}", x, ROWS + 20, f"{batch // gpus:,}", "middle", size=14)
-    if not published(model):
-        return
-    missed = {GPUS[0]: "fitted"} | {gpus: f"{error:+.1%}" for gpus, error in errors(model).items()}
-    yield words("row error", LEFT - 8, ROWS + 40, "error", "end", size=14)
-    for gpus, text in missed.items():
-        yield words(f"error {gpus}", _left(gpus) + WIDE / 2, ROWS + 40, text, "middle", size=14)
+    yield from _row("GPUs", 0, {gpus: str(gpus) for gpus in GPUS})
+    yield from _row("texts each", 20, {gpus: f"{batch // gpus:,}" for gpus in GPUS})
+    if published(model):
+        missed = {gpus: f"{error:+.1%}" for gpus, error in errors(model).items()}
+        yield from _row("error", 40, {GPUS[0]: "fitted"} | missed)
 
 
-def _left(gpus):
-    return LEFT + 10 + COLUMN * GPUS.index(gpus)
+def _row(name, below, texts):
+    """Its name, and a text for each number of GPUs."""
+    y = ROWS + below
+    yield words(f"row {name}", LEFT - 8, y, name, "end", size=14)
+    for gpus, text in texts.items():
+        yield words(f"{name} {gpus}", _middle(gpus), y, text, "middle", size=14)
+
+
+def _middle(gpus):
+    """Of a column."""
+    return LEFT + COLUMN * (GPUS.index(gpus) + 0.5)
 
 
 def _column(chart, ideal, model, gpus, how):
     """Its lower part is the share of a step that a GPU computes; above it, what is lost to communication."""
-    rate, x = tokens(model, gpus, **how), _left(gpus)
-    highest, top, bottom = chart.y(ideal), chart.y(rate), chart.y(0)
-    yield box(f"computes {gpus}", x, top, WIDE, bottom - top, round=0, **doing("compute"))
-    yield box(f"sends {gpus}", x, highest, WIDE, top - highest, round=0, **doing("communication"))
-    yield words(f"lost {gpus}", x + WIDE / 2, highest - 16, f"{1 - rate / ideal:.0%}", "middle", size=14)
-    # The narrow part within is communication that computing hides.
     compute, away = step(model, gpus, **how)
-    hidden = (communication(model, gpus, how["faster"]) - away) / compute
-    yield box(f"hidden {gpus}", x + WIDE - 12, top, 12, hidden * (bottom - top), round=0, **doing("communication"))
+    hidden = communication(model, gpus, how["faster"]) - away
+    middle, x = _middle(gpus), _middle(gpus) - WIDE / 2
+    highest, bottom = chart.y(ideal), chart.y(0)
+    computed = compute / (compute + away)
+    high = (bottom - highest) * computed
+    top = bottom - high
+    yield box(f"computes {gpus}", x, top, WIDE, high, round=0, **doing("compute"))
+    yield box(f"sends {gpus}", x, highest, WIDE, top - highest, round=0, **doing("communication"))
+    # The narrow part within is communication that computing hides.
+    yield box(f"hidden {gpus}", x + WIDE - 12, top, 12, high * hidden / compute, round=0, **doing("communication"))
+    yield words(f"lost {gpus}", middle, highest - 16, f"{1 - computed:.0%}", "middle", size=14)
     real = published(model).get(gpus)
     if real:
-        yield circle(f"published {gpus}", x + WIDE / 2, chart.y(real), 6, layer=1, **DOT)
+        yield circle(f"published {gpus}", middle, chart.y(real), 6, layer=1, **DOT)
 
 
 def _handle(chart, model, how):
     """The top of the last column can be dragged: a faster network raises it."""
-    x = _left(GPUS[-1]) - 6
-    places = []
+    last = GPUS[-1]
+    x = _middle(last) - WIDE / 2 - 6
+    places = {}
     for faster in BANDWIDTHS.values():
-        rate = tokens(model, GPUS[-1], **{**how, "faster": faster})
-        places.append([x, chart.y(rate) - 7])
-    now = chart.y(tokens(model, GPUS[-1], **how)) - 7
-    return box("handle", x, now, WIDE + 12, 14, **DOT, text="↕", size=13, layer=1,
-               tip="drag: the network's bandwidth", drag=("bandwidth", places))
+        rate = tokens(model, last, **how | {"faster": faster})
+        places[faster] = [x, chart.y(rate) - 7]
+    return box(
+        "handle", *places[how["faster"]], WIDE + 12, 14, **DOT,
+        text="↕",
+        size=13,
+        layer=1,
+        tip="drag: the network's bandwidth",
+        drag=("bandwidth", list(places.values())),
+    )
 
 
 def scaling_explorer():
