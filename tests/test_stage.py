@@ -49,6 +49,7 @@ def test_only_what_changes_is_sent_from_frame_to_frame():
     ([box("a", 0, 0, 1, 1), words("a", 0, 0, "b")], "two shapes have the name 'a' in the frame 'wrong'"),
     ([box("a", float("nan"), 0, 1, 1)], "JSON"),
     ([box("a", 0, 0, 1, 1, text={1})], "not JSON serializable"),
+    ([box("a", 0, 0, 1, 1, click={})], "the shape 'a' can be used, and has neither words nor a tip"),
 ])
 def test_a_bad_frame_is_refused_with_the_explorers_name(shapes, complaint):
     with pytest.raises(ValueError, match=r"^try_explorer, \{\}: ") as refused:
@@ -75,7 +76,7 @@ def test_presets_and_small_controls_are_stored_and_others_are_asked_for():
 
 def test_options_may_have_labels_and_a_click_sets_a_control_by_its_number():
     def scene(kind, on):
-        shape = box("a", 0, 0, 9, 9, click={"kind": 7}, drag=("kind", [[0, 0], [5.55555, 0]]))
+        shape = box("a", 0, 0, 9, 9, text="a", click={"kind": 7}, drag=("kind", [[0, 0], [5.55555, 0]]))
         return {"size": [9, 9], "frames": [{"title": f"{kind} {on}", "shapes": [shape]}]}
 
     explorer = stage(scene, kind=buttons("kind", 3, [("three", 3), ("seven", 7)]), on=checkbox("on"))

@@ -260,6 +260,8 @@ def _packed(scene, positions, shared=None):
                 now_finished[name] = before_finished[name]
                 continue
             _refuse_unknown(shape, SHAPE, f"the shape {name!r}")
+            if ("click" in shape or "drag" in shape) and not (shape.get("text") or shape.get("tip")):
+                raise ValueError(f"the shape {name!r} can be used, and has neither words nor a tip to say for what")
             now_finished[name] = finished(shape, positions, decimals)
             changed = _changed(before_finished.get(name, {}), now_finished[name])
             if changed:
