@@ -223,11 +223,11 @@ class Stage(anywidget.AnyWidget):
 
 
 def as_html(story, picture, description):
-    """The explorer for a page without a kernel: its data, then what plays them. Where no script runs: the picture."""
+    """The explorer for a page without a kernel: its data, then what plays them. Where no script runs: a picture."""
     image = base64.b64encode(picture.encode()).decode()
     data = _json(story).replace("</", "<\\/")
-    return (f'<div class="stage-stored"><img alt="{html.escape(description)}" '
-            f'src="data:image/svg+xml;base64,{image}">\n'
+    return (f'<div class="stage-stored"><p>{html.escape(description)}</p>\n'
+            f'<img alt="" src="data:image/svg+xml;base64,{image}">\n'
             f'<script type="application/json">{data}</script></div>\n{player()}')
 
 
