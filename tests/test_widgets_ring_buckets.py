@@ -144,7 +144,7 @@ def test_bucket_model_keeps_its_rules():
     for bucket, latency, speed in itertools.product((0.5, 4, 10, 25, 500), (0, 0.2, 8), (50, 1000)):
         step = simulate(bucket, 2.5, 3, latency, speed, layers=4)
         assert [layer for layer, _, _ in step.backward] == [3, 2, 1, 0] and step.computed == 10
-        assert sum(megabytes for megabytes, *_ in step.buckets) == 12
+        assert sum(len(layers) for layers, *_ in step.buckets) == 4
         assert all(ready <= begin < end for _, ready, begin, end in step.buckets)
         for (*_, end), (_, _, begin, _) in itertools.pairwise(step.buckets):
             assert end <= begin
@@ -170,13 +170,17 @@ def times_of(scene, shape):
     return begin, begin + axis["to"] * shape["w"] / axis["w"]
 
 
+def bucket_scene(bucket_mb, latency_ms, mb_per_s, layers):
+    model = {"latency_ms": latency_ms, "mb_per_s": mb_per_s, "layers": layers}
+    return simulate(bucket_mb, **model), buckets.scene(bucket_mb, [bucket_mb, 1000], {}, **model)
+
+
 SETTINGS = [(25, 0.5, 1000, 20), (4, 20, 100, 20), (0.25, 0.01, 1e5, 60), (1000, 30, 10, 1)]
 
 
 @pytest.mark.parametrize("bucket_mb, latency_ms, mb_per_s, layers", SETTINGS)
 def test_at_the_end_the_lanes_show_all_of_the_model(bucket_mb, latency_ms, mb_per_s, layers):
-    scene = buckets.scene(bucket_mb, latency_ms, mb_per_s, layers=layers)
-    step = simulate(bucket_mb, latency_ms=latency_ms, mb_per_s=mb_per_s, layers=layers)
+    step, scene = bucket_scene(bucket_mb, latency_ms, mb_per_s, layers)
     shapes = shapes_of(scene["frames"][-1])
     computes = 0
     for bucket, (_, ready, begin, end) in enumerate(step.buckets):
@@ -193,14 +197,15 @@ def test_at_the_end_the_lanes_show_all_of_the_model(bucket_mb, latency_ms, mb_pe
 
 @pytest.mark.parametrize("bucket_mb, latency_ms, mb_per_s, layers", SETTINGS)
 def test_buckets_fill_wait_travel_and_come_back_as_the_model_says(bucket_mb, latency_ms, mb_per_s, layers):
-    frames = buckets.scene(bucket_mb, latency_ms, mb_per_s, layers=layers)["frames"]
-    step = simulate(bucket_mb, latency_ms=latency_ms, mb_per_s=mb_per_s, layers=layers)
+    step, scene = bucket_scene(bucket_mb, latency_ms, mb_per_s, layers)
+    frames = scene["frames"]
     for number, frame in enumerate(frames):
         now, shapes = step.total * number / (len(frames) - 1), shapes_of(frame)
         blue = sum(shapes[f"layer {layer} of 0"]["fill"] == ACTIVITIES["compute"] for layer in range(layers))
         assert blue == sum(begin < now for _, begin, _ in step.backward)
         for rank, (bucket, (_, ready, begin, end)) in itertools.product((0, 1), enumerate(step.buckets)):
-            home, sent = buckets.BUCKETS[rank], shapes.get(f"sent {bucket} of {rank}")
+            home = (buckets.BUCKETS, 2 * buckets.NETWORK - buckets.HIGH - buckets.BUCKETS)[rank]
+            sent = shapes.get(f"sent {bucket} of {rank}")
             assert (sent is not None) == (ready <= now)
             if ready <= now:
                 assert (sent["y"] != home) == (begin < now < end)
@@ -208,7 +213,7 @@ def test_buckets_fill_wait_travel_and_come_back_as_the_model_says(bucket_mb, lat
                 assert sent["fill"] == (HELD["gradients"] if end <= now else ACTIVITIES[activity])
         held = sum(name.startswith("gradient") and "of 0" in name and not shape["passes"]
                    for name, shape in shapes.items())
-        full = sum(megabytes / 4 for megabytes, ready, *_ in step.buckets if ready <= now)
+        full = sum(len(members) for members, ready, *_ in step.buckets if ready <= now)
         assert held + full == sum(end <= now for _, _, end in step.backward)
 
 
@@ -229,8 +234,8 @@ def test_the_chart_shows_every_size_that_the_slider_has_and_what_was_measured():
         assert square["click"] == {"bucket_mb": size}
     control, places = shapes["chosen"]["drag"]
     assert control == "bucket_mb" and places[1] == [shapes["chosen"]["x"], shapes["chosen"]["y"]]
-    unmeasured = buckets.scene(25, 0.5, 1000)["frames"][0]
-    assert not any("measured" in f"{shape}" for shape in unmeasured["shapes"])
+    _, unmeasured = bucket_scene(25, 0.5, 1000, 20)
+    assert not any("measured" in f"{shape}" for shape in unmeasured["frames"][0]["shapes"])
 
 
 def test_the_presets_of_the_buckets_show_what_they_ask_for():
