@@ -46,8 +46,8 @@ def test_every_explorer_is_there_with_a_question_and_its_lesson(book):
 def test_code_is_hidden_and_stays_so(book, tmp_path):
     for cell in book.cells:
         assert cell.cell_type == "markdown" or cell.metadata["jupyter"]["source_hidden"], cell.source
-    store(book, tmp_path / "book.ipynb")
-    assert (tmp_path / "book.ipynb").read_bytes() == GALLERY.read_bytes(), "run tools/execute.py --normalise"
+    store(book, tmp_path / "gallery.ipynb")
+    assert (tmp_path / "gallery.ipynb").read_bytes() == GALLERY.read_bytes(), "run tools/execute.py --normalise"
 
 
 @pytest.mark.long

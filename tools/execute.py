@@ -39,6 +39,7 @@ from helpers.widgets.stage import PLAYER, player
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 README = ROOT / "README.md"
+GALLERY = "gallery.ipynb"
 FIRST_CELL = "set-up"  #: the id of each lesson's first code cell
 LINKS = re.compile(r"\n\n<a href[^\n]*>Open in [^\n]*")  #: beside a lesson's title
 
@@ -182,9 +183,19 @@ def store(book, path):
                 cell.metadata |= {"jupyter": {"outputs_hidden": True}, "collapsed": True}
                 cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ()), "hide-output"})
             cell.outputs = stable(cell.outputs, cell.execution_count)
+    if path.name == GALLERY:
+        play_once(book)
     book.metadata = nbformat.from_dict(KERNEL)
     nbformat.validate(book)
     nbformat.write(book, path)
+
+
+def play_once(book):
+    """Leave what plays stored explorers beside the last one only: a page of many is half a megabyte smaller."""
+    stored = [output.data for cell in book.cells for output in cell.get("outputs", ())
+              if PLAYER in output.get("data", {}).get("text/html", "")]
+    for data in stored[:-1]:
+        data["text/html"] = data["text/html"].partition(f"\n{PLAYER}")[0]
 
 
 def execute_and_count(path, fresh):
@@ -279,9 +290,9 @@ def stable(outputs, number):
         if WIDGET in output.get("data", {}):
             # Without a kernel there is no widget to show: leave the picture, or the text, stored beside it.
             del output.data[WIDGET]
-        stored, is_stage, _old = output.get("data", {}).get("text/html", "").partition(PLAYER)
-        if is_stage:  # its data may be old; what plays them is of today
-            output.data["text/html"] = stored + player()
+        html = output.get("data", {}).get("text/html", "")
+        if "stage-stored" in html:  # its data may be old; what plays them is of today
+            output.data["text/html"] = f"{html.partition(PLAYER)[0].rstrip()}\n{player()}"
         kept.append(output)
     return kept
 
