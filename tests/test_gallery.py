@@ -61,7 +61,7 @@ def test_a_page_of_the_screen_for_each_explorer_before_they_have_run(book, tmp_p
         page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
         for _ in range(3):  # the title, and the two cells at the beginning
             page.evaluate("jupyterapp.commands.execute('notebook:run-cell-and-select-next')")
-        page.get_by_text("PageDown and PageUp turn the pages").wait_for(timeout=120_000)
+        page.get_by_text("PageDown and PageUp turn the pages, Escape ends.").wait_for(timeout=120_000)
         page.locator(".jp-Notebook").focus()
         page.keyboard.press("PageDown")
         for number in numbers:

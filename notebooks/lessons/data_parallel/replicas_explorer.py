@@ -29,9 +29,8 @@ SPEED, OWN_MEMORY = 60e12, 3e12
 #: the other activations per use of the weights.
 INPUT, PER_USE = 3 * 224 * 224 * 4, 64 * 1024
 WEIGHTS = 100_000_000  #: bytes of the explorer's model
-ASSUMED = f"""\
-A model, nothing is measured: {WEIGHTS // 4_000_000} million weights, Adam, {PER_USE // 1024} KiB of activations per \
-use of a weight, {SPEED / 1e12:.0f} TFLOP/s per device, no overhead, no Python."""
+ASSUMED = (f"By a model: {WEIGHTS // 4_000_000} million weights, Adam, {SPEED / 1e12:.0f} TFLOP/s per device, "
+           "no overhead, no Python.")
 
 
 def chunk_sizes(batch, n_devices):
@@ -337,7 +336,7 @@ def _said(step, now):
     """Title and note of a frame."""
     number = len(step.devices)
     if now == 0:
-        return f"Before the step: device 0 has the model, and a batch of {step.batch}", ASSUMED
+        return f"Before: device 0 has the model; a batch of {step.batch}", ASSUMED
     if now == step.end:
         took, total = busy(step.events)
         alone = step.alone[-1][3]
@@ -371,8 +370,9 @@ def data_parallel_explorer():
         "devices": slider("devices", 4, range(2, 9)),
         "batch": slider("batch size", 64, [2, 3, 5, 8, 9, 16, 32, 64, 128, 256]),
         "output": slider("outputs per sample", 1000, [(f"{number:,}", number) for number in outputs]),
-        "uses": slider("uses of a weight", 100, [1, 10, 100, 1000]),
-        "link": buttons("link", next(iter(LINKS)), LINKS),
+        "uses": slider("weight uses", 100, [1, 10, 100, 1000]),
+        "link": buttons("link", next(iter(LINKS)), [(name.replace(" 4", "").replace("copies ", ""), name)
+                                                    for name in LINKS]),
     }
     return Stage(
         "data_parallel_explorer",
