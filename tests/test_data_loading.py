@@ -186,7 +186,7 @@ def test_the_explorer_says_where_more_prefetching_changes_nothing():
 def test_the_presets_of_the_pipeline_show_what_they_ask_for():
     explorer = pipeline_explorer(3, 1)
     assert [preset["words"] for preset in explorer.story["presets"]] == [
-        "no workers", "one straggler", "more in advance", "slow loading"]
+        "no workers", "little in advance", "more in advance", "slow loading"]
     for _, shapes, _ in played(0, 1, 20, 8, 14)[0][:-1]:
         busy = shapes["device"]["fill"] == ACTIVITIES["compute"]
         loads = any(name.startswith("batch ") and shape["y"] < pipeline.READY for name, shape in shapes.items())

@@ -391,7 +391,8 @@ function mount(place, story, ask = null) {
     moves.classList.toggle("single", last === 0);
   }
 
-  // Show the scene of the setting, if it is here; otherwise ask for it, and go on showing the one before.
+  // Show the scene of the setting, if it is here; otherwise ask for it, and go on showing the one before. Returns
+  // whether it is here.
   function put(frame, jump) {
     hint.textContent = "";
     clearTimeout(waiting);
@@ -412,6 +413,7 @@ function mount(place, story, ask = null) {
       hint.textContent = "This needs Python: run this cell to change it.";
     }
     for (const one of puts) one();
+    return Boolean(there);
   }
 
   function request() {
@@ -422,9 +424,12 @@ function mount(place, story, ask = null) {
 
   function changeTo(wanted) {
     stop();
+    const before = setting;
     setting = wanted;
-    begin(story.look, null);
-    put();
+    const isHere = put();
+    if (isHere || ask) return begin(story.look, null);
+    setting = before;  // a control does not say what the picture does not show
+    for (const one of puts) one();
   }
 
   function begin(words, pressed) {
@@ -442,7 +447,7 @@ function mount(place, story, ask = null) {
   function start() {
     if (now === scene.frames.length - 1) show(0, true);
     said.setAttribute("aria-live", "off");  // else it would be read out long after
-    play.textContent = "⏸ Pause";
+    play.textContent = "Pause";
     const next = () => (now < scene.frames.length - 1 ? show(now + 1) : stop());
     playing = setInterval(next, scene.pace ?? 1000);
     next();

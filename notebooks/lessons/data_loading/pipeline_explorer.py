@@ -281,7 +281,7 @@ def pipeline_explorer(num_workers=3, prefetch_factor=2):
     }
     presets = {
         "no workers": preset("Press Play. Do loading and computing overlap?", num_workers=0),
-        "one straggler": preset("Press Play. What do the other workers do while one loads a slow batch?",
+        "little in advance": preset("Press Play. What do the other workers do while one loads a slow batch?",
                                 prefetch_factor=1),
         "more in advance": preset("Look at the row of ready batches. What do they bridge?", frame=-1,
                                   prefetch_factor=PREFETCH[-1]),

@@ -356,7 +356,7 @@ def _said(step, now):
 PRESETS = {
     "a small batch": preset("Press Play. Compare blue and red. What takes most of the step?", batch=8),
     "many outputs": preset("Press Play. What does device 0 hold that the others do not?", output=1_000_000),
-    "fast links": preset("Press Play. What is left of the red parts, and who still waits?",
+    "fast links": preset("Press Play. How many times as fast as one device are four now?",
                          link="NVLink 4, NCCL", uses=1000),
     "5 samples": preset("Press Play. Which device has nothing to do?", batch=5, uses=1000),
 }
@@ -379,6 +379,6 @@ def data_parallel_explorer():
         data_parallel_explorer.__doc__,
         scene,
         controls,
-        look="Press Play. Which device is full first? Which one works while the others wait?",
+        look="Press Play. Which device holds most? Which one works while the others wait?",
         presets=PRESETS,
     )

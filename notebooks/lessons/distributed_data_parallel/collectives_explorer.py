@@ -140,7 +140,8 @@ def scene(name, before, after):
     panels = [*_panels(room), *_numbers_before(room)]
     frames = [{
         "title": f"{name}: before",
-        "note": f"Each of {len(before)} ranks holds numbers of its own. What will it hold afterwards?",
+        "note": f"Each of {len(before)} ranks holds numbers of its own. What will it hold afterwards? "
+                "(A dashed line: numbers that it keeps.)",
         "alt": f"{name}. Before: {_said(before)}",
         "shapes": panels,
     }]

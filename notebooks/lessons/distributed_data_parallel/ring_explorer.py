@@ -136,15 +136,15 @@ def _finished_chunks(state, ranks):
 
 
 def _explained(ranks, step, state):
-    amounts = (f"In the end each rank will have sent 2·({ranks}−1)/{ranks} = {2 * (ranks - 1) / ranks:.2f} tensors; "
-               f"to send its own to all others would be {ranks - 1}.")
     if state.phase == BEFORE:
-        return f"Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: a sum shows by its digits who is in it. {amounts}"
+        return "Rank 0 holds 1, 2, 3 …; rank 1 holds 10, 20, 30 …: a sum shows by its digits which ranks are in it."
     if state.phase == REDUCE_SCATTER:
         end = " Each now holds one finished chunk (✔)." if step == ranks - 1 else ""
-        return f"Each sent a chunk to its right neighbour, which added it to its own.{end}"
+        return f"Each sent a chunk clockwise to its right neighbour, which added it to its own.{end}"
     if step == 2 * (ranks - 1):
-        return f"All ranks hold the whole sum. Each has sent {2 * (ranks - 1) / ranks:.2f} tensors, not {ranks - 1}."
+        amount = 2 * (ranks - 1) / ranks
+        return (f"All ranks hold the whole sum. Each has sent 2·({ranks}−1)/{ranks} = {amount:.2f} tensors; "
+                f"to send its own to all others would be {ranks - 1}.")
     return "Each passed on a finished chunk, and its right neighbour put it in its place."
 
 

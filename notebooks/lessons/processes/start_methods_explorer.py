@@ -283,5 +283,5 @@ def start_method_explorer(measured=None):
                                     cuda_used=True),
     }
     return Stage("start_method_explorer", start_method_explorer.__doc__, partial(scene, measured=measured), controls,
-                 "Press Play. Find the thing that decides how it ends: what does the child lack?", presets,
+                 "Press Play. What crosses the border, and has train() all that it needs?", presets,
                  everything=True)
