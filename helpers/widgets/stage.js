@@ -426,8 +426,7 @@ function mount(place, story, ask = null) {
     stop();
     const before = setting;
     setting = wanted;
-    const isHere = put();
-    if (isHere || ask) return begin(story.look, null);
+    if (put() || ask) return;
     setting = before;  // a control does not say what the picture does not show
     for (const one of puts) one();
   }

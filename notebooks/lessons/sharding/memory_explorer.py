@@ -154,7 +154,7 @@ def memory_explorer():
         "through a step": preset("Press Play. When is most held, and which colour is it?"),
         "one rank": preset("With one rank, what does each stage of ZeRO save?", frame=-1, ranks=1),
         "many ranks": preset("Which colours shrink with more ranks, and which one does not?", frame=-1, ranks=256),
-        "checkpointing": preset("Which colour shrinks? What is paid for it?", frame=-1, checkpointing=True),
+        "checkpointing": preset("Which colour shrinks, and which ones do not?", frame=-1, checkpointing=True),
     }
     return Stage(
         "memory_explorer", memory_explorer.__doc__, scene, controls,
