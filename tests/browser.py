@@ -215,7 +215,7 @@ def answer_times(page, stage, slider, presses):
     """Milliseconds from each press of an arrow key on a slider to the change of the picture, by locators."""
     stage.evaluate(WATCH)
     for number in range(presses):
-        at, last = int(slider.input_value()), int(slider.get_attribute("max"))
+        at, last = float(slider.input_value()), float(slider.get_attribute("max"))
         slider.press("ArrowRight" if number % (2 * last) < last and at < last else "ArrowLeft")
         page.wait_for_function(f"answers.length > {number}", timeout=60_000)
     return page.evaluate("answers")
