@@ -85,11 +85,15 @@ class Lanes:
         """The x of a time."""
         return self.x + self.w * (time - self.begin) / (self.end - self.begin)
 
-    def bar(self, id, row, begin, end, **more):
-        """A box in the row of that number, from `begin` to `end`; keywords as for `box`."""
+    def bar(self, id, row, begin, end, share=1, **more):
+        """A box in the row of that number, from `begin` to `end`; keywords as for `box`.
+
+        share: Of the row's height, which it fills from below.
+        """
         left = self.at(begin)
-        top = self.y + self.row * row + self.gap / 2
-        return box(id, left, top, self.at(end) - left, self.row - self.gap, lane=True, **more)
+        high = share * (self.row - self.gap)
+        bottom = self.y + self.row * (row + 1) - self.gap / 2
+        return box(id, left, bottom - high, self.at(end) - left, high, lane=True, **more)
 
     def bars(self, spans, now):
         """What has happened until the time `now` of `spans`, [(id, row, begin, end, {keyword: …})]: the boxes grow.

@@ -9,30 +9,55 @@ def draw(ax, timeline, title, until=0):
 
     `until` milliseconds are at the right edge, or the total: several pictures can have the same scale.
     """
-    rows, until = max(1, timeline.num_workers), max(until, timeline.total)
-    ready, device = rows, rows + 1
     names = [f"worker {worker} loads" for worker in range(timeline.num_workers)] or ["main loads"]
+    ready = len(names)
+    device = ready + 1
+    most = max(timeline.ready[1])
+    ax.set(xlim=(0, max(until, timeline.total)), ylim=(device + 0.9, -0.6))
+    for worker in range(ready):
+        loads = {batch: span for batch, (by, *span) in enumerate(timeline.loads) if by == worker}
+        _bars(ax, worker, loads.values(), facecolor=LOADED)
+        _number(ax, loads, worker)
+    _heap(ax, timeline, ready)
+    _bars(ax, device, timeline.waits, facecolor=ACTIVITIES["waiting"], hatch=HATCHES["waiting"],
+          label="the device waits")
+    _bars(ax, device, timeline.computes, facecolor=ACTIVITIES["compute"], label="the device computes")
+    _number(ax, dict(enumerate(timeline.computes)), device + 0.62)
+    ax.set_yticks([*range(device + 1)], [*names, f"ready: up to {most}", "device"])
+    _say(ax, timeline, title, most)
 
-    def bars(row, spans, colour, **how):
-        spans = [(begin, end - begin) for begin, end in spans if end > begin]
-        thin = any(length < until / 200 for _, length in spans)  # edges would hide what they part
-        ax.broken_barh(spans, (row - 0.4, 0.8), facecolor=colour, edgecolor="white",
-                       linewidth=0 if thin else 0.5, **how)
 
-    for worker in range(rows):
-        own = {batch: span for batch, (by, *span) in enumerate(timeline.loads) if by == worker}
-        bars(worker, own.values(), LOADED)
-        _number(ax, own, worker, until)
+def _bars(ax, row, spans, **look):
+    """Bars from each begin to its end. Where some are thin, they have no edges, which would hide what they part."""
+    spans = [(begin, end - begin) for begin, end in spans if end > begin]
+    _, until = ax.get_xlim()
+    is_thin = any(length < until / 200 for _, length in spans)
+    ax.broken_barh(spans, (row - 0.4, 0.8), edgecolor="white", linewidth=0 if is_thin else 0.5, **look)
+
+
+def _number(ax, spans, y):
+    """Write the batches' numbers in the middle of their spans, as many as there is room for."""
+    _, until = ax.get_xlim()
+    apart = until * 14 / (0.8 * 72 * ax.figure.get_figwidth())  # ms that are as wide as two digits
+    last = -apart
+    for batch, (begin, end) in spans.items():
+        middle = (begin + end) / 2
+        if middle - last >= apart:
+            last = middle
+            ax.text(middle, y, f"{batch}", fontsize=9, ha="center", va="center")
+
+
+def _heap(ax, timeline, row):
+    """How many batches lay ready, and when."""
     at, counts = timeline.ready
-    most = max(counts)
-    tops = [ready + 0.4 - 0.8 * count / max(most, 1) for count in counts]
-    ax.fill_between(at, ready + 0.4, tops, step="post", color=LOADED, linewidth=0)
-    bars(device, timeline.waits, ACTIVITIES["waiting"], hatch=HATCHES["waiting"], label="the device waits")
-    bars(device, timeline.computes, ACTIVITIES["compute"], label="the device computes")
-    _number(ax, dict(enumerate(timeline.computes)), device + 0.62, until)
+    bottom = row + 0.4
+    scale = 0.8 / max(1, *counts)
+    tops = [bottom - scale * count for count in counts]
+    ax.fill_between(at, bottom, tops, step="post", color=LOADED, linewidth=0)
 
-    ax.set_yticks([*range(rows), ready, device], [*names, f"ready: up to {most}", "device"])
-    ax.set(xlim=(0, until), ylim=(device + 0.9, -0.6))
+
+def _say(ax, timeline, title, most):
+    """All that stands around the rows, and the picture in words."""
     ax.set_xlabel("milliseconds", loc="left")
     ax.set_title(title, loc="left")
     ax.set_title(f"{timeline.total:,.0f} ms; the device is busy {timeline.busy:.0%} of the time", loc="right",
@@ -41,18 +66,11 @@ def draw(ax, timeline, title, until=0):
         below = -0.5 / ax.figure.get_figheight()
         ax.legend(loc="upper right", bbox_to_anchor=(1, below), ncols=2, borderpad=0)
     computed = timeline.busy * timeline.total
+    batches = "batch" if most == 1 else "batches"
     ax.figure.set_label(
-        f"{title}: a timeline of {len(timeline.computes)} batches. The first one is there after "
-        f"{timeline.computes[0][0]:.0f} ms, the last step ends after {timeline.total:.0f} ms. The device "
-        f"computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms. "
-        f"At most {most} batch{'' if most == 1 else 'es'} lay ready.")
-
-
-def _number(ax, spans, y, until):
-    """Write the batches' numbers in the middle of their spans, as many as there is room for."""
-    apart = until * 14 / (0.8 * 72 * ax.figure.get_figwidth())  # ms that are as wide as two digits
-    last = -apart
-    for batch, (begin, end) in spans.items():
-        if (begin + end) / 2 - last >= apart:
-            last = (begin + end) / 2
-            ax.text(last, y, str(batch), fontsize=9, ha="center", va="center")
+        f"{title}: a timeline of {len(timeline.computes)} batches. "
+        f"The first one is there after {timeline.computes[0][0]:.0f} ms, "
+        f"the last step ends after {timeline.total:.0f} ms. "
+        f"The device computes for {computed:.0f} ms and waits for {timeline.total - computed:.0f} ms. "
+        f"At most {most} {batches} lay ready."
+    )

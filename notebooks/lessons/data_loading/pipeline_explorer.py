@@ -1,6 +1,7 @@
-"""The pipeline simulator: workers load, batches lie ready, the device computes. Who waits for whom?
+"""The pipeline simulator: workers load batches, batches lie ready, the device computes. Who waits for whom?
 
-`simulate` models torch's DataLoader, and `scene` shows what it says as it happens.
+A batch sinks through its worker while it is loaded, moves to its place, and from there, in its turn, into the device.
+Below grow the lanes of time. `simulate` models torch's DataLoader, and `scene` shows what it says as it happens.
 """
 
 from collections import Counter
@@ -14,19 +15,21 @@ from helpers.widgets.stage import Stage, preset, slider
 EVERY = 7
 #: Loading is the computing of the CPU: a light shade of its colour, also for the batches that lie ready.
 LOADED = "#7088fd"
-BATCHES = 24
+BATCHES = 16
 WORKERS = range(9)
 PREFETCH = range(1, 9)
-START_MS = 10  #: until a worker has started
 MILLISECONDS = (1, 2, 5, 10, 14, 20, 25, 30, 40, 50, 60, 80, 100)
 
 SIZE = (560, 436)
 LEFT, WIDE = 90, 460  #: of all that lies beside the names
 WORKER, READY, DEVICE = 20, 88, 116  #: where the workers are, the batches that lie ready, and the device
-WORKER_HIGH = 46
-CELL = WIDE / BATCHES
+LANES = 156
 CHIP = 20  #: the height of a batch
-FRAMES = 40
+WORKER_HIGH = 46
+SINKS = WORKER_HIGH - CHIP - 4  #: how far a batch sinks through its worker
+CELL = WIDE / BATCHES
+KNOB = 7  #: its radius
+FRAMES = 28
 GREY, GREEN = "#888888", "#009e73"
 
 
@@ -106,30 +109,34 @@ def stalling(load_ms, batches, times=5):
 def scene(num_workers, prefetch_factor, load_ms, stall, compute_ms):
     """Frames at equal distances in time, from when the epoch is asked for until its last step has ended."""
     loads = stalling(load_ms, BATCHES, stall)
-    timeline = simulate(num_workers, prefetch_factor, loads, compute_ms, BATCHES, START_MS)
+    timeline = simulate(num_workers, prefetch_factor, loads, compute_ms)
+    looks = [{"fill": LOADED, "hatch": "xx" if load > load_ms else None} for load in loads]
     names = [f"worker {worker}" for worker in range(num_workers)] or ["main"]
-    rows = len(names) + 2
-    lanes = Lanes([*names, "ready", "device"], timeline.total, LEFT, 156, WIDE, min(40, 238 / rows))
-    spans = list(_spans(timeline, stall))
+    row = min(40, 238 / (len(names) + 2))
+    lanes = Lanes([*names, "ready", "device"], timeline.total, LEFT, LANES, WIDE, row)
+    spans = list(_spans(timeline, looks))
     fixed = list(_names(num_workers))
     frames = []
-    before = 0
-    for number in range(FRAMES + 1):
-        now = timeline.total * number / FRAMES
-        shapes = [*fixed, *lanes.shapes(now), *lanes.bars(spans, now), *_heap(timeline, lanes, now)]
-        shapes += _workers(timeline, now)
+    for before, now in lanes.moments(FRAMES):
+        shapes = [*fixed, *lanes.shapes(now), *lanes.bars(spans, now), *_workers(timeline, now)]
         shapes += _asked(timeline, prefetch_factor, now)
-        shapes.append(box("device", LEFT, DEVICE, WIDE, CHIP + 4, **_device(timeline, now)))
-        for batch in range(BATCHES):
-            shapes += _batch(timeline, batch, stall, before, now)
+        shapes.append(_device(timeline, now))
+        for batch, look in enumerate(looks):
+            shapes += _batch(batch, timeline, look, before, now)
         note = _note(timeline, prefetch_factor, now)
         frames.append({"title": _title(timeline, now), "note": note, "shapes": shapes})
-        before = now
-    most = simulate(num_workers, PREFETCH[-1], loads, compute_ms, BATCHES, START_MS)
+    # The last frame compares with the most that one may ask for: there, readers try values.
+    most = simulate(num_workers, PREFETCH[-1], loads, compute_ms)
     if num_workers and timeline.total <= most.total:
         frames[-1]["note"] += " A larger prefetch_factor changes nothing here."
-    off = [] if num_workers else ["prefetch_factor"]
-    return {"size": SIZE, "axis": lanes.axis, "flows": True, "pace": 300, "frames": frames, "off": off}
+    return {
+        "size": SIZE,
+        "axis": lanes.axis,
+        "flows": True,
+        "pace": 400,
+        "frames": frames,
+        "off": [] if num_workers else ["prefetch_factor"],
+    }
 
 
 def _names(num_workers):
@@ -138,8 +145,38 @@ def _names(num_workers):
         yield words(name, LEFT - 6, y, name, "end", size=14)
     for sign, x, wanted in ("−", 26, num_workers - 1), ("+", 56, num_workers + 1):
         if wanted in WORKERS:
-            yield box(sign, x, 30, 26, 26, text=sign, bold=True, click={"num_workers": wanted},
-                      tip=f"num_workers={wanted}")
+            yield box(
+                sign,
+                x, 30, 26, 26,
+                text=sign,
+                bold=True,
+                click={"num_workers": wanted},
+                tip=f"num_workers={wanted}",
+            )
+
+
+def _spans(timeline, looks):
+    """What happens when, as `Lanes.bars` takes it. The more batches lie ready, the higher is that row's bar."""
+    # Below the workers, or the main process.
+    ready = max(1, timeline.num_workers)
+    device = ready + 1
+    for batch, (worker, begin, end) in enumerate(timeline.loads):
+        look = {"text": f"{batch}", **looks[batch]}
+        yield f"load {batch}", worker, begin, end, look
+    at, counts = timeline.ready
+    for number, (begin, end) in enumerate(pairwise(at)):
+        if counts[number]:
+            look = {
+                "share": counts[number] / max(counts),
+                "fill": LOADED,
+                "round": 0,
+            }
+            yield f"ready {number}", ready, begin, end, look
+    for batch, (begin, end) in enumerate(timeline.waits):
+        if begin < end:
+            yield f"wait {batch}", device, begin, end, doing("waiting")
+    for batch, (begin, end) in enumerate(timeline.computes):
+        yield f"step {batch}", device, begin, end, doing("compute")
 
 
 def _middle(worker, timeline):
@@ -148,59 +185,38 @@ def _middle(worker, timeline):
 
 
 def _workers(timeline, now):
+    """The workers, or the main process, which is never idle: it loads, or it computes."""
+    loading = {worker for worker, begin, end in timeline.loads if begin <= now < end}
     number = max(1, timeline.num_workers)
     wide = min(120, WIDE / number - 6)
     for worker in range(number):
         x = _middle(worker, timeline)
         name = f"{worker}" if timeline.num_workers else "main process"
-        yield words(f"name {worker}", x, 9, name, "middle", size=14, bold=True)
-        yield box(f"box {worker}", x - wide / 2, WORKER, wide, WORKER_HIGH, size=13, **_worker(timeline, worker, now))
-
-
-def _worker(timeline, worker, now):
-    """What a worker looks like: it starts, loads, has nothing to do, or has done its part."""
-    own = [(begin, end) for by, begin, end in timeline.loads if by == worker]
-    is_loading = any(begin <= now < end for begin, end in own)
-    if is_loading or not timeline.num_workers:
-        return {"line": GREY}
-    if now < timeline.num_workers * START_MS:
-        return {"line": GREY, "dash": True, "text": "starts"}
-    if now >= own[-1][1]:
-        return {"line": GREY, "dash": True, "text": "done"}
-    return doing("waiting", text="idle")
+        yield words(
+            f"name {worker}",
+            x, 9,
+            name,
+            "middle",
+            size=14,
+            bold=True,
+        )
+        look = {"line": GREY}
+        if timeline.num_workers and worker not in loading:
+            look = doing("waiting", text="idle")
+        yield box(
+            f"box {worker}",
+            x - wide / 2, WORKER, wide, WORKER_HIGH,
+            size=13,
+            **look,
+        )
 
 
 def _device(timeline, now):
-    if now == timeline.total:
-        return {"line": GREY, "dash": True}
     is_busy = any(begin <= now < end for begin, end in timeline.computes)
-    return doing("compute" if is_busy else "waiting")
-
-
-def _batch(timeline, batch, stall, before, now):
-    """A batch's place, and the batch where it is now: in its worker, ready in its place, or in the device."""
-    worker, begin, loaded = timeline.loads[batch]
-    taken, done = timeline.computes[batch]
-    x, y = LEFT + CELL * batch, READY + 1
-    yield box(f"place {batch}", x, READY, CELL - 1, CHIP + 2, line=GREY, opacity=0.7, layer=-1, size=13,
-              text=f"{batch}" if now < loaded else None)
-    if now < begin or done <= before:
-        return
-    within = _middle(worker, timeline) - CELL / 2
-    if now < loaded:
-        share = (now - begin) / (loaded - begin)
-        x, y = within, WORKER + 2 + share * (WORKER_HIGH - CHIP - 4)
-    elif taken <= now:
-        y = DEVICE + 2
-    yield box(f"batch {batch}", x, y, CELL - 1, CHIP, size=13, text=f"{batch}", passes=done <= now or None,
-              **_look(batch, stall), **{"from": {"x": within, "y": WORKER + 2}})
-
-
-def _look(batch, stall):
-    """The colour of a batch; a straggler has a hatch."""
-    if stall > 1 and batch % EVERY == EVERY - 1:
-        return {"fill": LOADED, "hatch": "xx", "tip": f"takes {stall} × as long to load"}
-    return {"fill": LOADED}
+    look = doing("compute" if is_busy else "waiting")
+    if now == timeline.total:
+        look = {"line": GREY, "dash": True}
+    return box("device", LEFT, DEVICE, WIDE, CHIP + 4, **look)
 
 
 def _asked(timeline, prefetch_factor, now):
@@ -209,67 +225,93 @@ def _asked(timeline, prefetch_factor, now):
     taken = sum(begin <= now for begin, _ in timeline.computes)
     if not workers or taken == BATCHES:
         return
-    begin = LEFT + CELL * taken
     ends = [LEFT + CELL * min(BATCHES, taken + workers * factor) for factor in PREFETCH]
+    begin = LEFT + CELL * taken
     end = ends[PREFETCH.index(prefetch_factor)]
-    yield box("asked", begin - 2, READY - 3, end - begin + 3, CHIP + 8, line=GREEN, width=2.5, layer=-1)
-    yield circle("knob", end, READY - 3, 7, fill=GREEN, layer=1,
-                 drag=("prefetch_factor", [[x - 7, READY - 10] for x in ends]),
-                 tip=f"in advance: {workers} × prefetch_factor {prefetch_factor} = {workers * prefetch_factor}")
+    yield box(
+        "asked",
+        begin - 2, READY - 3, end - begin + 3, CHIP + 8,
+        line=GREEN,
+        width=2.5,
+        layer=-1,
+    )
+    yield circle(
+        "knob",
+        end, READY - 3, KNOB,
+        fill=GREEN,
+        layer=1,
+        drag=("prefetch_factor", [[x - KNOB, READY - 3 - KNOB] for x in ends]),
+        tip=f"prefetch_factor {prefetch_factor}",
+    )
 
 
-def _spans(timeline, stall):
-    """What happens when, as `Lanes.bars` takes it."""
-    device = max(1, timeline.num_workers) + 1
-    for batch, (worker, begin, end) in enumerate(timeline.loads):
-        yield f"load {batch}", worker, begin, end, {"text": f"{batch}", **_look(batch, stall)}
-    for batch, (begin, end) in enumerate(timeline.waits):
-        if begin < end:
-            yield f"wait {batch}", device, begin, end, doing("waiting", tip=f"waits for batch {batch}")
-    for batch, (begin, end) in enumerate(timeline.computes):
-        yield f"step {batch}", device, begin, end, doing("compute")
-
-
-def _heap(timeline, lanes, now):
-    """How many batches lay ready, and when: boxes of that height."""
-    at, counts = timeline.ready
-    row = len(lanes.names) - 2
-    bottom = lanes.y + lanes.row * (row + 1) - 2
-    for number, (begin, end) in enumerate(pairwise(at)):
-        if counts[number] and begin < now:
-            high = (lanes.row - 4) * counts[number] / max(counts)
-            bar = lanes.bar(f"ready {number}", row, begin, min(end, now), fill=LOADED, round=0)
-            yield {**bar, "y": bottom - high, "h": high, "from": {"w": 0}}
+def _batch(batch, timeline, look, before, now):
+    """A batch where it is now: in its worker, ready in its place, or in the device. Its place is there until then."""
+    worker, begin, loaded = timeline.loads[batch]
+    taken, done = timeline.computes[batch]
+    x = LEFT + CELL * batch
+    y = READY + 1
+    if now < taken:
+        yield box(
+            f"place {batch}",
+            x, READY, CELL - 1, CHIP + 2,
+            line=GREY,
+            layer=-1,
+            size=13,
+            text=f"{batch}",
+        )
+    within = _middle(worker, timeline) - CELL / 2
+    if now < loaded:
+        # It sinks through its worker, and is at the bottom once it is loaded.
+        share = (now - begin) / (loaded - begin)
+        x = within
+        y = WORKER + 2 + share * SINKS
+    elif taken <= now:
+        y = DEVICE + 2
+    # A step may be shorter than a frame, so a batch is still seen to reach the device when its step is over.
+    if begin <= now and before < done:
+        yield box(
+            f"batch {batch}",
+            x, y, CELL - 1, CHIP,
+            size=13,
+            text=f"{batch}",
+            passes=done <= now,
+            **look,
+            **{"from": {"x": within, "y": WORKER + 2}},
+        )
 
 
 def _title(timeline, now):
     if now == timeline.total:
         return f"The epoch has taken {now:.0f} ms"
-    if now < timeline.num_workers * START_MS:
-        return "The workers start"
-    batch = next(batch for batch, (_, end) in enumerate(timeline.computes) if now < end)
-    does = "computes" if timeline.computes[batch][0] <= now else "waits for"
-    return f"The device {does} batch {batch}"
+    for batch, (begin, end) in enumerate(timeline.computes):
+        if now < begin:
+            return f"The device waits for batch {batch}"
+        if now < end:
+            return f"The device computes batch {batch}"
 
 
 def _note(timeline, prefetch_factor, now):
     workers = timeline.num_workers
-    at, counts = timeline.ready
     if now == 0 and workers:
-        return (f"{workers} × prefetch_factor {prefetch_factor}: {workers * prefetch_factor} batches are asked for in "
-                "advance (the green frame). They are handed out in turn, and taken in order.")
+        return (
+            f"{workers} × prefetch_factor {prefetch_factor}: {workers * prefetch_factor} batches are asked for "
+            "in advance (the green frame). They are handed out in turn, and taken in order."
+        )
     if now == 0:
         return "The main process loads each batch itself; then the device computes."
+    at, counts = timeline.ready
     if now == timeline.total:
         computed = timeline.busy * now
-        return (f"The device has computed for {computed:.0f} ms, and waited for {now - computed:.0f} ms: it was busy "
-                f"{timeline.busy:.0%} of the time. At most {max(counts)} lay ready at once.")
-    loading = [str(batch) for batch, (_, begin, end) in enumerate(timeline.loads) if begin <= now < end]
-    ready = [count for moment, count in zip(at, counts, strict=True) if moment <= now][-1]
-    return f"After {now:.0f} ms. Now loading: {', '.join(loading) or 'none'}. Ready: {ready}."
+        return (
+            f"The device has computed for {computed:.0f} ms, and waited for {now - computed:.0f} ms: "
+            f"it was busy {timeline.busy:.0%} of the time. At most {max(counts)} lay ready at once."
+        )
+    changes = sum(moment <= now for moment in at)
+    return f"After {now:.0f} ms. Ready: {counts[changes - 1]}."
 
 
-def pipeline_explorer(num_workers=3, prefetch_factor=2):
+def pipeline_explorer(num_workers=3, prefetch_factor=1):
     """Pipeline simulator: workers load batches, which lie ready until the device takes them, in order. Set the
     workers, the batches in advance and the times, and see who waits for whom."""
     controls = {
@@ -282,7 +324,7 @@ def pipeline_explorer(num_workers=3, prefetch_factor=2):
     presets = {
         "no workers": preset("Press Play. Do loading and computing overlap?", num_workers=0),
         "little in advance": preset("Press Play. What do the other workers do while one loads a slow batch?",
-                                prefetch_factor=1),
+                                    prefetch_factor=1),
         "more in advance": preset("Look at the row of ready batches. What do they bridge?", frame=-1,
                                   prefetch_factor=PREFETCH[-1]),
         "slow loading": preset("Press Play: the device waits. Does it help to drag the green knob to the right?",
