@@ -62,9 +62,8 @@ def _say(ax, timeline, title, most):
     ax.set_title(title, loc="left")
     ax.set_title(f"{timeline.total:,.0f} ms; the device is busy {timeline.busy:.0%} of the time", loc="right",
                  fontsize="medium", fontweight="normal")
-    if ax.get_legend() is None:
-        below = -0.5 / ax.figure.get_figheight()
-        ax.legend(loc="upper right", bbox_to_anchor=(1, below), ncols=2, borderpad=0)
+    below = -0.5 / ax.figure.get_figheight()
+    ax.legend(loc="upper right", bbox_to_anchor=(1, below), ncols=2, borderpad=0)
     computed = timeline.busy * timeline.total
     batches = "batch" if most == 1 else "batches"
     ax.figure.set_label(

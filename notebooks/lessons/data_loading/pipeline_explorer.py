@@ -112,10 +112,9 @@ def scene(num_workers, prefetch_factor, load_ms, stall, compute_ms):
     timeline = simulate(num_workers, prefetch_factor, loads, compute_ms)
     looks = [{"fill": LOADED, "hatch": "xx" if load > load_ms else None} for load in loads]
     names = [f"worker {worker}" for worker in range(num_workers)] or ["main"]
-    row = min(40, 238 / (len(names) + 2))
-    lanes = Lanes([*names, "ready", "device"], timeline.total, LEFT, LANES, WIDE, row)
-    spans = list(_spans(timeline, looks))
-    fixed = list(_names(num_workers))
+    names += ["ready", "device"]
+    lanes = Lanes(names, timeline.total, LEFT, LANES, WIDE, min(40, 238 / len(names)))
+    spans, fixed = list(_spans(timeline, looks)), list(_names(num_workers))
     frames = []
     for before, now in lanes.moments(FRAMES):
         shapes = [*fixed, *lanes.shapes(now), *lanes.bars(spans, now), *_workers(timeline, now)]
@@ -123,8 +122,8 @@ def scene(num_workers, prefetch_factor, load_ms, stall, compute_ms):
         shapes.append(_device(timeline, now))
         for batch, look in enumerate(looks):
             shapes += _batch(batch, timeline, look, before, now)
-        note = _note(timeline, prefetch_factor, now)
-        frames.append({"title": _title(timeline, now), "note": note, "shapes": shapes})
+        title, note = _title(timeline, now), _note(timeline, prefetch_factor, now)
+        frames.append({"title": title, "note": note, "shapes": shapes})
     # The last frame compares with the most that one may ask for: there, readers try values.
     most = simulate(num_workers, PREFETCH[-1], loads, compute_ms)
     if num_workers and timeline.total <= most.total:
@@ -225,8 +224,8 @@ def _asked(timeline, prefetch_factor, now):
     taken = sum(begin <= now for begin, _ in timeline.computes)
     if not workers or taken == BATCHES:
         return
-    ends = [LEFT + CELL * min(BATCHES, taken + workers * factor) for factor in PREFETCH]
-    begin = LEFT + CELL * taken
+    ends = [_place(min(BATCHES, taken + workers * factor)) for factor in PREFETCH]
+    begin = _place(taken)
     end = ends[PREFETCH.index(prefetch_factor)]
     yield box(
         "asked",
@@ -246,30 +245,21 @@ def _asked(timeline, prefetch_factor, now):
 
 
 def _batch(batch, timeline, look, before, now):
-    """A batch where it is now: in its worker, ready in its place, or in the device. Its place is there until then."""
+    """A batch from when it is loaded until its step is over; and its place, until it is taken."""
     worker, begin, loaded = timeline.loads[batch]
     taken, done = timeline.computes[batch]
-    x = LEFT + CELL * batch
-    y = READY + 1
     if now < taken:
         yield box(
             f"place {batch}",
-            x, READY, CELL - 1, CHIP + 2,
+            _place(batch), READY, CELL - 1, CHIP + 2,
             line=GREY,
             layer=-1,
             size=13,
-            text=f"{batch}",
+            text=f"{batch}" if now < loaded else None,
         )
-    within = _middle(worker, timeline) - CELL / 2
-    if now < loaded:
-        # It sinks through its worker, and is at the bottom once it is loaded.
-        share = (now - begin) / (loaded - begin)
-        x = within
-        y = WORKER + 2 + share * SINKS
-    elif taken <= now:
-        y = DEVICE + 2
-    # A step may be shorter than a frame, so a batch is still seen to reach the device when its step is over.
+    # A step may be shorter than a frame: a batch is still seen to reach the device when its step is over.
     if begin <= now and before < done:
+        x, y = _where(batch, timeline, now)
         yield box(
             f"batch {batch}",
             x, y, CELL - 1, CHIP,
@@ -277,8 +267,26 @@ def _batch(batch, timeline, look, before, now):
             text=f"{batch}",
             passes=done <= now,
             **look,
-            **{"from": {"x": within, "y": WORKER + 2}},
+            **{"from": {"x": _middle(worker, timeline) - CELL / 2, "y": WORKER + 2}},
         )
+
+
+def _place(batch):
+    """The x of a batch's place."""
+    return LEFT + CELL * batch
+
+
+def _where(batch, timeline, now):
+    """Where a batch is: in its worker, ready in its place, or in the device."""
+    worker, begin, loaded = timeline.loads[batch]
+    taken, _ = timeline.computes[batch]
+    if now < loaded:
+        # It sinks through its worker, and is at the bottom once it is loaded.
+        share = (now - begin) / (loaded - begin)
+        return _middle(worker, timeline) - CELL / 2, WORKER + 2 + share * SINKS
+    if now < taken:
+        return _place(batch), READY + 1
+    return _place(batch), DEVICE + 2
 
 
 def _title(timeline, now):
