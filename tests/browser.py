@@ -164,8 +164,7 @@ def made_here():
     return re.findall(r"^def (\w+_explorer|trace_viewer)\(", modules, re.MULTILINE)
 
 
-#: As each lesson's first cell does; and a cell for every explorer of the course, as small as it can be.
-LOOK = "from helpers.figures import use_course_style\nuse_course_style()\n"
+#: A cell for every explorer of the course, as small as it can be.
 MADE = {
     "start methods": ("processes.start_methods_explorer", "start_method_explorer()"),
     "convergence": ("parallel_sgd.convergence_explorer", "convergence_explorer()"),
@@ -209,6 +208,13 @@ WATCH = """(stage) => {
         pressed = 0;
     }).observe(stage.querySelector('svg'), {childList: true, subtree: true, attributes: true});
 }"""
+
+
+def as_page(title, html):
+    """A page of its own for what a notebook stores: it takes the theme that the browser asks for."""
+    return ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+            f"<title>{title}</title><style>body {{margin: 8px; background: Canvas; color: CanvasText; "
+            f"color-scheme: light dark}}</style><main><h1>{title}</h1>{html}</main></html>")
 
 
 def answer_times(page, stage, slider, presses):

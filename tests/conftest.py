@@ -132,3 +132,8 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def shapes_of(frame):
+    """{name: shape} of an explorer's frame."""
+    return {shape["id"]: shape for shape in frame["shapes"]}

@@ -9,6 +9,7 @@ from helpers.models import attention_by_hand
 from lessons.context_and_experts import pairs_explorer, recorded, tokens_explorer
 from lessons.context_and_experts.cuts import CUTS, pairs
 from lessons.context_and_experts.trial import trial
+from tests.conftest import shapes_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -23,10 +24,6 @@ def test_what_gpus_are_recorded_with_is_attention():
     q, k, v = torch.randn(3, 2, 4, 8, 16)
     right = scaled_dot_product_attention(q, k, v, is_causal=True)
     assert torch.allclose(attention_by_hand(q, k, v, is_causal=True), right, atol=1e-5)
-
-
-def shapes_of(frame):
-    return {shape["id"]: shape for shape in frame["shapes"]}
 
 
 @pytest.mark.parametrize("ranks", [2, 5])

@@ -12,6 +12,7 @@ from helpers.figures import ACTIVITIES, alt
 from lessons.data_loading import pipeline_explorer as pipeline
 from lessons.data_loading.pictures import draw
 from lessons.data_loading.pipeline_explorer import Timeline, pipeline_explorer, simulate, stalling
+from tests.conftest import shapes_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SETTINGS = list(itertools.product((0, 1, 3, 8), (1, 2, 5), (0, 40), (5, 20), (0, 15)))
@@ -96,10 +97,6 @@ def test_the_picture_shows_every_load_and_step_and_how_many_batches_lay_ready():
 
 #: num_workers, prefetch_factor, load_ms, stall, compute_ms
 SCENES = [(3, 1, 20, 8, 14), (5, 4, 40, 3, 10), (0, 1, 20, 8, 14), (8, 8, 100, 10, 1), (1, 2, 1, 1, 100)]
-
-
-def shapes_of(frame):
-    return {shape["id"]: shape for shape in frame["shapes"]}
 
 
 def played(workers, prefetch, load, stall, compute):

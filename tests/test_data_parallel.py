@@ -17,6 +17,7 @@ from lessons.data_parallel import pictures
 from lessons.data_parallel import replicas_explorer as explorer
 from lessons.data_parallel.exercises.device_memory import replica_of
 from lessons.data_parallel.exercises.nested_values import made, shown
+from tests.conftest import shapes_of
 
 # The package has a function of this name.
 torch_replicate = importlib.import_module("torch.nn.parallel.replicate")
@@ -135,7 +136,7 @@ CASES = [(4, 64, 1000, 100, LINK), (8, 9, 1000, 100, "PCIe 4, NCCL"), (2, 256, 1
 
 
 def shapes(case, frame):
-    return {shape["id"]: shape for shape in explorer.scene(*case)["frames"][frame]["shapes"]}
+    return shapes_of(explorer.scene(*case)["frames"][frame])
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -4,6 +4,7 @@ import pytest
 
 from helpers.widgets.shapes import RANKS
 from lessons.distributed_data_parallel.collectives_explorer import SUM, collectives_explorer, held_after, scene
+from tests.conftest import shapes_of
 
 BEFORE = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
 SUMS = [111, 222, 333]
@@ -23,7 +24,7 @@ AFTER = {
 
 
 def shapes(name, frame=-1):
-    return {shape["id"]: shape for shape in scene(name, BEFORE, AFTER[name])["frames"][frame]["shapes"]}
+    return shapes_of(scene(name, BEFORE, AFTER[name])["frames"][frame])
 
 
 @pytest.mark.parametrize("name", AFTER)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser import EXPLORERS, NEEDS_CHROMIUM, axe_findings, chromium
+from tests.browser import EXPLORERS, NEEDS_CHROMIUM, as_page, axe_findings, chromium
 from tests.test_widgets import explorer
 
 pytestmark = [NEEDS_CHROMIUM, pytest.mark.long]
@@ -39,9 +39,7 @@ def page():
 def stored(name):
     """What a notebook stores of an explorer, as a page."""
     html = explorer(name)._repr_mimebundle_()["text/html"]
-    return ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-            "<title>An explorer</title><style>body {margin: 8px; background: Canvas; color: CanvasText; "
-            f"color-scheme: light dark}}</style><main><h1>{name}</h1>{html}</main></html>")
+    return as_page(name, html)
 
 
 def open_stored(page, name, width, theme="light"):

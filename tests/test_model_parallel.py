@@ -10,6 +10,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from helpers import launch
 from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
 from lessons.model_parallel.schedules import gpipe, interleaved, messages, one_f_one_b, simulate
+from tests.conftest import shapes_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -65,10 +66,6 @@ def test_dry_run_counts_a_llama_of_70_billion():
     matrices = block - 2 * 8192
     assert two["tflop"] - one["tflop"] == pytest.approx(6 * matrices * 256 / 2 / 1e12, rel=0.001)
     assert two["calls"] > one["calls"] and two["peak"] > two["states"]
-
-
-def shapes_of(frame):
-    return {shape["id"]: shape for shape in frame["shapes"]}
 
 
 def test_pipeline_holds_sends_and_computes_what_the_schedule_says():

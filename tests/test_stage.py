@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from helpers.widgets.shapes import Chart, Lanes, box, ink, path, words
+from helpers.widgets.shapes import Chart, Lanes, box, ink, path, ticks, words
 from helpers.widgets.stage import Stage, buttons, checkbox, clicks, field, preset, slider, window
-from helpers.widgets.still import as_svg, ticks
+from helpers.widgets.still import as_svg
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -7,7 +7,7 @@ import pytest
 from helpers.widgets.shapes import Lanes, box, doing
 from helpers.widgets.stage import Stage, as_html, buttons, checkbox, field, preset, slider, window
 from helpers.widgets.still import as_svg
-from tests.browser import NEEDS_CHROMIUM, axe_findings, chromium
+from tests.browser import NEEDS_CHROMIUM, as_page, axe_findings, chromium
 
 pytestmark = NEEDS_CHROMIUM
 
@@ -40,9 +40,7 @@ PRESETS = {"three": preset("Why three?", n=3), "the end": preset("What has come?
 def html():
     stage = Stage("try_explorer", "Shows a try.", scene, CONTROLS, "What moves?", PRESETS)
     shown = as_html(stage.story, as_svg(stage.story["scenes"]['[0,0,0,"x",null]'], -1), "Shows a try.")
-    return ("<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-            "<title>A stage</title><style>body {margin: 10px; background: Canvas; color: CanvasText; color-scheme: "
-            f"light dark}}</style><main><h1>A stage</h1>{shown}</main></html>")
+    return as_page("A stage", shown)
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,13 @@ from lessons.distributed_data_parallel.ring_explorer import (
     ring_explorer,
     ring_states,
 )
+from tests.conftest import shapes_of
 
 
 @pytest.fixture
 def style():
     with plt.style.context("helpers.course"):
         yield
-
-
-def shapes_of(frame):
-    return {shape["id"]: shape for shape in frame["shapes"]}
 
 
 def shown(figure):

@@ -4,11 +4,12 @@ A shape is a dict. Sizes are in units of the scene: on a telephone it is about 3
 560 units has words of 16 units that can be read there. y grows downwards.
 """
 
+import math
 from functools import lru_cache
 
 from helpers.figures import ACTIVITIES, HATCHES
 
-#: What a shape may hold. `finished` says what each means.
+#: What a shape may hold. `box` says what each means.
 SHAPE = {"id", "x", "y", "w", "h", "round", "points", "arrow", "fill", "line", "width", "dash", "hatch", "opacity",
          "text", "size", "bold", "align", "ink", "tip", "click", "drag", "from", "passes", "late", "lane", "layer"}
 SIZE = 16
@@ -162,6 +163,17 @@ class Chart:
     def curve(self, id, data, **more):
         """A line through `data`, [(x, y), …]; keywords as for `box`."""
         return path(id, [[self.x(x), self.y(y)] for x, y in data], **{"width": 2.5, **more})
+
+
+def ticks(begin, end, most=6):
+    """Round numbers from `begin` to `end`, at most `most` steps apart, as stage.js finds them."""
+    step = 1e-9
+    for factor in (2, 2.5, 2) * 20:  # 1, 2, 5, 10, 20 …
+        if (end - begin) / step <= most:
+            break
+        step *= factor
+    first, last = math.ceil(begin / step), math.floor(end / step + 1e-9)
+    return [round(step * number, 9) for number in range(first, last + 1)]
 
 
 def finished(shape, positions, decimals=1):

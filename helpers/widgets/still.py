@@ -5,9 +5,8 @@ two units: there may be hundreds of such bars, which take more place in a notebo
 """
 
 import html
-import math
 
-from helpers.widgets.shapes import SIZE
+from helpers.widgets.shapes import SIZE, ticks
 
 _HATCHES = {"///": "M0 8 8 0", "...": "M2 2h2M6 6h2", "xx": "M0 0 8 8M0 8 8 0"}
 _TITLE = 30  #: units above the scene, for the frame's title
@@ -137,14 +136,3 @@ def _axis(axis):
         yield f'<path d="M{at:g} {axis["top"]}V{bottom}" stroke="#dddddd"/>'
         yield f'<text x="{at:g}" y="{bottom + 17}" {look}>{tick:g}</text>'
     yield f'<text x="{x + wide}" y="{bottom + 35}" text-anchor="end" font-size="13">{html.escape(axis["unit"])}</text>'
-
-
-def ticks(begin, end, most=6):
-    """Round numbers from `begin` to `end`, at most `most` steps apart, as stage.js finds them."""
-    step = 1e-9
-    for factor in (2, 2.5, 2) * 20:  # 1, 2, 5, 10, 20 …
-        if (end - begin) / step <= most:
-            break
-        step *= factor
-    first, last = math.ceil(begin / step), math.floor(end / step + 1e-9)
-    return [round(step * number, 9) for number in range(first, last + 1)]

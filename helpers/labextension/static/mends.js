@@ -12,7 +12,8 @@
   const COMMENTS = "[data-jp-theme-light=false] .jp-Notebook {--jp-mirror-editor-comment-color: #68a8a8}";
   let shared;
 
-  function withAlt(factory) {
+  // A factory whose renderers are mended each time they have shown something, by `mend(node, model, mimeType)`.
+  function mended(factory, mend) {
     return {
       ...factory,
       createRenderer(options) {
@@ -20,33 +21,26 @@
         const render = renderer.renderModel.bind(renderer);
         renderer.renderModel = async (model, ...more) => {
           await render(model, ...more);
-          const image = renderer.node.querySelector("img");
-          if (image && !image.alt) image.alt = model.metadata?.[options.mimeType]?.alt ?? "A picture without a description";
+          await mend(renderer.node, model, options.mimeType);
         };
         return renderer;
       },
     };
   }
 
+  function addAlt(node, model, mimeType) {
+    const image = node.querySelector("img");
+    if (image && !image.alt) image.alt = model.metadata?.[mimeType]?.alt ?? "A picture without a description";
+  }
+
   // A stored explorer plays, by our own script: of the notebook's, only the data are read.
-  function withStage(factory) {
-    return {
-      ...factory,
-      createRenderer(options) {
-        const renderer = factory.createRenderer(options);
-        const render = renderer.renderModel.bind(renderer);
-        renderer.renderModel = async (model, ...more) => {
-          await render(model, ...more);
-          const html = [model.data["text/html"]].flat().join("");
-          if (!html.includes("stage-stored")) return;
-          const page = new DOMParser().parseFromString(html, "text/html");
-          const {default: {mount}} = await import(new URL("stage.js", HERE));
-          renderer.node.replaceChildren();
-          mount(renderer.node, JSON.parse(page.querySelector(".stage-stored script").textContent));
-        };
-        return renderer;
-      },
-    };
+  async function playStage(node, model, mimeType) {
+    const html = [model.data[mimeType]].flat().join("");
+    if (!html.includes("stage-stored")) return;
+    const page = new DOMParser().parseFromString(html, "text/html");
+    const {default: {mount}} = await import(new URL("stage.js", HERE));
+    node.replaceChildren();
+    mount(node, JSON.parse(page.querySelector(".stage-stored script").textContent));
   }
 
   function mendMenus() {
@@ -78,8 +72,8 @@
       waits = true;
       requestAnimationFrame(() => { waits = false; mendMenus(); showWhatIsStored(notebooks); });
     }).observe(document.body, {childList: true, subtree: true});
-    for (const [kind, mended] of [["image/png", withAlt], ["text/html", withStage]]) {
-      registry.addFactory(mended(registry.getFactory(kind)));
+    for (const [kind, mend] of [["image/png", addAlt], ["text/html", playStage]]) {
+      registry.addFactory(mended(registry.getFactory(kind), mend));
     }
   }
 

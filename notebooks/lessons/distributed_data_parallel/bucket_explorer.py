@@ -8,9 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from helpers.figures import ACTIVITIES, HELD
-from helpers.widgets.shapes import PALE, Chart, Lanes, box, circle, doing, path, words
+from helpers.widgets.shapes import PALE, Chart, Lanes, box, circle, doing, path, ticks, words
 from helpers.widgets.stage import Stage, preset, slider
-from helpers.widgets.still import ticks
 
 ALL = 1000  #: a bucket of so many MB holds everything
 #: What the explorer offers: bucket sizes in MB beside ALL; milliseconds; MB per second.

@@ -6,7 +6,7 @@ it passes the end of a format's reach, an alarm says so.
 
 import math
 
-from helpers.widgets.shapes import box, words
+from helpers.widgets.shapes import box, key, words
 from helpers.widgets.stage import Stage, clicks, field, preset
 from lessons.mixed_precision.formats import FORMATS, decode, encode, parse
 
@@ -189,8 +189,7 @@ def _error(becomes, number, fate):
 def _key():
     """What the colours mean, and headings."""
     for part, (x, text) in KEY.items():
-        yield box(f"key {part}", x, 2, 14, 14, fill=COLOURS[part][1])
-        yield words(f"key {part} words", x + 20, 9, text, size=14)
+        yield from key(text, x, 9, fill=COLOURS[part][1])
     yield words("becomes", BECOMES, 34, "becomes", size=14)
     yield words("relative error", (ERROR + RIGHT) / 2, 34, "relative error", "middle", size=14)
 

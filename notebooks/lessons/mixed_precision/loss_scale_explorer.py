@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from helpers.widgets.shapes import RANKS, Chart, box, words
+from helpers.widgets.shapes import RANKS, Chart, box, ticks, words
 from helpers.widgets.stage import Stage, preset, slider
-from helpers.widgets.still import ticks
 
 #: What the picture shows: from this power of two up to that one.
 LOW, HIGH = -60, 34

@@ -6,9 +6,8 @@ was published for that many GPUs.
 """
 
 from helpers.instruments import costs
-from helpers.widgets.shapes import Chart, box, circle, doing, key, path, words
+from helpers.widgets.shapes import Chart, box, circle, doing, key, path, ticks, words
 from helpers.widgets.stage import Stage, buttons, preset, slider
-from helpers.widgets.still import ticks
 from lessons.scaling import planner
 
 _A = planner.published()["A"]

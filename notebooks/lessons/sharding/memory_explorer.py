@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from helpers.figures import HELD
 from helpers.instruments.costs import STAGES, activations, block_parameters, parameters, states
-from helpers.widgets.shapes import Chart, box, doing, key, path, words
+from helpers.widgets.shapes import Chart, box, doing, key, path, ticks, words
 from helpers.widgets.stage import Stage, buttons, checkbox, preset, slider
-from helpers.widgets.still import ticks
 
 GIB = 2**30
 GPU_GIB = 80
