@@ -321,8 +321,12 @@ class Exercise:
             return _NO_ATTEMPT  # not so if torch raised it, which does not support this or that
         feedback = self.known_failure(error)
         if feedback is None:
-            observed = _in_words(first, error)
-            expected, look = self._advice(first, [frame for frame in frames if frame[0] == file], frames)
+            own_frames = [frame for frame in frames if frame[0] == file]
+            exercises = os.path.dirname(inspect.getfile(type(self)))
+            # In `observe`, after the function.
+            is_after = bool(frames) and not own_frames and os.path.dirname(frames[-1][0]) == exercises
+            observed = self._in_words(first, error, is_after)
+            expected, look = self._advice(first, own_frames, is_after)
             feedback = Feedback(NOT_YET, observed, expected, look, logs=tuple(error.logs))
         return self._stopped(feedback)
 
@@ -330,18 +334,36 @@ class Exercise:
         """Feedback on a `RankError` whose words mean something in exercises of this kind; else None."""
         return None
 
-    def _advice(self, failure, own_frames, frames):
+    def _advice(self, failure, own_frames, is_after):
         """(expected, where to look), by where the learner's code was when it failed."""
+        returns = "it returns" if self._has_one_rank() else "it returns in every rank"
         if own_frames:
             _, line, function, code = own_frames[-1]
-            return "it returns in every rank", f"`{code}` (line {line}, in {function})"
+            return returns, f"`{code}` (line {line}, in {function})"
         if failure.is_hang:
-            return (f"it returns in every rank within {failure.limit:g} s",
-                    "a loop without end; or what a rank waits for: does every rank come to the same collectives?")
-        exercises = os.path.dirname(inspect.getfile(type(self)))
-        if frames and os.path.dirname(frames[-1][0]) == exercises:  # in `observe`, after the function
+            look = "a loop without end"
+            if not self._has_one_rank():
+                look += "; or what a rank waits for: does every rank come to the same collectives?"
+            return f"{returns} within {failure.limit:g} s", look
+        if is_after:
             return "what the task describes", "what your function returns, and its type"
-        return "it returns in every rank, and what it returns can be sent to the notebook", ""
+        return f"{returns}, and what it returns can be sent to the notebook", ""
+
+    def _in_words(self, failure, error, is_after):
+        """What is observed of a failed rank; where there is only one, of the function."""
+        who = f"rank {failure.rank} of {len(error.logs)}"
+        if self._has_one_rank():
+            who = "the check of what came back" if is_after else "your function"
+        if failure.is_hang:
+            words = _hang_in_words(error)
+            return words.replace("rank 0 was", "your function was") if self._has_one_rank() else words
+        words = f"failed: {failure.message}"
+        if failure.traceback and not failure.message.startswith("SystemExit"):
+            words = f"raised {failure.message}"
+        return _RELAYED.sub(": ", f"{who} {words}")
+
+    def _has_one_rank(self):
+        return self.world_sizes == (1,)
 
     def _of_the_lost(self, lost):
         """Feedback where ranks waited in vain; `lost` holds a `Lost` of each."""
@@ -355,16 +377,6 @@ class Exercise:
                 places.append(f"rank {rank} {where}")
             observed = ", ".join(places)
         return self._stopped(not_yet(observed, "every rank returns", self.waiting), lost)
-
-
-def _in_words(failure, error):
-    """What is observed of a failed rank."""
-    if failure.is_hang:
-        return _hang_in_words(error)
-    words = f"failed: {failure.message}"
-    if failure.traceback and not failure.message.startswith("SystemExit"):
-        words = f"raised {failure.message}"
-    return _RELAYED.sub(": ", f"rank {failure.rank} of {len(error.logs)} {words}")
 
 
 def _hang_in_words(error):

@@ -13,8 +13,9 @@ NOT_ATTEMPTED, NOT_YET, CORRECT = journal.STATUSES
 RIGHT, WRONG = "#2e9e4f", "#c77700"  # the colours of what holds, and of what does not
 _LOOK = {NOT_ATTEMPTED: ("○", "#808080"), NOT_YET: ("✘", WRONG), CORRECT: ("✔", RIGHT)}
 
-#: A row of feedback is cut off after as many characters: a learner may return a megabyte.
-_LONGEST = 1500
+#: A row of feedback is cut off after as many characters. Our own words need half of it, but a learner may return a
+#: megabyte, and torch lists all that a function takes (`all_to_all_single` given tensors as counts: 12,000 characters).
+_LONGEST = 600
 
 
 @dataclass(frozen=True, repr=False)

@@ -204,7 +204,24 @@ def test_returns_what_the_check_cannot_read():
 
 def test_returns_a_lot():
     feedback = not_yet_with(lambda number: "x" * 1_000_000, "more characters")
-    assert len(repr(feedback)) < 3000 and len(feedback._repr_html_()) < 3000
+    assert len(repr(feedback)) < 1000 and len(feedback._repr_html_()) < 1500
+
+
+class NumberAlone(Number):
+    world_sizes = (1,)
+    timeout = 1
+
+
+@pytest.mark.parametrize(("answer", "observed", "expected"), [
+    (lambda number: [2][number], "observed: your function raised IndexError", "expected: it returns\n"),
+    (lambda number: 2 * number.real + len(str(number))[0], "your function raised TypeError", "expected: it returns\n"),
+    (lambda number: os._exit(3), "your function failed: left without", "expected: it returns, and what it returns"),
+    (lambda number: time.sleep(60), "after 1 s: your function was at `", "expected: it returns within 1 s"),
+])
+def test_where_there_is_one_rank_feedback_speaks_of_the_function_alone(answer, observed, expected, monkeypatch):
+    monkeypatch.setattr("helpers.exercises.exercise._busy", lambda: False)
+    feedback = not_yet_with(answer, observed, expected, exercise=NumberAlone)
+    assert "rank" not in repr(feedback).replace("`", ""), feedback
 
 
 def test_sleeps_for_ever(monkeypatch):
