@@ -36,6 +36,20 @@ class InOrder(set):
     __or__ = __ror__ = union
 
 
+def at_the_limits_of(*names):
+    """{the case in words: the job}: what a format just does, and what is a little too much for it."""
+    jobs = {}
+    for name in names:
+        info = torch.finfo(getattr(torch, name))
+        just = Job(info.max, info.smallest_normal, info.eps / 2, name if info.bits < 32 else "")
+        jobs[f"all that {name} can do"] = just
+        jobs[f"numbers a little larger than {name}'s largest"] = just._replace(largest=info.max * 1.001)
+        jobs[f"numbers a little smaller than {name}'s smallest normal one"] = just._replace(
+            smallest=info.smallest_normal * 0.999)
+        jobs[f"a little less error than {name} makes"] = just._replace(error=info.eps / 2 * 0.999)
+    return jobs
+
+
 class ChooseDtype(Exercise):
     title = "A dtype for a job"
     task = ("A job needs numbers up to `largest` and down to `smallest` (as *normal* numbers, with all of their "
@@ -66,12 +80,10 @@ class ChooseDtype(Exercise):
         "activations that either 16-bit format holds": Job(1e3, 1e-3, 4e-3, "float16 bfloat16"),
         "what fp8 and fp16 would hold, CPU with bf16": Job(4e2, 2e-2, 7e-2, "bfloat16"),
         "numbers that either fp8 format holds": Job(1e2, 1e-1, 2e-1, "float8_e5m2 float8_e4m3fn"),
-        "exactly what fp16 can": Job(65504.0, 2**-14, 2**-11, "float16"),
-        "a little more than fp16's largest": Job(65510.0, 1e-3, 1e-3, "float16"),
         "numbers that fp16 holds as subnormal ones": Job(1e2, 1e-6, 1e-3, "float16 bfloat16"),
-        "exactly what bf16 can": Job(255 * 2.0**120, 2.0**-126, 2**-8, "bfloat16"),
         "a sum of money in cents, exact to the cent": Job(1e12, 1.0, 1e-13, "float16 bfloat16"),
         "a probability of many coins": Job(1.0, 1e-310, 1e-3, "float16 bfloat16"),
+        **at_the_limits_of("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"),
     }
 
     def answer(largest, smallest, error, fast):
@@ -115,6 +127,8 @@ class ChooseDtype(Exercise):
                 limits="if info.max >= largest and info.smallest_normal <= smallest and info.eps / 2 < error:"),
         mistake("rounding is wrong by `eps / 2` at most",
                 limits="if info.max >= largest and info.smallest_normal <= smallest and info.eps <= error:"),
+        mistake("rounding may be wrong by `eps / 2`, no less",
+                limits="if info.max >= largest and info.smallest_normal <= smallest and info.eps / 4 <= error:"),
         mistake("`min` is the most negative number, not the smallest one",
                 limits="if info.max >= largest and info.min <= smallest and info.eps / 2 <= error:"),
         mistake("below `smallest_normal`, bits are lost",

@@ -1,5 +1,7 @@
 """A hunt: the first layer, in time, whose output is not finite in fp16."""
 
+from types import MethodType
+
 import torch
 from torch import nn
 
@@ -10,11 +12,13 @@ from helpers.exercises.rules import between, nothing, same
 
 
 class Block(nn.Module):
-    """Calls its layers, the last one first: numbers to multiply by, modules, or names of layers."""
+    """Layers in a row: numbers to multiply by, modules, or names of layers.
 
-    def __init__(self, *layers, gain=1):
+    They are called in this order: from the last one down to the fourth, then the first, the second and the third.
+    """
+
+    def __init__(self, *layers):
         super().__init__()
-        self.gain = gain
         for number, layer in enumerate(layers):
             if isinstance(layer, nn.Module):
                 module = layer
@@ -26,32 +30,65 @@ class Block(nn.Module):
             self.add_module(f"layer{number}", module)
 
     def forward(self, values):
-        for layer in reversed(self._modules.values()):
+        layers = list(self._modules.values())
+        for layer in (*reversed(layers[3:]), *layers[:3]):
             values = layer(values)
-        return values * self.gain - values * (self.gain - 1)  # in fp16, with a large gain: inf - inf
+        return values
 
 
-def seen_from_outside(model):
-    """{what a function may have left in a model: how much of it}"""
-    hooks = 0
-    for module in model.modules():
-        hooks += len(module._forward_hooks) + len(module._forward_pre_hooks)
+class Difference(nn.Module):
+    """The input, as the difference of two large numbers: in fp16, inf - inf."""
+
+    def forward(self, values):
+        return values * 800 - values * 799
+
+
+class Repair(nn.Module):
+    """Writes numbers over inf and NaN, in what comes in."""
+
+    def forward(self, values):
+        return values.nan_to_num_(nan=0, posinf=1, neginf=-1)
+
+
+def hooks_of(module):
+    return {name: list(value) for name, value in vars(module).items() if name.endswith("hooks")}
+
+
+def seen_from_outside(model, images):
+    """{what a function may have changed: what it is now}"""
+    modules = dict(model.named_modules())
     return {
-        "hooks": hooks,
-        "hooks of all modules": len(nn.modules.module._global_forward_hooks),
-        "weights": [f"{weight.dtype} {weight.sum():g}" for weight in model.parameters()],
+        "hooks of the layers": [hooks_of(module) for module in modules.values()],
+        "hooks of all modules": [len(value) for name, value in vars(nn.modules.module).items()
+                                 if name.startswith("_global") and name.endswith("hooks")],
+        "the mode, `train` or `eval`": [module.training for module in modules.values()],
+        "layers": [(name, id(module), module.forward == MethodType(type(module).forward, module))
+                   for name, module in modules.items()],
+        "weights": [f"{weight.dtype} {weight.tolist()}" for weight in model.parameters()],
+        "`requires_grad` of the weights": [weight.requires_grad for weight in model.parameters()],
+        "gradients of the weights": [weight.grad is None for weight in model.parameters()],
+        "images": images.tolist(),
+        "whether torch computes gradients": torch.is_grad_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        "the default dtype": torch.get_default_dtype(),
     }
+
+
+def switch_back():
+    torch.set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    torch.set_default_dtype(torch.float32)
 
 
 class FirstOverflow(Exercise):
     title = "Hunt: the layer where infinity begins"
     task = ("The loss is NaN from the first step on, under autocast in fp16. In fp32 all is well. Run "
             "`model(images)` once, under `torch.amp.autocast(\"cpu\", dtype=torch.float16)`. Return the name of "
-            "the first layer whose **output** is not finite, or `None` if all outputs are finite. The name is "
-            "the one in `model.named_modules()`. Layers may contain other layers and compute something "
-            "themselves. They may be called twice, or in another order than they are listed. The model itself "
-            "counts as a layer, and its name is the empty text. Leave the model as it was: with no hooks but its "
-            "own, and with its weights in fp32.")
+            "the layer whose **output** is not finite first, in the order of time, or `None` if all outputs are "
+            "finite. The name is the one in `model.named_modules()`. Layers may lie inside other layers. They may "
+            "be called twice, or in another order than they are listed. Leave all as it was: the model has no hooks "
+            "but its own, its weights are in fp32, and whatever you switched is switched back.")
     hints = (
         "`module.register_forward_hook(hook)` calls `hook(module, inputs, output)` after each call of the "
         "module. It returns a handle with `remove()`. Hooks of inner modules run before those of outer "
@@ -66,15 +103,15 @@ class FirstOverflow(Exercise):
 
     # The networks of the hunt. The images are small, so the layer that is called first never overflows.
     cases = {
-        "one layer overflows": lambda: Block(1, 1, 800, 600.3, 1, 1000.3),
-        "a later layer hides what overflows": lambda: Block(1, nn.Hardtanh(inplace=True), 800, 600.3, 1000.3),
-        "a weight is too large for fp16": lambda: Block(1, 1e6),
+        "one layer overflows": lambda: Block(1, 1, 1, 800, 600.3, 1, 1000.3),
+        "a later layer hides what overflows": lambda: Block(1, 1, Repair(), 800, 600.3, 1000.3),
+        "a later layer writes over what overflows": lambda: Block(Repair(), 1, 1, 800, 600.3, 1000.3),
+        "a weight is too large for fp16": lambda: Block(1, 1, 1e6),
         "nothing overflows": lambda: Block(1, 60000, 1, 1000.3),
-        "a layer is called before and after the one that overflows": lambda: Block(1000.3, 800, 600.3, "layer0"),
-        "a layer inside another overflows": lambda: Block(1, Block(1, Block(800, 1), 600.3), 1000.3),
-        "a layer around others puts out NaN by itself": lambda: Block(1, Block(1, 600.3, gain=800), 1000.3),
-        "the model puts out NaN by itself": lambda: Block(1, 600.3, 1000.3, gain=800),
-        "a layer that is called twice overflows the second time": lambda: Block(300, 100.3, "layer0", 1000.3),
+        "a layer is called before and after the one that overflows": lambda: Block(1000.3, 1, 1, 800, 600.3, "layer0"),
+        "a layer inside another overflows": lambda: Block(1, 1, 1, Block(1, 1, 1, Block(1, 800, 1), 600.3), 1000.3),
+        "a layer puts out NaN, and no inf": lambda: Block(1, 1, 1, Difference(), 600.3, 1000.3),
+        "a layer that is called twice overflows the second time": lambda: Block(300, 1, 1, 100.3, "layer0", 1000.3),
     }
 
     def answer(model, images):
@@ -100,18 +137,16 @@ class FirstOverflow(Exercise):
         model.register_forward_hook(lambda *_: None)
         images = torch.full((4, 8), 1e-5)
         images[2, 3:5] = -1e-3  # the only numbers that may overflow
-        before = seen_from_outside(model)
+        before = seen_from_outside(model, images)
 
         name = first_overflow(model, images)
 
         if not isinstance(name, str | None):
             name = kind_of(name)
-        after = seen_from_outside(model)
-        changed = []
-        for what, was in before.items():
-            if after[what] != was:
-                changed.append(f"{what}: {was}, now {after[what]}")
-        return {"name": name, "changed in the model": changed, "forwards": len(forwards)}
+        after = seen_from_outside(model, images)
+        switch_back()
+        changed = [what for what, was in before.items() if after[what] != was]
+        return {"name": name, "changed": changed, "forwards": len(forwards)}
 
     # ---------------------------------------------------------------------------------------- what must hold
 
@@ -119,8 +154,9 @@ class FirstOverflow(Exercise):
         same("name", "run under `autocast(\"cpu\", …)` in fp16. Of all modules, inner and outer, find the first in "
                      "time that puts out inf or NaN, in any call. Look when the output comes: a later layer may write "
                      "over it"),
-        nothing("changed in the model", "call `remove()` on each of your handles; only autocast computes in fp16",
-                "a model as it was"),
+        nothing("changed", "call `remove()` on each of your handles, leave the mode (`train`, `eval`) and the weights "
+                           "alone, and switch in `with` blocks; only autocast computes in fp16",
+                "a model as it was, and torch as it was"),
         between("forwards", lambda wanted, case: (0, 1), "hooks see all layers in one forward"),
     )
 
@@ -128,7 +164,11 @@ class FirstOverflow(Exercise):
 
     mistakes = (
         mistake("run the forward under `autocast(\"cpu\", dtype=torch.float16)`", autocast="with torch.no_grad():"),
-        mistake("the last layer got broken numbers: return the first", first="return found[-1] if found else None"),
+        mistake("the last layer got broken numbers: return the first in time",
+                first="return found[-1] if found else None"),
+        mistake("`named_modules()` lists layers as they were defined. Which one is the first in time?",
+                first="listed = [name for name, _ in model.named_modules() if name in found]\n"
+                      "return listed[0] if listed else None"),
         mistake("inf comes first, and turns into NaN in a later layer only", broken="if output.isnan().any():"),
         mistake("NaN is not finite either, and may come first: inf - inf is NaN", broken="if output.isinf().any():"),
         mistake("which name does a hook note? A function made in a loop reads the loop's variable when called",

@@ -19,11 +19,25 @@ class Machine(NamedTuple):
     most: int
     """The largest batch that may be tried."""
     bug_from: float = math.inf
-    """The smallest batch that shows a bug in the model."""
+    """The smallest batch that fits and shows a bug in the model."""
+    bug: type | None = None
+    """The error of that bug."""
 
 
-class WrongShape(RuntimeError):
-    """A bug in the model."""
+class Bug(Exception):
+    """What all bugs in the model have in common."""
+
+
+class WrongShape(Bug, RuntimeError):
+    words = "mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)"
+
+
+class WrongLayout(Bug, RuntimeError):
+    words = "required rank 4 tensor to use channels_last memory format"
+
+
+class TooFewValues(Bug, ValueError):
+    words = "Expected more than 1 value per channel when training"
 
 
 class Enough(BaseException):
@@ -35,9 +49,10 @@ class LargestBatch(Exercise):
     task = ("`fits(batch)` tries a training step with `batch` samples. It returns `True`, or raises "
             "`torch.OutOfMemoryError`. Find by trying the largest batch from 1 to `most` that fits, and return "
             "it. Return 0 if not even one sample fits. If a batch fits, all smaller ones fit. Others use this "
-            "machine, too: never try more than **twice** what fits, and try at most **30** sizes. Before each "
-            "try, the memory of earlier tries has to be free. A step that failed keeps its memory until you "
-            "leave the `except` block. All other errors are bugs: do not catch them.")
+            "machine, too: never try more than **twice** what fits (if nothing fits, no more than 1), and try at most **30** "
+            "sizes. Before each try, and when you return, the memory of earlier tries has to be free. A step that "
+            "failed keeps its memory until you leave the `except` block. All other errors are bugs, whatever they "
+            "speak of: let them through.")
     hints = (
         "First double: 1, 2, 4, 8 …, until it does not fit, or `most` is reached. Then you know one size "
         "that fits and a larger one that does not. Try the size in the middle, again and again.",
@@ -58,9 +73,13 @@ class LargestBatch(Exercise):
         "the largest that fits is 0, `most` is 64": Machine(0, 64),
         "the largest that fits is 64, `most` is 64": Machine(64, 64),
         "the largest that fits is 50, `most` is 50": Machine(50, 50),
+        "the largest that fits is 40, `most` is 50": Machine(40, 50),
         "the largest that fits is 1023, `most` is 100000": Machine(1023, 100_000),
-        "a bug in the model": Machine(100, 4096, bug_from=1),
-        "a bug that shows from 3 samples on": Machine(100, 4096, bug_from=3),
+        "a bug in the model": Machine(100, 4096, 1, WrongShape),
+        "a bug that speaks of memory": Machine(100, 4096, 1, WrongLayout),
+        "a bug that is no `RuntimeError`": Machine(100, 4096, 1, TooFewValues),
+        "a bug that shows from 3 samples on": Machine(100, 4096, 3, WrongShape),
+        "a bug that shows from 80 samples on": Machine(100, 4096, 80, WrongLayout),
     }
 
     def answer(fits, most):
@@ -82,29 +101,33 @@ class LargestBatch(Exercise):
     def observe(largest_batch, machine):
         tried = []
         held_before = []
+        left = 0
 
         def fits(batch):
             tried.append(batch)
             held_before.append(held.now)
             if len(tried) > 30:
                 raise Enough("more than 30 tries")
-            if batch >= machine.bug_from:
-                raise WrongShape("mat1 and mat2 shapes cannot be multiplied (8x64 and 32x10)")
             activations = torch.zeros(batch, dtype=torch.int8)
             if held.now > machine.largest:
                 raise torch.OutOfMemoryError(f"no room for {activations.nbytes} bytes: out of memory")
+            if batch >= machine.bug_from:
+                raise machine.bug(machine.bug.words)
             return True
 
         try:
             with held_bytes() as held:
                 outcome = f"returned {largest_batch(fits, machine.most)}"
-        except (Enough, WrongShape) as error:
+                left = held.now
+        except (Enough, Bug) as error:
             outcome = f"raised {type(error).__name__}: {error}"
         return {
             "tried": tried,
             "outcome": outcome,
+            "smallest try": min(tried, default=1),
             "largest try": max(tried, default=1),
             "samples still held": max(held_before, default=0),
+            "samples held at the end": left,
         }
 
     # ---------------------------------------------------------------------------------------- what must hold
@@ -115,11 +138,13 @@ class LargestBatch(Exercise):
             return f"it {mine['outcome']}; it tried {tried}", f"it {wanted['outcome']}"
 
     rules = (
-        between("largest try", lambda wanted, machine: (0, min(machine.most, 2 * max(machine.largest, 1))),
+        between("largest try", lambda wanted, machine: (0, max(1, min(machine.most, 2 * machine.largest))),
                 "begin with 1, and never try more than `most` or twice what has fit"),
+        between("smallest try", lambda wanted, machine: (1, math.inf), "the smallest batch to try has one sample"),
         nothing("samples still held", "leave the `except` block before you try again, and keep no exception"),
         each(another_outcome, "return the last size that fits, try all sizes that may be larger, in few tries, and "
                               "catch one error only"),
+        nothing("samples held at the end", "what keeps the memory of a try? Keep no exception"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -137,8 +162,18 @@ class LargestBatch(Exercise):
                         "    return fits(batch)\n"
                         "except RuntimeError:\n"
                         "    return False"),
+        mistake("a bug may speak of memory, too: `torch.OutOfMemoryError` is the one error that means *too large*",
+                attempt="try:\n"
+                        "    return fits(batch)\n"
+                        "except RuntimeError as error:\n"
+                        "    if 'memory' not in str(error):\n"
+                        "        raise\n"
+                        "    return False"),
         mistake("stop doubling at `most`", grow="while ok(bad):"),
         mistake("`most` itself may fit, and you do not try it", bound="bad = min(bad, most)"),
+        mistake("doubling has jumped over `most`, which is not yet a size that fits: go on halving",
+                bound="if bad > most:\n"
+                      "    return most"),
         mistake("perhaps not even one sample fits: try it", begin="good, bad = 1, 2"),
     )
 
