@@ -10,6 +10,8 @@ test_my_share = edits(
     ("return ", "", "returned None"),
     ("items[rank::world_size]", "set(items[rank::world_size])",
      "the ranks got `0` 2 times, and the list holds it 4 times"),
+    ("return items", "items.sort()\n    return items", "2 ranks, 10 items: in rank 0, your function changed `items`"),
+    ("return items", "items += items[:1] * (-len(items) % world_size)\n    return items", "changed `items`"),
 )
 
 
@@ -30,6 +32,9 @@ def test_by_numpy(items, rank, world_size):
 test_mean_of_ranks = edits(
     ex.mean_of_ranks,
     ("total.item()", "total", "returned a Tensor"),
+    ("total = ", "if not value:\n        return 0.0\n    total = ", "an early `return` or the rounds of a loop"),
+    ("dist.all_reduce(total)", "total = torch.zeros(dist.get_rank() + 1)\n    dist.all_reduce(total)",
+     "the shape or the dtype differ between them?"),
 )
 
 
@@ -45,7 +50,12 @@ def test_by_gathering_objects(value):
 test_say_it_once = edits(
     ex.say_it_once,
     ("print(message)", "print('Training begins.')",
-     "another message: what was printed is `Training begins.`"),
+     "another message: what the ranks printed is `'Training begins.\\n'`"),
+    ("print(message)", "print(message)\n    else:\n        print()", "3 ranks: what the ranks printed is"),
+    ("if int(os.environ[\"RANK\"]) == 0:", "if os.environ['RANK'] == os.environ['WORLD_SIZE']:", "it was not printed"),
+    ("if int(os.environ[\"RANK\"]) == 0:\n        print(message)",
+     "import sys\n    if os.environ['RANK'] != '0':\n        sys.stdout = open(os.devnull, 'w')\n    print(message)",
+     "in rank 1, after your function, `print` prints nothing any more"),
 )
 
 
@@ -55,3 +65,11 @@ def test_to_stdout(message):
 
     if os.environ["RANK"] == "0":
         sys.stdout.write(message + "\n")
+
+
+@right(ex.say_it_once)
+def test_to_stderr_from_the_last_rank(message):
+    import sys
+
+    if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+        print(message, end="", file=sys.stderr)

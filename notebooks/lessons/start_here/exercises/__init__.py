@@ -1,4 +1,4 @@
-"""The exercises of the first lesson, in its order: `mean_of_ranks` is solved together, the others alone."""
+"""The exercises of the first lesson, in its order: `my_share` is solved together, the others alone."""
 
 from lessons.start_here.exercises.my_share import my_share
 from lessons.start_here.exercises.mean_of_ranks import mean_of_ranks

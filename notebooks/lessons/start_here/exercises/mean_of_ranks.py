@@ -66,12 +66,21 @@ class MeanOfRanks(InGroup):
                     f"{mean:g}, to six digits")
 
     rules = (
-        each(no_number, "look at the line with `return`: `.item()` makes a number of a tensor with one element"),
+        each(no_number, "does every rank come to a `return`? `.item()` makes a number of a tensor with one element"),
         each(no_mean, "does every rank have the sum of all numbers, in a dtype that keeps six digits? By what does it "
                       "divide?"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
+
+    def asked_for_more_than_was_sent(lost):
+        return sum(rank.asked_for for rank in lost) > sum(rank.sent for rank in lost)
+
+    def had_returned(lost):
+        return not all(lost[0].lines)
+
+    def at_one_line(lost):
+        return len(set(lost[0].lines)) == 1
 
     mistakes = (
         mistake("this is the sum. Divide it by the number of ranks", divide="return total.item()"),
@@ -83,11 +92,26 @@ class MeanOfRanks(InGroup):
         stop("where it expected",
              "a rank may have a whole number, another one a fraction: do all make a tensor of the same dtype?",
              tensor="total = torch.tensor([value])"),
-        stop("waited in vain",
-             "does every rank come to the same collective? A condition that only some ranks meet keeps the other "
-             "ranks away",
+        stop(asked_for_more_than_was_sent,
+             "a rank waits for a message that nobody sends. Each `recv` needs a `send` to this rank",
+             reduce="dist.recv(total, (dist.get_rank() + 1) % dist.get_world_size())"),
+        stop(had_returned,
+             "the rank that had returned did not come to that line as often as the other one. Is it a condition, an "
+             "early `return` or the rounds of a loop that keeps it away?",
              reduce="if dist.get_rank() == 0:\n"
                     "    dist.all_reduce(total)"),
+        stop(at_one_line,
+             "all ranks are at that line, but not with the same call: do `src`, `dst`, the shape or the dtype differ "
+             "between them?",
+             reduce="dist.broadcast(total, src=dist.get_rank())"),
+        stop("waited in vain",
+             "the ranks wait at different lines. Do all of them call the same collectives, in the same order?",
+             reduce="if dist.get_rank() == 0:\n"
+                    "    dist.reduce(total, 0)\n"
+                    "    dist.broadcast(total, 0)\n"
+                    "else:\n"
+                    "    dist.broadcast(total, 0)\n"
+                    "    dist.reduce(total, 0)"),
         stop("never waited for it",
              "`async_op=True`, `isend` and `irecv` return at once: call `.wait()` on what they return",
              reduce="dist.all_reduce(total, async_op=True)"),

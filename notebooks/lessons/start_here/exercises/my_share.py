@@ -23,7 +23,8 @@ class MyShare(Exercise):
     title = "Share the work"
     task = ("`items` is a list of work, the same in every rank. Return the items that rank number `rank` of "
             "`world_size` ranks has to do. Every item goes to exactly one rank, and no rank gets two items "
-            "more than another rank. The list may be empty, and some of its items may be equal.")
+            "more than another rank. The list may be empty, and some of its items may be equal. Leave `items` "
+            "itself as it is.")
     hints = (
         "Deal the items out like cards. With three ranks, rank 0 takes items 0, 3, 6 …, and rank 1 "
         "takes items 1, 4, 7 …",
@@ -51,18 +52,23 @@ class MyShare(Exercise):
         return items[rank::world_size]      #: share
 
     def observe(my_share, given):
-        returned = my_share(list(given), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        items = list(given)
+        returned = my_share(items, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
 
         share = None
         if isinstance(returned, Iterable) and not isinstance(returned, str):
             share = [str(item) for item in islice(returned, 100)]  # a generator may have no end
-        return {"share": share, "returned": kind_of(returned)}
+        return {"share": share, "returned": kind_of(returned), "left": items[:100], "changed": items != list(given)}
 
     # ---------------------------------------------------------------------------------------- what must hold
 
     def no_list(mine, wanted, case):
         if mine["share"] is None:
             return f"your function returned {mine['returned']}", "a list of items"
+
+    def changed(mine, wanted, case):
+        if mine["changed"]:
+            return f"your function changed `items`, which are then `{mine['left']}`", f"`{list(case)}`, as before"
 
     def not_dealt_once(mine, wanted, case):
         dealt, there = Counter(), Counter()
@@ -86,6 +92,8 @@ class MyShare(Exercise):
 
     rules = (
         each(no_list, "is there a `return`?"),
+        each(changed, "`pop`, `remove`, `del`, `sort`, `shuffle` and `+=` change the list itself, and your caller "
+                      "still needs it. A slice is a new list"),
         holds(not_dealt_once, "how do `rank` and `world_size` choose the items? Look at the last items and at equal "
                               "ones. Return the items themselves, without padding"),
         holds(uneven, "which ranks get the items that remain? And do equal items count one by one?"),
@@ -107,6 +115,12 @@ class MyShare(Exercise):
         mistake("ranks are counted from 0", share="return items[rank - 1::world_size]"),
         mistake("these are the items' numbers. Return the items",
                 share="return list(range(rank, len(items), world_size))"),
+        mistake("these are the right items, but you took them out of the list itself, and your caller still needs it. "
+                "The slice is a new list: return that",
+                share="mine = items[rank::world_size]\n"
+                      "for item in mine:\n"
+                      "    items.remove(item)\n"
+                      "return mine"),
     )
 
 

@@ -6,15 +6,15 @@ import os
 from unittest import mock
 
 from helpers.exercises.exercise import Exercise
-from helpers.exercises.mistakes import mistake
-from helpers.exercises.rules import holds
+from helpers.exercises.mistakes import mistake, stop
+from helpers.exercises.rules import each, holds
 
 
 class SayItOnce(Exercise):
     title = "Say it once"
-    task = ("Every rank calls your function. Print `message` exactly once, unchanged, for any number of "
-            "ranks. There is no process group here. A rank knows its number from `os.environ['RANK']`, "
-            "which is a string.")
+    task = ("Every rank calls your function. Print `message` exactly once, unchanged, and nothing else, for any "
+            "number of ranks. Afterwards each rank can still print. There is no process group here. A rank knows its "
+            "number from `os.environ['RANK']`, which is a string.")
     hints = (
         "Every rank can find out its own number: `int(os.environ['RANK'])`.",
         "Which rank is there in every run, even in a run with a single rank?",
@@ -40,27 +40,35 @@ class SayItOnce(Exercise):
         message, machine_each = case
         local_rank = "0" if machine_each else os.environ["RANK"]
         text = io.StringIO()
-        with mock.patch.dict(os.environ, LOCAL_RANK=local_rank), contextlib.redirect_stdout(text):
+        with (mock.patch.dict(os.environ, LOCAL_RANK=local_rank), contextlib.redirect_stdout(text),
+              contextlib.redirect_stderr(text)):
             returned = say_it_once(message)
-        return {"printed": text.getvalue(), "returned": type(returned).__name__}
+            printed = text.getvalue()
+            print("later")
+        return {"printed": printed, "mute": text.getvalue() == printed, "returned": type(returned).__name__}
 
     # ---------------------------------------------------------------------------------------- what must hold
 
     def not_once(mine, wanted, case):
         message, _ = case
-        ranks = [rank for rank, observed in enumerate(mine) if observed["printed"]]
-        text = "".join(observed["printed"] for observed in mine).strip("\n")
-        if text == message:
+        ranks = [rank for rank, observed in enumerate(mine) if message in observed["printed"]]
+        text = "".join(observed["printed"] for observed in mine)
+        if text.removesuffix("\n") == message:
             return None
-        if not ranks:
+        if not text:
             return "it was not printed", "once"
         if len(ranks) > 1:
             return f"it was printed {len(ranks)} times, by rank {', '.join(map(str, ranks))}", "once"
-        return f"what was printed is `{text}`", f"`{message}`, once and unchanged"
+        return f"what the ranks printed is `{text!r}`", f"`{message!r}`, once and unchanged"
+
+    def mute(mine, wanted, case):
+        if mine["mute"]:
+            return "after your function, `print` prints nothing any more", "each rank can still print"
 
     rules = (
         holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else? "
                         "(What it returns, nobody sees.)"),
+        each(mute, "leave `print` and `sys.stdout` as they are: only this message is for one rank alone"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -70,10 +78,16 @@ class SayItOnce(Exercise):
     mistakes = (
         mistake(every_rank, zero="print(message)"),
         mistake(f"{every_rank} (`'0'` is a text, and counts as true)", zero='if os.environ["RANK"]:'),
-        mistake("`os.environ['RANK']` is a string, and never equals the number 0", zero='if os.environ["RANK"] == 0:'),
+        mistake("no rank meets your condition. `os.environ['RANK']` is a string, and never equals the number 0. (And "
+                "the last rank's number is `WORLD_SIZE` - 1.)", zero='if os.environ["RANK"] == 0:'),
         mistake("which rank is there in every run? Ranks are counted from 0", zero='if os.environ["RANK"] == "1":'),
         mistake("`LOCAL_RANK` is a rank's number on its own machine, so each machine has a 0",
                 zero='if int(os.environ["LOCAL_RANK"]) == 0:'),
+        stop("process group",
+             "`dist.get_rank()` asks the group, and there is none here. `os.environ['RANK']` needs none",
+             zero="import torch.distributed as dist\n"
+                  "if dist.get_rank() == 0:\n"
+                  "    print(message)"),
         mistake("print the message alone", print='print("rank 0 says:", message)'),
     )
 
