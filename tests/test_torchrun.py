@@ -17,6 +17,7 @@ from tests.conftest import eventually, running
 @pytest.mark.parametrize(("script", "args", "says"), [
     ("start_here/hello.py", [], r"I am rank 1 of 2"),
     ("start_here/train_digits.py", ["--epochs", "2"], r"test accuracy after 2 epochs on 2 rank.*: 0\.\d"),
+    ("data_parallel/train_ddp.py", [], r"rank 0\] weights="),
     ("ddp_in_practice/train.py", ["--epochs", "2"], r"epoch 1: \d\d% of the test digits are right"),
     ("parallel_sgd/sgd_every_k.py", ["--epochs", "2"], r"accuracy=0\.\d"),
     ("profiling/slow_training.py", ["--epochs", "2", "--images", "32"], r""),

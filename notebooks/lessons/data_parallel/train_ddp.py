@@ -10,8 +10,13 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from helpers import report
 from helpers.data import Digits
 
-device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.device_count() > 1 else "cpu"
-dist.init_process_group(dist.get_default_backend_for_device(device))  # NCCL or gloo
+if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+else:  # fewer GPUs than ranks
+    device = torch.device("cpu")
+    dist.init_process_group("gloo")
 images, labels = Digits().tensors()
 data = TensorDataset(images[:1024], labels[:1024])
 torch.manual_seed(0)
@@ -20,10 +25,13 @@ model = DistributedDataParallel(model)
 sampler = DistributedSampler(data, shuffle=False)
 loader = DataLoader(data, batch_size=64 // dist.get_world_size(), sampler=sampler)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-for images, labels in loader:
-    loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-report(weights=model.module[1].weight.tolist())
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for images, labels in loader:
+        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+if dist.get_rank() == 0:
+    report(weights=model.module[1].weight.tolist())  # or save model.module.state_dict()
 dist.destroy_process_group()

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from helpers.exercises.alone import Alone
+from helpers.exercises.feedback import kind_of
 from helpers.exercises.mistakes import mistake
 from helpers.exercises.rules import each
 from helpers.instruments.memory import held_bytes
@@ -104,11 +105,16 @@ class DeviceMemory(Alone):
         sizes = device_memory(batch, n_devices, sample["weights"], sample["activations"], sample["output"], states)
 
         return {
+            "returned": kind_of(sizes),
             "bytes": [float(size + 0) for size in sizes],  # text is no number: it has no sum with 0
             "held": counted_step(model, samples, n_devices, states),
         }
 
     # ---------------------------------------------------------------------------------------- what must hold
+
+    def a_dict(mine, wanted, case):
+        if mine["returned"] == "a dict":
+            return "it returned a dict", "a list: the bytes of device 0, of device 1 …"
 
     def other_bytes(mine, wanted, case):
         _, n_devices, _ = case
@@ -118,13 +124,14 @@ class DeviceMemory(Alone):
             right = sum(held.values())
             if answered == right:
                 continue
-            observed = f"you say {answered:,.0f} bytes for device {device}"
+            observed = f"you say {answered:,.15g} bytes for device {device}"
             if right == 0:
                 return observed, "0: it gets no sample"
             kinds = ", ".join(f"{name} {size:,}" for name, size in held.items() if size)
             return observed, f"{right:,}, of which {kinds}"
 
     rules = (
+        each(a_dict, "the line with `return`"),
         each(other_bytes, "which of these do you forget, count twice or share out? And is each for this device's "
                           "samples, or for all?"),
     )

@@ -1,11 +1,11 @@
-"""Tuples, lists and dicts with tensors in them: made from a plan, shown as text, followed back by gradients."""
+"""Tuples, lists and dicts with tensors in them: made from a plan, shown as text."""
 
 import math
 import re
 from pprint import pformat
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 #: The shape of one sample of each dtype.
 SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bool": (), "float16": (1,)}
@@ -39,16 +39,6 @@ def made(plan, samples, start=0):
     return tree_map(tensor, plan)
 
 
-def tensors(value):
-    """All tensors in a nested value."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def sources(value):
-    """Those of them that a gradient can reach."""
-    return [tensor for tensor in tensors(value) if tensor.requires_grad]
-
-
 def shown(value):
     """A nested value as text: the same text, the same kinds, names, dtypes, shapes and numbers."""
 
@@ -59,17 +49,3 @@ def shown(value):
 
     text = pformat(tree_map(detached, value), width=10**6)  # which sorts the names in dicts
     return re.sub(r"\s+", " ", text).replace("[ ", "[")
-
-
-def unreached(value, given):
-    """The indices of those tensors of `given` to which no gradient leads back from `value`."""
-    ends = [tensor.sum() for tensor in tensors(value) if tensor.requires_grad]
-    total = sum(ends) + torch.zeros(1, requires_grad=True)  # also where there is no end
-
-    def is_reached(source):
-        if not source.requires_grad:  # the learner's function has switched it off
-            return False
-        [gradient] = torch.autograd.grad(total, source, retain_graph=True, materialize_grads=True)
-        return gradient.any()
-
-    return [index for index, source in enumerate(given) if not is_reached(source)]

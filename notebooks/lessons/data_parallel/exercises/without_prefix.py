@@ -14,7 +14,7 @@ from lessons.data_parallel.exercises.nested_values import GIVEN_STAYS, SAMPLE, m
 def is_the_very(value, tensor):
     """Whether `value` is this very tensor, or another view of its memory."""
     return (isinstance(value, torch.Tensor) and value.data_ptr() == tensor.data_ptr()
-            and shown(value) == shown(tensor))
+            and value.requires_grad == tensor.requires_grad and shown(value) == shown(tensor))
 
 
 class WithoutPrefix(Alone):
