@@ -1,9 +1,8 @@
-"""S4's way, ranks that stay, and pure compute, side by side; or S4's program with and without its bugs.
+"""S4's way, ranks that stay, and pure compute, side by side.
 
-    COURSE_DATA=… .venv/bin/python tests/benchmarks/parallel_sgd.py             # MNIST, two minutes
-    COURSE_DATA=… .venv/bin/python tests/benchmarks/parallel_sgd.py --replay    # S4's two bugs, five minutes
+    COURSE_DATA=… .venv/bin/python tests/benchmarks/parallel_sgd.py     # MNIST, two minutes
 
-Each replaces the record that lesson 02 shows. S4's way spawns its workers anew every epoch and transforms
+It replaces the record that lesson 02 shows. S4's way spawns its workers anew every epoch and transforms
 every sample by itself. Its seconds, and those of the ranks that stay, count from the call of `launch` to its
 end, data and tests included. Pure compute is the same number of steps on tensors that are ready, in one
 process per core, and nothing else.
@@ -28,7 +27,6 @@ WORKERS, EPOCHS = 4, 3
 COMMON = ["--task", "MNIST", "--epochs", str(EPOCHS)]
 #: S4's published test accuracies and losses on MNIST, epoch by epoch.
 PUBLISHED = {"accuracy": (0.87, 0.92, 0.93), "loss": (0.5926, 0.3062, 0.2283)}
-PROGRAMS = ("neither bug", "fourfold loop", "sharing", "both")
 
 
 def compute_only(passes):
@@ -71,20 +69,10 @@ def measured():
     return results | {"pure compute": {"seconds": seconds * WORKERS * EPOCHS / (passes * processes)}}
 
 
-def replayed():
-    """What S4's program reaches with two bugs, each alone, both, neither: {program: its last epoch}."""
-    rows = launch("sgd_published.py", 1, args=COMMON, timeout=7200).reports[0]
-    return {program: {"accuracy": row["accuracy"], "loss": row["loss"]}
-            for program, row in zip(PROGRAMS, rows[EPOCHS - 1::EPOCHS], strict=True)}
-
-
 if __name__ == "__main__":
     machine = {"cpu": hardware.cpu, "cores": hardware.cores,
                "load_before": round(os.getloadavg()[0], 2), "date": datetime.date.today().isoformat(),
                "torch": torch.__version__}  # no host or user name, no path
     content = {"machine": machine, "task": "MNIST", "workers": WORKERS, "epochs": EPOCHS}
     launch(int, 1, show=False)  # the fork server's import of torch is nobody's time
-    if "--replay" in sys.argv:
-        store(RECORDS / "published_sgd.json", content | {"results": replayed()})
-    else:
-        store(RECORDS / "parallel_sgd.json", content | {"results": measured(), "published": PUBLISHED})
+    store(RECORDS / "parallel_sgd.json", content | {"results": measured(), "published": PUBLISHED})

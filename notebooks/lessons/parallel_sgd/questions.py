@@ -5,7 +5,7 @@ QUESTIONS = {
         "How far will the model of the ranks that stay be from the respawned workers' model, after an "
         "epoch?", {
             "the same, up to rounding":
-                "The arithmetic is the same. Only the four numbers of each mean may be added in another "
+                "The arithmetic is the same. Only the numbers of each mean may be added in another "
                 "order.",
             "it is another model": "The arithmetic has not changed: only who does it, and where.",
             "a little better": "Images that are prepared once have the same numbers as images prepared each "
@@ -15,8 +15,9 @@ QUESTIONS = {
         "Two spawned workers each make one pass over about 718 tiny images. Where does most of the epoch's "
         "time go?", {
             "starting the workers":
-                "Each worker is a new Python that has to import torch first, and this happens in every "
-                "epoch. With many more images the passes would take longer, and the start would matter less.",
+                "The first time minus the second is the start and the end of two Pythons. Each has to import "
+                "torch first, and this happens in every epoch. With many more images the passes would take "
+                "longer, and the start would matter less.",
             "training": "Each worker makes only 90 steps, with a very small network.",
             "waiting at the barrier": "The shards are equal to within one image, so nobody waits for long.",
         }),
@@ -24,18 +25,19 @@ QUESTIONS = {
         "A worker now trains `local_model`. What happens to `global_model`?", {
             "it changes as well":
                 "Nothing was copied. Both tensors now use the same memory, and so do those of all other "
-                "workers.",
+                "workers. When the program spawns them, it sends them the models, and sending moves them "
+                "into memory that the processes share (lesson 01). So this is the program's first bug.",
             "nothing": "This would be right if the values had been copied. But `=` on `.data` copies "
                        "nothing.",
             "an error": "Torch allows it: two parameters may share their memory.",
         }),
     "fourfold_loop": (
-        "Take the fourfold loop alone, with a `pull_down` that copies. What becomes of the model, compared "
-        "with one pass?", {
+        "Take this loop with the first `pull_down` of the lesson, which calls `load_state_dict`. What "
+        "becomes of the model, compared with one pass?", {
             "nothing: it is the same model":
                 "Each of the four times begins with a copy of the same global weights, and takes the same "
-                "batches in the same order. So the results of three times are thrown away. With sharing, "
-                "`pull_down` has nothing to reset, and all passes count: twelve instead of three.",
+                "batches in the same order. So the results of three times are thrown away. With shared "
+                "memory, `pull_down` has nothing to reset, and all passes count: twelve instead of three.",
             "it is trained four times as much":
                 "This would be right if each time began where the last one ended. But `pull_down` resets the "
                 "local models.",
@@ -47,22 +49,25 @@ QUESTIONS = {
         "Local SGD with k = 1 averages weights after every step. DDP averages gradients within every step. "
         "How far apart are they after five epochs?", {
             "the same, up to rounding":
+                "All ranks begin each step at the same `w`, so their gradients are those that DDP averages. "
                 "`v` and `w` are sums of gradients with fixed factors, and the mean of sums is the sum of "
-                "means. The ranks' `v` differ, but their mean is DDP's `v` at every step.",
+                "means. The ranks' `v` differ, but their mean is DDP's `v` at every step. With `k` = 8 the "
+                "gradients are taken at weights that differ. With Adam, averaging weights and averaging "
+                "gradients are two algorithms even with `k` = 1: its step is no sum of gradients.",
             "far: each rank has a `v` of its own":
                 "The ranks' `v` differ. But only their mean enters the averaged weights.",
             "close, until the momentum has drifted":
                 "Nothing drifts: the mean of the ranks' `v` is DDP's `v` at every step.",
         }),
     "ddp_rate_for_hogwild": (
-        "With which learning rate does DDP come closest to the loss of Hogwild with 0.05, after one epoch?", {
+        "Hogwild's four steps have a rate of 0.05. With which rate does DDP's one step go as far?", {
             "0.2, four times":
-                "One step with four times the rate and the mean of four gradients is as long as four steps. "
-                "So Hogwild's lead was the size of its steps. People call this the linear scaling rule "
-                "(Goyal and others, 2017): N times as many samples in a step, N times the rate. It has a "
-                "limit, as 0.8 shows, and large rates need a warm-up: a smaller rate at the beginning.",
-            "0.0125, a quarter": "This makes DDP's steps even smaller.",
-            "0.05, the same": "The picture shows DDP with this rate. Its loss is higher after one epoch.",
+                "The mean of four gradients, times 0.2, is their sum times 0.05. In the run, DDP with 0.2 "
+                "comes closest to Hogwild's loss after an epoch. So Hogwild led because it went further. "
+                "There is a limit: 0.8 is worse than 0.2.",
+            "0.0125, a quarter": "Then DDP's step is a sixteenth as long as the four steps of Hogwild.",
+            "0.05, the same": "Then DDP's step, along the mean of four gradients, is a quarter as long as the "
+                              "four steps along each of them.",
         }),
     "sorted_labels": (
         "Each worker sees only three or four of the ten digits, and they average once per epoch. What does "

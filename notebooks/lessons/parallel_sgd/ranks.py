@@ -31,6 +31,13 @@ def average(model):
     nn.utils.vector_to_parameters(weights / dist.get_world_size(), model.parameters())
 
 
+def shuffled(images, labels, size, steps, epoch, rank):
+    """So many batches of a rank's shard, in an order of this epoch's own: (images, labels) for each step."""
+    torch.manual_seed(seed(epoch, rank))  # for dropout
+    order = batches(len(labels), size, epoch, rank)[:steps]
+    return ((images[batch], labels[batch]) for batch in order)
+
+
 def in_ranks(train_pass, task, epochs, samples, skew=0.0, wrap=None, at_the_end=None):
     """Join the other ranks. In every epoch run `train_pass`, then `at_the_end`, and test the model."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT))
@@ -47,14 +54,13 @@ def in_ranks(train_pass, task, epochs, samples, skew=0.0, wrap=None, at_the_end=
     optimizer = task.optimizer(model)
     clock = 0.0
     for epoch in range(epochs):
-        torch.manual_seed(seed(epoch, rank))  # for dropout
-        order = batches(len(labels), task.batch, epoch, rank)[:steps]
+        data = shuffled(images, labels, task.batch, steps, epoch, rank)
         dist.barrier()
         began = time.perf_counter()
-        train_pass(model, optimizer, ((images[batch], labels[batch]) for batch in order))
+        train_pass(model, optimizer, data)
         own = model
         if at_the_end:
-            own = copy.deepcopy(model)
+            own = copy.deepcopy(model)  # as it is before the average
             at_the_end(model)
         clock += time.perf_counter() - began
         loss, accuracy = tested(model, *test_set)

@@ -53,6 +53,12 @@ def pull_down(global_model, local_models):
         model.load_state_dict(global_model.state_dict())
 
 
+def one_epoch(global_model, local_models, args):
+    pull_down(global_model, local_models)
+    mp.spawn(train_epoch, args, nprocs=len(local_models))  # returns when all workers have ended
+    aggregate(global_model, local_models)
+
+
 def aggregate(global_model, local_models):
     """Make the global model the mean of the local ones."""
     states = [model.state_dict() for model in local_models]
@@ -74,10 +80,7 @@ def main(task, epochs, samples, workers, threads):
     inside = torch.zeros(workers).share_memory_()  # the seconds that each worker trains, without its start
     for epoch in range(epochs):
         began = time.perf_counter()
-        pull_down(global_model, local_models)
-        args = epoch, task, shards, local_models, barrier, inside, threads
-        mp.spawn(train_epoch, args, nprocs=workers)  # and wait until all have ended
-        aggregate(global_model, local_models)
+        one_epoch(global_model, local_models, (epoch, task, shards, local_models, barrier, inside, threads))
         seconds = time.perf_counter() - began
         loss, accuracy = tested(global_model, *test_set)
         report(epoch=epoch + 1, loss=loss, accuracy=accuracy, seconds=seconds, inside=inside.max())

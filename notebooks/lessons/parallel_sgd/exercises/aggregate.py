@@ -35,9 +35,9 @@ class Aggregate(Alone):
     title = "The mean of models"
     task = ("`states` is a list with one `state_dict` for each worker. There may be any number of workers, "
             "and all dicts have the same names and shapes. Return a new dict of tensors, the mean of all, "
-            "for the global model. Every tensor keeps its dtype. For integer tensors (BatchNorm counts its "
-            "batches in one), cut off the fraction of the mean. Do not change the workers' models, nor "
-            "`states`.")
+            "for the global model. Every tensor keeps its dtype. Integer tensors hold counts, which are never "
+            "negative (BatchNorm counts its batches): cut off the fraction of their mean. Do not change the "
+            "workers' models, nor `states`.")
     hints = (
         "`torch.stack([state[name] for state in states])` puts one tensor of every worker into a "
         "tensor with one more dimension. Along which dimension do you take the mean?",

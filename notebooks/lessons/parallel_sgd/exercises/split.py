@@ -26,6 +26,7 @@ class Split(Alone):
     cases = {
         "10 samples among 3 workers": (10, 3),
         "11 samples among 3 workers": (11, 3),
+        "17 samples among 5 workers": (17, 5),
         "1437 samples among 4 workers": (1437, 4),
         "8 samples among 4 workers": (8, 4),
         "5 samples among 1 worker": (5, 1),
@@ -109,6 +110,8 @@ class Split(Alone):
         mistake("who takes what is left over?", starts=rounded_down, ends="ends = [start + size for start in starts]"),
         mistake("lengths that are rounded up leave too little for the last worker",
                 starts="starts = [min(rank * -(-n_samples // n_workers), n_samples) for rank in range(n_workers)]"),
+        mistake("a rounded size, times the number of workers, leaves too much or too little for the last one",
+                starts="starts = [rank * round(n_samples / n_workers) for rank in range(n_workers)]"),
         mistake("a range ends just before its second number", ends="ends = [*starts[1:], n_samples + 1]"),
         mistake("ask for more workers than samples, too, because a shard would be empty", check="if n_workers < 1:"),
         mistake("ask for fewer than one worker, too, before you divide", check="if n_workers > n_samples:"),
