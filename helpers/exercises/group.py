@@ -69,7 +69,7 @@ class InGroup(Exercise):
             lines = meet(line)
             if any(lines):
                 traffic = together.traffic
-                raise _SomeRankIsLost(Lost(lines, without_core / cls.limit, len(traffic.sent), traffic.received))
+                raise _SomeRankIsLost(Lost(lines, without_core / cls.limit, len(traffic.sent), traffic.received, case))
             return returned
 
         try:

@@ -19,6 +19,8 @@ class Lost(NamedTuple):
     """How many messages it had sent, or tried to."""
     asked_for: int
     """How many messages it had asked for."""
+    case: object
+    """Of the exercise's `cases`, the one in which it waited."""
 
 
 def beside_the_answer(exercise, function, slowly):

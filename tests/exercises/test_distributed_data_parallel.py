@@ -115,6 +115,31 @@ def test_divides_when_it_is_done(model):
 
 
 @right(ex.average_gradients)
+def test_rank_0_receives_and_sends(model):
+    rank, others = dist.get_rank(), range(1, dist.get_world_size())
+    for parameter in trained(model):
+        if rank > 0:
+            dist.send(parameter.grad, 0)
+            dist.recv(parameter.grad, 0)
+        else:
+            for other in others:
+                received = torch.empty_like(parameter.grad)
+                dist.recv(received, other)
+                parameter.grad += received
+            parameter.grad /= len(others) + 1
+            for other in others:
+                dist.send(parameter.grad, other)
+
+
+@wrong(ex.average_gradients, "What decides it must be the same in all ranks")
+def test_only_one_rank_calls(model):
+    for parameter in trained(model):
+        if dist.get_rank() == 0:
+            dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+@right(ex.average_gradients)
 def test_functional_collectives(model):
     from torch.distributed import _functional_collectives as functional
 
@@ -133,6 +158,23 @@ def test_one_backward_over_the_sum(model, optimizer, batches, loss_fn):
 def test_frees_each_micro_batch(model, optimizer, batches, loss_fn):
     type(ex.accumulate).answer(model, optimizer, batches, loss_fn)
     batches[:] = [None] * len(batches)
+
+
+@wrong(ex.accumulate, "`afterwards`['the next backward averages'] is False")
+def test_leaves_averaging_off(model, optimizer, batches, loss_fn):
+    type(ex.accumulate).answer(model, optimizer, batches, loss_fn)
+    model.require_backward_grad_sync = False
+
+
+@right(ex.accumulate)
+def test_forward_alone_in_no_sync(model, optimizer, batches, loss_fn):
+    optimizer.zero_grad()
+    for number, (x, y) in enumerate(batches, start=1):
+        model.require_backward_grad_sync = number == len(batches)
+        loss = loss_fn(model(x), y) / len(batches)
+        model.require_backward_grad_sync = True
+        loss.backward()
+    optimizer.step()
 
 
 @right(ex.accumulate)
@@ -160,6 +202,12 @@ def test_the_model_inside_until_the_last(model, optimizer, batches, loss_fn):
     for parameter in model.parameters():
         parameter.grad /= len(batches)
     optimizer.step()
+
+
+@wrong(ex.fine_tune, "batches taken away: 5")
+def test_takes_the_batches(net, batches, loss_fn):
+    type(ex.fine_tune).answer(net, list(batches), loss_fn)
+    batches.clear()
 
 
 @right(ex.fine_tune)

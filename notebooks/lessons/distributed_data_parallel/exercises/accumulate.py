@@ -13,17 +13,21 @@ from helpers.exercises.rules import between, nothing, same
 from helpers.instruments.memory import held_bytes
 
 
+def same_numbers(tensors, others):
+    return all(map(torch.equal, tensors, others))
+
+
 class Accumulate(InGroup):
     title = "Accumulate gradients, talk once"
     task = ("`model` is a DDP model. `batches` is a list of this rank's micro-batches `(x, y)`; every rank "
             "has equally many. `loss_fn(model(x), y)` is a micro-batch's mean loss. Make **one** optimizer "
             "step with the mean gradient over all micro-batches of all ranks. All-reduce the gradients only "
             "**once**. Never hold the activations of two micro-batches. Gradients of an earlier step may "
-            "still be there. Leave `batches` as it is.")
+            "still be there. Leave `batches` as it is, and the optimizer's learning rate.")
     hints = (
         "`with model.no_sync():` keeps DDP from averaging. For which of the micro-batches?",
-        "DDP decides in the forward whether it will average in the backward. So forward and backward both "
-        "belong into the `with`; only the last micro-batch is outside. `contextlib.nullcontext()` is a "
+        "DDP decides in the forward whether it will average in the backward. So the forward belongs into the "
+        "`with`, and usually both stand there; only the last micro-batch is outside. `contextlib.nullcontext()` is a "
         "`with` that does nothing.",
     )
     explanation = ("Gradients add up over the micro-batches, so each loss is divided by their number. The "
@@ -59,6 +63,7 @@ class Accumulate(InGroup):
             ramp = torch.linspace(0.5, 1.5, 48 + 4 * place, dtype=torch.float64)[:, None].expand(-1, 16).clone()
             batches.append((torch.full_like(ramp, 3), (place + 1) * 10 ** dist.get_rank() * ramp))
         given = list(batches)
+        before = [(x.clone(), y.clone()) for x, y in batches]
         model = DistributedDataParallel(plain)
         averaged = []
         model.register_forward_pre_hook(lambda *_: averaged.append(model.require_backward_grad_sync))
@@ -76,19 +81,29 @@ class Accumulate(InGroup):
             sent.append(traffic.bytes(collective.name))
         return {
             "batches taken away": number - sum(map(operator.is_, given, batches)),
+            "batches with other numbers": number - sum(map(same_numbers, before, given)),
             "optimizer steps": len(steps),
             "all-reduces of the gradients": round(max(sent) / size),
             "forwards whose backward averages": averaged,
             "step": {name: round((1 - parameter).mean().item(), 6) for name, parameter in plain.named_parameters()},
             "micro-batches held at once": round(held.peak / (17 * ramp.nbytes)),
+            "afterwards": {
+                "learning rate": optimizer.param_groups[0]["lr"],
+                "model.training": model.training,
+                "the next backward averages": model.require_backward_grad_sync,
+            },
         }
 
     # ---------------------------------------------------------------------------------------- what must hold
 
+    in_place = "`x /= …` and `y /= …` change the batch itself: the next epoch needs it again"
+    as_it_was = ("leave the learning rate, the model's mode and its averaging as they were: the next step needs them. "
+                 "(What makes a mean of a sum of gradients is a smaller loss)")
     waiting = "do all ranks run as many backwards outside `no_sync`?"
 
     rules = (
         nothing("batches taken away", "`pop`, `batches[…] = …`: the next epoch needs the list again"),
+        nothing("batches with other numbers", in_place),
         same("optimizer steps", "where `optimizer.step()` stands: once in every rank, at the end"),
         same("all-reduces of the gradients",
              "DDP averages in the backward whose forward was outside `no_sync`: that of the last micro-batch, and "
@@ -98,6 +113,7 @@ class Accumulate(InGroup):
         between("micro-batches held at once", lambda wanted, case: (0, 1),
                 "call `backward` before the next forward: it frees the activations of its micro-batch. They stay "
                 "with `retain_graph=True`, or while you keep the loss"),
+        same("afterwards", as_it_was),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -105,7 +121,7 @@ class Accumulate(InGroup):
     mistakes = (
         mistake("DDP averages in each backward: which of them belong into `no_sync`?",
                 sync="with contextlib.nullcontext():"),
-        mistake("forward **and** backward belong inside `no_sync`: DDP decides in the forward",
+        mistake("the forward belongs inside `no_sync`, too: DDP decides there whether the backward averages",
                 sync="loss = loss_fn(model(x), y) / len(batches)\n"
                      "with contextlib.nullcontext() if last else model.no_sync():", loss=""),
         mistake("the last micro-batch: it must not be in `no_sync`", sync="with model.no_sync():"),
@@ -116,6 +132,10 @@ class Accumulate(InGroup):
                      "    torch.distributed.all_reduce(one.grad)\n"
                      "optimizer.step()"),
         mistake("gradients add up: what makes a mean of them?", loss="loss = loss_fn(model(x), y)"),
+        mistake(in_place, loss="y /= len(batches)\nloss = loss_fn(model(x), y)"),
+        mistake(as_it_was, clear="optimizer.zero_grad()\noptimizer.param_groups[0]['lr'] /= len(batches)",
+                loss="loss = loss_fn(model(x), y)"),
+        mistake(as_it_was, clear="model.eval()\noptimizer.zero_grad()"),
         mistake("the last micro-batch belongs outside `no_sync`: no rank sends the gradients of those that follow",
                 last="last = number == 1"),
         mistake("`zero_grad` in the loop: all but the last is lost", clear="",

@@ -11,6 +11,10 @@ from helpers.exercises.mistakes import mistake, stop
 from helpers.exercises.rules import between, holds, nothing, same
 
 
+def requires_grad(gradient):
+    return gradient is not None and gradient.requires_grad
+
+
 class AverageGradients(InGroup):
     title = "Your own DDP: average the gradients"
     task = ("Every rank has run `backward` on its own batch. Replace each parameter's gradient by the **mean "
@@ -29,8 +33,10 @@ class AverageGradients(InGroup):
            "whether a rank calls a collective.")
 
     world_sizes = (2, 3)
-    # The dtype of the model, and the rank in which `1.weight` was not used.
+    # The dtype of the model, and the rank in which `1.weight` was not used. The first case has no such rank: what waits
+    # there waits for another reason.
     cases = {
+        "float32, no gradient is missing": ("float32", None),
         "float32, `1.weight.grad` is None in the last rank": ("float32", -1),
         "bfloat16, it is None in rank 0": ("bfloat16", 0),
     }
@@ -57,8 +63,10 @@ class AverageGradients(InGroup):
             parameter.grad = gradient.view_as(parameter).to(parameter.dtype)
         for name in ("0.bias", "1.bias"):
             parameters[name].requires_grad = False
-        parameters["1.bias"].grad = None  # the other frozen one has a gradient from before
-        if rank == range(dist.get_world_size())[rank_without]:
+        parameters["1.bias"].grad = None
+        if rank_without is None:
+            parameters["0.bias"].grad = None
+        elif rank == range(dist.get_world_size())[rank_without]:  # and `0.bias` has a gradient from before
             parameters["1.weight"].grad = None
         before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
 
@@ -71,20 +79,26 @@ class AverageGradients(InGroup):
                 frozen[name] = values
             else:
                 trained[name] = values
+        traffic = average_gradients.traffic
         return {
-            "collectives called": average_gradients.traffic.count(),
+            "collectives and messages": traffic.count() + len(traffic.sent) + traffic.received,
             "weights changed": [name for name in before if not before[name].equal(parameters[name])],
+            "frozen, and trained from now on": [name for name in frozen if parameters[name].requires_grad],
+            "gradients that keep a graph": [name for name in trained if requires_grad(parameters[name].grad)],
             "frozen gradients": frozen,
             "gradients": trained,
         }
 
     # ---------------------------------------------------------------------------------------- what must hold
 
-    waiting = sizes = ("what decides whether a parameter is skipped, and in which order they come: is it the "
-                       "same in all ranks?")
+    waiting = sizes = ("does every rank call the same collectives, for the same parameters, in the same order? What "
+                       "decides it must be the same in all ranks")
     not_the_weights = "`parameter.grad`, not `parameter` or `parameter.data`"
     averaged = ("is `parameter.grad` itself averaged, of each parameter that is not frozen, in every rank? And "
                 "what do you divide by?")
+
+    unfrozen = "`requires_grad` is asked, and left as it was: who sets it to True?"
+    without_graph = "make the mean of tensors that do not require gradients: `torch.no_grad()` or `.detach()`"
 
     def another_mean(mine, wanted, case):
         digits = {"float32": 1e-5, "bfloat16": 0.02}
@@ -92,13 +106,39 @@ class AverageGradients(InGroup):
 
     rules = (
         nothing("weights changed", not_the_weights, "none: only gradients change; the optimizer will do the rest"),
+        nothing("frozen, and trained from now on", unfrozen),
+        nothing("gradients that keep a graph", without_graph),
         same("frozen gradients", "`parameter.requires_grad`: an optimizer with weight decay would move what is frozen"),
-        between("collectives called", lambda wanted, case: (1, math.inf),
+        between("collectives and messages", lambda wanted, case: (1, math.inf),
                 "`dist.all_reduce`, and whether the loop around it ever runs"),
         holds(another_mean, averaged),
     )
 
     # ------------------------------------------------------------------------------------ what people write
+
+    def everybody_sends_first(model):
+        import torch
+        import torch.distributed as dist
+
+        others = [rank for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                for other in others:
+                    dist.send(parameter.grad, other)
+                received = torch.empty_like(parameter.grad)
+                for other in others:
+                    dist.recv(received, other)
+                    parameter.grad += received
+                parameter.grad /= dist.get_world_size()
+
+    def nobody_receives(lost):
+        return all(rank.sent > 0 and rank.asked_for == 0 for rank in lost)
+
+    def only_where_a_gradient_is_missing(lost):
+        _, rank_without = lost[0].case
+        return rank_without is not None
 
     mistakes = (
         mistake("`all_reduce` adds up: what makes a mean of the sum?", divide=""),
@@ -115,7 +155,11 @@ class AverageGradients(InGroup):
         mistake(not_the_weights, zeros="", reduce="dist.all_reduce(parameter.data)",
                 divide="parameter.data /= dist.get_world_size()"),
         mistake("who decides what is frozen? `parameter.requires_grad`", frozen="if True:"),
-        stop("waited in vain",
+        mistake(unfrozen, divide="parameter.grad /= dist.get_world_size()\nmodel.requires_grad_(True)"),
+        mistake(without_graph, divide="parameter.grad = parameter.grad.requires_grad_(True) / dist.get_world_size()"),
+        stop(nobody_receives, "every rank sends, and `send` may wait until the other rank receives",
+             everybody_sends_first),
+        stop(only_where_a_gradient_is_missing,
              "a rank without a gradient skips the collective in which the others wait: it counts as zeros",
              frozen="if parameter.grad is not None:"),
         stop("NoneType", "a rank without a gradient counts as zeros: `torch.zeros_like(parameter)`", zeros=""),

@@ -1,20 +1,22 @@
 """A hunt: DDP does not average what was frozen when it was made."""
 
+import operator
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from helpers.exercises.group import InGroup
 from helpers.exercises.mistakes import mistake, stop
-from helpers.exercises.rules import holds, same
+from helpers.exercises.rules import holds, nothing, same
 
 
 class FineTune(InGroup):
     title = "Hunt: the copies that drift apart"
     task = ("Repair the program. `net[0]` is frozen for the first three batches and trained from the fourth "
-            "on; each rank has its own `batches`. Train with SGD, `lr=0.1`, one step a batch, on the "
-            "**mean** gradient of all ranks. Afterwards every rank's `net` holds the same weights: those "
-            "that one process would have got from the batches of all ranks together.")
+            "on; each rank has its own list `batches`, which stays as it is. Train with SGD, `lr=0.1`, one "
+            "step a batch, on the **mean** gradient of all ranks. Afterwards every rank's `net` holds the same "
+            "weights: those that one process would have got from the batches of all ranks together.")
     hints = (
         "After the last step, compare the weights of two ranks, layer by layer. Which ones differ?",
         "DDP looks at `requires_grad` of each parameter when it wraps the network. It never averages those "
@@ -52,13 +54,15 @@ class FineTune(InGroup):
         torch.manual_seed(dist.get_rank())
         batches = [(torch.randn(6, 3).double(), torch.randn(6, 2).double()) for _ in range(number)]
 
+        given = list(batches)
         fine_tune(net, batches, nn.MSELoss())
 
         trained, weights = {}, {}
         for name, parameter in net.named_parameters():
             trained[name] = parameter.tolist() != untrained[name]
             weights[name] = [round(value, 6) for value in parameter.flatten().tolist()]
-        return {"trained": trained, "weights": weights}
+        return {"batches taken away": number - sum(map(operator.is_, given, batches)), "trained": trained,
+                "weights": weights}
 
     # ---------------------------------------------------------------------------------------- what must hold
 
@@ -74,6 +78,7 @@ class FineTune(InGroup):
 
     rules = (
         holds(copies_differ, known_to_ddp),
+        nothing("batches taken away", "`pop`: the next epoch needs the list again"),
         same("trained", "what is frozen, and until when? (Modules have `requires_grad_(…)`, parameters have "
                         "`requires_grad`.) Does the optimizer hold the parameter? Do you train `net` itself, and "
                         "no copy?"),
