@@ -174,6 +174,6 @@ def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_d
         stage.get_by_role("button", name="Step", exact=True).click()
         assert stage.locator(".time").input_value() == "1", "it plays what is stored"
     question = ran(len(FEW) + 3)
-    question.get_by_text("four").wait_for()
+    question.get_by_text("eight").wait_for()
     assert not page.get_by_text("Error displaying widget").count()
     page.errors[:] = [error for error in page.errors if "model not found" not in error]

@@ -1,13 +1,40 @@
-"""Start here: the launch panel without a browser (test_browser.py uses it with one)."""
+"""Start here: what its text says; the launch panel without a browser (test_browser.py uses it with one)."""
 
+import re
+
+import nbformat
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from helpers import launch
+from helpers.launcher.run import TIMEOUT
 from lessons.start_here.launch_panel import SHOWN_RUNS, Shown, draw_ranks, launch_panel, scene
-from tests.conftest import eventually
+from lessons.start_here.questions import QUESTIONS
+from tests.conftest import ROOT, eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def test_what_the_text_says_of_torch_of_launch_and_of_its_scripts():
+    book = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
+    text = " ".join(" ".join(cell.source for cell in book.cells if cell.cell_type == "markdown").split())
+    assert f"a time limit: {TIMEOUT} s, or what `timeout` says" in text
+    default = dist.Backend.default_device_backend_map
+    assert (default["cpu"], default["cuda"]) == ("gloo", "nccl") and "its default is `nccl`" in text
+    lines = sum(len(log.splitlines()) for log in launch("hello.py", 4, show=False).logs)
+    assert lines == 8 and next(iter(QUESTIONS["hello_lines"][1])) == "eight"
+    hurry = re.search(r"\*\*In a hurry\?\*\* Read (.*?): they need nothing from the other lessons", text)[1]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    in_readme = re.search(r"In a hurry\? Read 00, (.*?): they need nothing from the other lessons", readme)[1]
+    assert re.sub(r"\[(\d\d)\]\(\1_\w+\.ipynb\)", r"\1", hurry) == in_readme
+
+
+def test_the_panels_question_has_one_answer():
+    """The loss is as low after as many epochs, whatever the number of ranks."""
+    one, four = (Shown(0, "", launch("train_digits.py", ranks, args=["--epochs", "5"], show=False).reports).losses()
+                 for ranks in (1, 4))
+    assert four == pytest.approx(one, rel=0.05) and one[-1] < one[0] / 5
 
 
 def drawn(*runs):

@@ -3,18 +3,18 @@
 QUESTIONS = {
     "hello_lines": (
         "We launch this script with `nprocs=4`. How many lines will appear?", {
-            "four": "Four processes run side by side. Each of them runs the whole script and prints its own "
-                    "line.",
-            "one": "There is only one file, but every rank runs all of it.",
-            "as many as this machine has cores":
-                "The number of ranks is what you ask for. If there are more ranks than cores, they take "
-                "turns.",
+            "eight": "Four processes run side by side. Each of them runs the whole script from its first line, and "
+                     "prints both lines.",
+            "five": "For this, one process would have to run the beginning for all. But each rank runs the whole "
+                    "script.",
+            "two": "There is only one file, but every rank runs all of it.",
         }),
     "counter_of_ranks": (
         "`counter` is 0 in this notebook. Two ranks add 1 to it. What do they return, and what is it here "
         "afterwards?", {
-            "[1, 1], and here 0": "`counter` travelled with the function, as a copy. Each rank changed its "
-                                  "own copy. Neither the notebook nor the other rank saw that.",
+            "[1, 1], and here 0": "`counter` travelled with the function, as a copy. Each rank has memory of "
+                                  "its own, and changed its own copy. Neither the notebook nor the other rank saw "
+                                  "that.",
             "[1, 2], and here 2": "Two threads would do that, because threads share their variables. Ranks "
                                   "do not.",
             "[1, 1], and here 1": "For this, a rank would have to write into this notebook's memory. It "
