@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 
 import pytest
@@ -96,6 +97,30 @@ def test_batches_are_a_pass_and_differ():
     assert [len(batch) for batch in first] == [4, 4, 2]
     assert sorted(torch.cat(first).tolist()) == list(range(10))
     assert torch.cat(first).tolist() != torch.cat(second).tolist()
+
+
+def test_workers_of_sorted_labels_see_the_digits_that_the_lesson_names():
+    labels = labels_of(TASKS["Digits"])
+    seen = [labels[shard].unique().tolist() for shard in skewed_split(labels, 4, 1.0)]
+    assert seen[0] == [0, 1, 2] and seen[3] == [7, 8, 9] and all(len(digits) in (3, 4) for digits in seen)
+
+
+def test_what_the_lesson_says_of_scaling_rules_is_what_its_cell_has_stored():
+    cells = json.loads((ROOT / "notebooks/02_parallel_sgd.ipynb").read_text())["cells"]
+    (output,) = next(cell["outputs"] for cell in cells if cell["id"] == "linear-scaling")
+    losses = {}  # by optimizer and ranks: with the same rate, √N and N times
+    for line in output["text"]:
+        if "1 rank:" in line:
+            optimizer = line.partition(" on ")[0]
+        else:
+            losses[optimizer, int(line.split()[0])] = [float(text) for text in re.findall(r"\d+\.\d\d", line)]
+    assert len(losses) == 9
+    for (optimizer, ranks), (same, root, linear) in losses.items():
+        assert root <= min(same, linear) + 0.1
+        if optimizer == "SGD with 0.05":
+            assert root <= same and (linear <= same) == (ranks < 32)
+        else:
+            assert linear == (max if optimizer == "Adam with 0.005" else min)(same, root, linear)
 
 
 def test_images_prepared_one_by_one_or_all_at_once_are_the_same():
