@@ -5,6 +5,7 @@ import math
 import struct
 
 import matplotlib.pyplot as plt
+import nbformat
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -17,6 +18,7 @@ from lessons.mixed_precision import float_explorer, recorded
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.formats import FORMATS, decode, encode, parse, rounded
 from lessons.mixed_precision.pictures import draw_gradients
+from tests.conftest import ROOT
 
 STORED = {name: form for name, form in FORMATS.items() if name != "tf32"}
 NUMBERS = [0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 65504.0, 65519.0, 65520.0, 1e-8, 2.0**-24, 2.0**-25, 6e-8, 1e39]
@@ -271,6 +273,63 @@ def test_bars_change_with_the_scale_and_their_place_is_the_scale():
     stage = loss_scale.loss_scale_explorer(gradients, 4)
     assert len(stage.story["scenes"]) == 41, "it plays without a kernel"
     assert [preset["setting"] for preset in stage.story["presets"]] == [[0], [16], [40]]
+
+
+# ------------------------------------------------------------------------------------- what the lesson prints
+
+BOOK = nbformat.read(ROOT / "notebooks" / "07_mixed_precision.ipynb", as_version=4)
+SOURCES = {cell.id: cell.source for cell in BOOK.cells}
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    """The names of the lesson, after the cells that train, collect gradients, and define its functions."""
+    names = {"torch": torch, "nn": nn, "cross_entropy": cross_entropy, "Digits": Digits}
+    for key in ("images-labels-digits-train-true-tens", "model-network-optimizer-torch-optim",
+                "from-helpers-widgets-loss-scale-impo", "logits-model-images-256-logits-retai",
+                "def-train-dtype-none-scaled-false-di", "def-run-order-optimizer-torch-optim"):
+        exec(SOURCES[key], names)
+    names["gradients"] = names["activation_gradients"](names["model"])
+    exec(SOURCES["lost-in-fp8"], names)
+    return names
+
+
+def test_gradients_of_the_lesson_are_as_small_as_it_says(lesson):
+    gradients = lesson["gradients"]
+    before, after = (loss_scale.shares(gradients, scale) for scale in (1.0, 2.0**16))
+    assert loss_scale.shares(lesson["fresh"]).lost < 0.001 and lesson["accuracy"] > 0.85
+    assert before.lost > 0.25 and after.lost < before.lost / 5 and after.overflow == 0
+    assert loss_scale.shares(lesson["fresh"], 1e-5).lost > 0.98, "99 in 100, says a prediction"
+    assert not ((gradients.bfloat16() == 0) & (gradients != 0)).any()
+    one_scale, blocks = (lesson["lost_in_fp8"](gradients.view(*shape)) for shape in ((1, -1), (-1, 32)))
+    assert blocks < one_scale / 2
+    assert lesson["difference"] < 1e-6 * lesson["gradient"].abs().max()
+
+
+def test_only_fp16_without_a_scale_does_not_learn_from_a_small_loss(lesson):
+    train = lesson["train"]
+    losses = {dtype: train(dtype, dtype is torch.float16, 100_000) for dtype in (None, torch.float16, torch.bfloat16)}
+    assert max(losses.values()) < 1 and max(losses.values()) - min(losses.values()) < 0.05
+    assert train(torch.float16, False, 100_000) > 2 and train(torch.float16) < 1
+
+
+def test_clipping_before_unscale_learns_nothing(lesson):
+    assert lesson["run"]("scale+backward step update") < 1
+    assert lesson["run"]("scale+backward clip unscale_ step update") > 2
+
+
+def test_the_lesson_does_not_hold_the_order_of_its_exercise():
+    code = "\n".join(cell.source for cell in BOOK.cells if cell.cell_type == "code")
+    assert "unscale_ clip" not in code and code.count("scaler.unscale_(optimizer)") == 1
+
+
+def test_the_table_of_data_sheets_agrees_with_the_one_that_records_are_compared_with():
+    lines = [line for line in SOURCES["data-sheets"].splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    h100 = {row[1]: row[rows[0].index("H100")] for row in rows}
+    kinds = {"fp32": "float32", "TF32": "TF32", "bf16, fp16": "bfloat16", "fp8": "float8"}
+    assert {name: h100[name] for name in kinds} == {name: f"{recorded.DATA_SHEET[kind]:,}"
+                                                    for name, kind in kinds.items()}
 
 
 # ---------------------------------------------------------------------------------------- experiments on a GPU

@@ -53,6 +53,9 @@ def test_takes_the_first_of_a_set(largest, smallest, error, fast):
     return min(fitting, key=lambda dtype: dtype.itemsize)
 
 
+test_choose_dtype = edits(ex.choose_dtype, ("return dtype", "return str(dtype)", "a str"))
+
+
 @right(ex.choose_dtype)
 def test_operations_of_sets(largest, smallest, error, fast):
     fast |= {torch.float32}
@@ -140,6 +143,20 @@ def test_keeps_the_last_error(fits, most):
     return good
 
 
+@wrong(ex.largest_batch, "a size that had failed: [192]")
+def test_tries_more_than_what_has_failed(fits, most):
+    def fitting(batch):
+        try:
+            return fits(batch)
+        except torch.OutOfMemoryError:
+            return False
+
+    largest = ex.largest_batch.answer(fitting, most)
+    if largest == 100:
+        fitting(192)
+    return largest
+
+
 @wrong(ex.largest_batch, "a bug that is no `RuntimeError`")
 def test_catches_another_error_as_well(fits, most):
     def fitting(batch):
@@ -173,9 +190,11 @@ test_first_overflow = edits(
       (REMOVE, REMOVE + "    model.float()\n")), "changed: "),
     ("        model(images)\n", "        model(images)\n        model(images)\n", "forwards: 2"),
     ("    found = []\n", "    found = []\n    model.eval()\n", "the mode, `train` or `eval`"),
+    (REMOVE, REMOVE + "    model.train()\n", "a weight is too large for fp16: changed: ['the mode"),
     ("    found = []\n", "    found = []\n    model.requires_grad_(False)\n", "`requires_grad` of the weights"),
     ("    found = []\n", "    found = []\n    torch.set_grad_enabled(False)\n", "whether torch computes gradients"),
     ("    found = []\n", "    found = []\n    torch.set_autocast_enabled('cpu', True)\n", "autocast"),
+    ("    found = []\n", "    found = []\n    torch.autograd.set_detect_anomaly(True)\n", "anomalies"),
     ("    found = []\n", "    found = []\n    torch.set_default_dtype(torch.float16)\n", "the default dtype"),
     ("    found = []\n", "    found = []\n    images *= 1.5\n", "images"),
     ("        model(images)\n", "        model(images)\n    model.forward = lambda images: images\n", "layers"),

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from helpers.exercises.exercise import Exercise
+from helpers.exercises.feedback import kind_of
 from helpers.exercises.mistakes import mistake
 from helpers.exercises.rules import same
 
@@ -100,9 +101,10 @@ class ChooseDtype(Exercise):
             fast = InOrder(getattr(torch, name) for name in job.fast.split())
             fast.backwards = backwards
             try:
-                return str(choose_dtype(job.largest, job.smallest, job.error, fast))
+                dtype = choose_dtype(job.largest, job.smallest, job.error, fast)
             except ValueError:
                 return "a ValueError"
+            return str(dtype) if isinstance(dtype, torch.dtype) else kind_of(dtype)
 
         return {"dtype": chosen(backwards=True), "dtype, with the set in another order": chosen(backwards=False)}
 

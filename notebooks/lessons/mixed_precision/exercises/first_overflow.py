@@ -69,6 +69,7 @@ def seen_from_outside(model, images):
         "gradients of the weights": [weight.grad is None for weight in model.parameters()],
         "images": images.tolist(),
         "whether torch computes gradients": torch.is_grad_enabled(),
+        "whether torch looks for anomalies": torch.is_anomaly_enabled(),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
         "the default dtype": torch.get_default_dtype(),
     }
@@ -76,6 +77,7 @@ def seen_from_outside(model, images):
 
 def switch_back():
     torch.set_grad_enabled(True)
+    torch.autograd.set_detect_anomaly(False)
     torch.set_autocast_enabled("cpu", False)
     torch.set_autocast_dtype("cpu", torch.bfloat16)
     torch.set_default_dtype(torch.float32)
@@ -106,8 +108,8 @@ class FirstOverflow(Exercise):
         "one layer overflows": lambda: Block(1, 1, 1, 800, 600.3, 1, 1000.3),
         "a later layer hides what overflows": lambda: Block(1, 1, Repair(), 800, 600.3, 1000.3),
         "a later layer writes over what overflows": lambda: Block(Repair(), 1, 1, 800, 600.3, 1000.3),
-        "a weight is too large for fp16": lambda: Block(1, 1, 1e6),
-        "nothing overflows": lambda: Block(1, 60000, 1, 1000.3),
+        "a weight is too large for fp16": lambda: Block(1, 1, 1e6).eval(),
+        "nothing overflows": lambda: Block(1, 60000, 1, 1000.3).eval(),
         "a layer is called before and after the one that overflows": lambda: Block(1000.3, 1, 1, 800, 600.3, "layer0"),
         "a layer inside another overflows": lambda: Block(1, 1, 1, Block(1, 1, 1, Block(1, 800, 1), 600.3), 1000.3),
         "a layer puts out NaN, and no inf": lambda: Block(1, 1, 1, Difference(), 600.3, 1000.3),

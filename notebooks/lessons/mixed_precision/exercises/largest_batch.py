@@ -49,10 +49,10 @@ class LargestBatch(Exercise):
     task = ("`fits(batch)` tries a training step with `batch` samples. It returns `True`, or raises "
             "`torch.OutOfMemoryError`. Find by trying the largest batch from 1 to `most` that fits, and return "
             "it. Return 0 if not even one sample fits. If a batch fits, all smaller ones fit. Others use this "
-            "machine, too: never try more than **twice** what fits (if nothing fits, no more than 1), and try at most **30** "
-            "sizes. Before each try, and when you return, the memory of earlier tries has to be free. A step that "
-            "failed keeps its memory until you leave the `except` block. All other errors are bugs, whatever they "
-            "speak of: let them through.")
+            "machine, too: never try more than **twice** what fits (if nothing fits, no more than 1), and once a size "
+            "has failed, no larger one. Try at most **30** sizes. Before each try, and when you return, the memory "
+            "of earlier tries has to be free. A step that failed keeps its memory until you leave the `except` "
+            "block. All other errors are bugs, whatever they speak of: let them through.")
     hints = (
         "First double: 1, 2, 4, 8 …, until it does not fit, or `most` is reached. Then you know one size "
         "that fits and a larger one that does not. Try the size in the middle, again and again.",
@@ -101,6 +101,8 @@ class LargestBatch(Exercise):
     def observe(largest_batch, machine):
         tried = []
         held_before = []
+        failed = []
+        beyond = []
         left = 0
 
         def fits(batch):
@@ -108,8 +110,11 @@ class LargestBatch(Exercise):
             held_before.append(held.now)
             if len(tried) > 30:
                 raise Enough("more than 30 tries")
+            if failed and batch > min(failed):
+                beyond.append(batch)
             activations = torch.zeros(batch, dtype=torch.int8)
             if held.now > machine.largest:
+                failed.append(batch)
                 raise torch.OutOfMemoryError(f"no room for {activations.nbytes} bytes: out of memory")
             if batch >= machine.bug_from:
                 raise machine.bug(machine.bug.words)
@@ -126,6 +131,7 @@ class LargestBatch(Exercise):
             "outcome": outcome,
             "smallest try": min(tried, default=1),
             "largest try": max(tried, default=1),
+            "tries of more than a size that had failed": beyond,
             "samples still held": max(held_before, default=0),
             "samples held at the end": left,
         }
@@ -141,6 +147,8 @@ class LargestBatch(Exercise):
         between("largest try", lambda wanted, machine: (0, max(1, min(machine.most, 2 * machine.largest))),
                 "begin with 1, and never try more than `most` or twice what has fit"),
         between("smallest try", lambda wanted, machine: (1, math.inf), "the smallest batch to try has one sample"),
+        nothing("tries of more than a size that had failed",
+                "a larger batch needs more memory: let the size that failed be the upper bound"),
         nothing("samples still held", "leave the `except` block before you try again, and keep no exception"),
         each(another_outcome, "return the last size that fits, try all sizes that may be larger, in few tries, and "
                               "catch one error only"),
