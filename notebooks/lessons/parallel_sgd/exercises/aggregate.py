@@ -45,8 +45,9 @@ class Aggregate(Alone):
     )
     explanation = ("Stacking makes a new tensor, so no worker's tensor is changed or shared. Converting the "
                    "mean back to the dtype cuts off the fraction of integers.")
-    why = ("a server of federated learning does just this. If you add into the first worker's tensors, or "
-           "hand out the same memory twice, workers train one model without knowing it.")
+    why = ("a server of federated learning does this. (Where workers have more samples than others, it weights "
+           "the mean by them.) If you add into the first worker's tensors, or hand out the same memory twice, "
+           "workers train one model without knowing it.")
 
     cases = {"2 workers": 2, "3 workers": 3, "1 worker": 1}
 
