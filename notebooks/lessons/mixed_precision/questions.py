@@ -3,9 +3,9 @@
 QUESTIONS = {
     "next_of_2048": (
         "In fp16, what is 2048 + 1?", {
-            "2048": "The fraction has 10 bits, so from 2048 on the step between two numbers is 2. The sum "
-                    "2049 lies halfway between 2048 and 2050. A tie goes to the number whose last bit is 0: "
-                    "here, 2048.",
+            "2048": "The fraction has 10 bits, so there are 1,024 numbers from 2048 to 4096, and the step between "
+                    "two neighbours is 2: it grows with the numbers. 2049 lies halfway between 2048 and 2050. It "
+                    "goes to the one whose last bit is 0, and that is 2048.",
             "2049": "From 2048 on, the step from one fp16 number to the next is 2. So fp16 has no 2049.",
             "infinity": "Infinity begins above the largest number, which the table above shows as 65,504.",
         }),
@@ -19,10 +19,11 @@ QUESTIONS = {
         }),
     "loss_divided": (
         "We train in fp16 without a loss scale, and divide the loss by 100,000. What happens?", {
-            "it hardly learns": "Dividing the loss divides all gradients. Most become 0 in fp16, and Adam "
-                                "cannot enlarge a 0. With a scale, or in bf16, the same gradients stay "
-                                "alive.",
-            "an error": "A gradient of 0 is a legal gradient, so nothing checks for it.",
+            "it does not learn": "Dividing the loss divides all gradients. In fp16, 99 in 100 of the gradients of "
+                                 "this network then become 0, and Adam cannot enlarge a 0. With a scale, or in "
+                                 "bf16, the same gradients stay alive. So whether fp16 needs a scale depends on how "
+                                 "small the gradients are, and no warning tells you.",
+            "an error": "A gradient of 0 is a legal gradient, so nothing checks for it, and nothing warns.",
             "the loss becomes NaN": "NaN comes from numbers that are too large. Here the gradients are too "
                                     "small.",
         }),
@@ -30,8 +31,8 @@ QUESTIONS = {
         "Weights are stored in bf16, without masters. Most are larger than 0.03. Each update is about "
         "0.0001. What do most weights do?", {
             "not move at all": "From 0.03125 on, the step from one bf16 number to the next is 0.00024 or "
-                               "more. An update of less than half a step is rounded away. In fp32, and in "
-                               "masters, the same updates add up.",
+                               "more. An update of less than half a step is rounded away. So the network "
+                               "learns less. In fp32, and in masters, the same updates add up.",
             "move a little less": "A weight is rounded to one of two neighbours. An update therefore moves "
                                   "it by a whole step, or not at all.",
             "become NaN": "NaN comes from numbers that are too large. The weights and updates are small.",
@@ -46,18 +47,25 @@ QUESTIONS = {
                                "still multiplied by the scale.",
         }),
     "nothing_finite": (
-        "Nothing is finite, so the scaler halves its scale, step after step. Does fp16 recover?", {
-            "no": "The scale multiplies the loss after the forward. The forward itself overflows, with any "
-                  "scale. So every step is skipped, and no weight changes. bf16 can hold these numbers.",
-            "yes, when the scale is small": "The loss is already infinite or NaN before it is multiplied by "
-                                            "the scale.",
+        "In fp16 the loss is not finite, so the scaler halves its scale, step after step. Is the loss finite after "
+        "20 steps?", {
+            "no": "A scale changes gradients. It multiplies the loss after the forward, and here the forward itself "
+                  "overflows: 65,535 is more than fp16's largest number. So every step is skipped, silently, and no "
+                  "weight changes. A scale that falls and falls is a symptom that you can see. The cure is to "
+                  "normalise the input, to keep that layer in fp32, or to use bf16, which can hold these numbers.",
+            "yes, once the scale is small enough": "The loss is already infinite or NaN before it is multiplied by "
+                                                   "the scale.",
+            "yes, once a few steps have changed the weights": "The scaler skips each step whose gradients are not "
+                                                              "finite. So no weight changes.",
         }),
     "hidden_instructions": (
         "We hide the instructions for 16 bits, but not those for fp32. How long does a product in bf16 "
         "take?", {
             "longer than in fp32": "The processor can multiply only fp32. It has to convert the numbers, "
-                                   "multiply as before, and convert the result back. (On a CPU whose "
-                                   "instructions cannot be hidden, for example an Arm, the lines are alike.)",
+                                   "multiply as before, and convert the result back. With AVX2 alone, oneDNN "
+                                   "has nothing that fits, and torch uses loops of its own. A factor above 1× is "
+                                   "slower than fp32. (On a CPU whose instructions cannot be hidden, for example "
+                                   "an Arm, the lines are alike.)",
             "half as long as in fp32": "The numbers take half the bytes. But a large product waits for "
                                        "arithmetic, not for memory.",
             "as long as in fp32": "The arithmetic takes as long, but converting the numbers takes time as "
@@ -66,7 +74,8 @@ QUESTIONS = {
     "infinite_on_one_rank": (
         "Only rank 1's loss is infinite in step 2. Which ranks skip that step?", {
             "both": "DDP averages the gradients before a scaler looks at them. The average with an infinite "
-                    "number is not finite, so both scalers see that and skip the step.",
+                    "number is not finite, so both scalers see that and skip the step. They exchange "
+                    "nothing, and still their scales agree.",
             "rank 1": "If only rank 1 skipped the step, the weights of the ranks would differ from then on. "
                       "Which gradients does rank 0's scaler see?",
             "none": "Each rank has a scaler, and each scaler looks for gradients that are not finite.",
