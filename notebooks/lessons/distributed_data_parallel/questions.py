@@ -1,6 +1,16 @@
 """The predictions of this lesson: {key: (question, {option: why})}. The first option holds."""
 
 QUESTIONS = {
+    "three_jobs": (
+        "Rank 0 writes all ranks' outputs into a file; every rank needs the number of right answers in all ranks; "
+        "rank 0 has read a batch, and each rank computes a part of it. Which collectives, if no rank shall "
+        "get more than it needs?", {
+            "gather, all_reduce, scatter": "Rank 0 alone gets everybody's outputs, every rank gets the sum, and each "
+                                           "rank gets a piece of its own.",
+            "all_gather, all_reduce, broadcast": "They would do, but every rank would get all outputs, and the whole "
+                                                 "batch.",
+            "gather, reduce, scatter": "After `reduce`, only rank 0 may use the sum, and here every rank needs it.",
+        }),
     "two_make_all_reduce": ("Which two, one after the other, leave in every rank what `all_reduce` leaves?", {
         "reduce_scatter, then all_gather": "First each rank gets one piece of the sum, then all ranks "
                                            "exchange their pieces.",
@@ -8,21 +18,27 @@ QUESTIONS = {
         "broadcast, then reduce": "After broadcast all ranks hold rank 0's numbers, and those are added up.",
     }),
     "three_ways_apart": (
-        "Two ranks by hand, two with DDP, and one process with whole batches: how far apart are the "
-        "weights?", {
-            "equal, up to rounding": "The batches are the same, and the mean of two half-batches' mean "
-                                     "gradients is the mean gradient of the batch. So the steps are the "
-                                     "same.",
-            "three different models": "The mean of two half-batches' mean gradients is the mean gradient of "
-                                      "the batch.",
-            "DDP's is different, because it overlaps": "DDP sends earlier, but it sends the same gradients.",
+        "Two ranks train by hand, two with DDP, and one process alone, on whole batches. How far apart are the weights "
+        "of the three after ten steps?", {
+            "equal, up to rounding": "The mean of two half-batches' mean gradients is the mean gradient of the batch, "
+                                     "so all steps are the same. One process adds up the numbers in another order, "
+                                     "and float64 rounds each sum by about 1e-16 of it. Training itself moves the "
+                                     "weights by far more.",
+            "one process is elsewhere: it averages 64 images at once": "The mean of two half-batches' mean gradients "
+                                                                       "is the mean gradient of the batch, because "
+                                                                       "both halves have 32 images.",
+            "DDP is elsewhere: it sends during backward": "DDP sends earlier, but it sends the same gradients.",
         }),
-    "all_reduces_without_sync": (
-        "Four parts. `no_sync()` is around the first three backwards only; all forwards are outside. How "
-        "many all-reduces?", {
-            "four": "DDP decides in `forward` whether the next backward all-reduces, and each forward was "
-                    "outside.",
-            "one": "This would be true if DDP decided in backward.",
-            "none": "At least the last part is outside `no_sync()`.",
+    "averaged_again": (
+        "Four micro-batches, four backwards, and no `no_sync()`: the first micro-batch's gradient is in four "
+        "averages. What is its share in the end?", {
+            "right: as large as if it had been averaged once": "After the first average all ranks hold the same, and "
+                                                               "the mean of equal numbers is this number. So "
+                                                               "`no_sync()` changes no gradient: it saves "
+                                                               "all-reduces.",
+            "too small: it has been divided four times": "Each division follows a sum over the ranks. Of two equal "
+                                                         "numbers, half of the sum is this number again.",
+            "too large: the ranks' shares have been added up again and again": "Each sum over the ranks is divided by "
+                                                                               "their number.",
         }),
 }
