@@ -1,8 +1,19 @@
 """The scripts about processes: what lesson 01, which runs them and compares what they print, leaves open."""
 
+import io
+import os
+import pickle
+import pickletools
 import sys
+import threading
+import time
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
+from torch.distributed.run import config_from_args, parse_args
 
 from helpers import launch
 from helpers.hardware import hardware
@@ -17,6 +28,63 @@ needs_a_gpu = pytest.mark.skipif(not hardware.usable_gpus, reason="needs a GPU")
 
 def log_of(script, *args, **options):
     return launch(script, nprocs=1, args=list(args), timeout=120, show=False, **options).logs[0]
+
+
+def together(work):
+    """The seconds for which two threads do this work at the same time, if Python takes the GIL from neither."""
+    spans = []
+
+    def timed():
+        began = time.monotonic()
+        work()
+        spans.append((began, time.monotonic()))
+
+    threads = [threading.Thread(target=timed) for _ in range(2)]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    (_, first_ends), (second_begins, _) = sorted(spans)
+    return first_ends - second_begins
+
+
+def test_a_jpeg_decoder_releases_the_gil_and_python_code_does_not():
+    jpeg = io.BytesIO()
+    Image.effect_noise((1024, 1024), 50).save(jpeg, "JPEG")
+
+    def decode():
+        for _ in range(10):
+            Image.open(io.BytesIO(jpeg.getvalue())).load()
+
+    def count():
+        for number in range(1_000_000):
+            number % 7
+
+    assert together(count) < 0 < together(decode)
+
+
+@linux_only
+def test_a_sent_tensor_is_a_note_that_names_a_socket_and_shares_memory():
+    numbers = torch.zeros(100_000)
+    note = bytes(ForkingPickler.dumps(numbers))
+    assert len(note) < 500
+    texts = [text for _, text, _ in pickletools.genops(note) if isinstance(text, str)]
+    assert any(Path(text).is_socket() for text in texts)
+    pickle.loads(note)[0] = 5
+    assert numbers[0] == 5
+
+
+@pytest.mark.parametrize(("ranks", "threads"), [(1, None), (2, "1")])
+def test_torchrun_sets_the_threads_only_for_more_than_one_rank(monkeypatch, ranks, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", "")  # so that it is removed in the end
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    config_from_args(parse_args([f"--nproc-per-node={ranks}", "ranks.py"]))
+    assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 @pytest.mark.long

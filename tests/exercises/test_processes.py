@@ -1,17 +1,28 @@
 """Processes: rarer mistakes, which no row of a table names, and right answers in other styles."""
 
 from lessons.processes import exercises as ex
-from tests.answers import edits, right
+from tests.answers import edits, right, wrong
 
 test_send_weights = edits(
     ex.send_weights,
-    ("queue.put(model.state_dict())", "queue.put({name: 1 * one for name, one in model.named_parameters()})",
-     "Cowardly refusing"),
+    ("{name: tensor.clone() for name, tensor in model.state_dict().items()}",
+     "{name: 1 * one for name, one in model.named_parameters()}", "Cowardly refusing"),
+    ("queue.put(weights)\n    train_on()", "train_on()\n    queue.put(model.state_dict())",
+     "as `train_on()` has left it"),
 )
 
 
+@wrong(ex.send_weights, "the child keeps what it learns")
+def test_takes_back_what_was_learned(model, queue, done, train_on):
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    queue.put(model.state_dict())
+    train_on()
+    model.load_state_dict(before)
+    done.wait()
+
+
 @right(ex.send_weights)
-def test_as_bytes(model, queue, done):
+def test_as_bytes(model, queue, done, train_on):
     import io
 
     import torch
@@ -19,11 +30,15 @@ def test_as_bytes(model, queue, done):
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     queue.put(buffer.getvalue())
+    train_on()
 
 
 @right(ex.send_weights)
-def test_asks_again_and_again(model, queue, done):
-    queue.put(obj=model.state_dict())
+def test_asks_again_and_again(model, queue, done, train_on):
+    import copy
+
+    queue.put(obj=copy.deepcopy(model).state_dict())
+    train_on()
     while not done.wait(0):
         pass
 
@@ -81,4 +96,17 @@ def test_one_thread_in_a_forked_child(work):
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
+    return process
+
+
+@right(ex.start_safely)
+def test_one_thread_while_it_forks(work):
+    import multiprocessing
+
+    import torch
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    torch.set_num_threads(1)
+    process.start()
+    torch.set_num_threads(2)
     return process

@@ -13,15 +13,17 @@ QUESTIONS = {
                 "Passing the lock to and fro costs something, but far less than the work itself.",
         }),
     "which_child_sees": (
-        "The script sets `SETTING = \"changed later\"` before it starts its children. Which child sees "
-        "that?", {
+        "The script sets `SETTING = \"changed later\"`, then starts its children, and the fork server, too. Which "
+        "child sees the change?", {
             "only the forked one":
                 "A forked child is a copy of the parent's memory. So it has the changed variable, the open "
                 "file, torch, and even the locked lock. It does not have the parent's second thread, because "
                 "fork copies only the thread that called it. The other children import the script again.",
             "all of them": "A spawned child runs the top of the script again, and finds what is written "
                            "there.",
-            "none": "A forked child is a copy of the parent as it is now, with its changes.",
+            "the forked one and the fork server's":
+                "The fork server copies itself, not your parent. It has started as an empty Python, so its children "
+                "import the script again.",
         }),
     "forked_with_threads": (
         "Both children are forked from a parent with two threads, and set no number of threads themselves. "
@@ -38,8 +40,9 @@ QUESTIONS = {
     "spawn_from_notebook": (
         "What will `mp.spawn(hello, nprocs=1)` do in this notebook?", {
             "fail in the child":
-                "The child starts, gets the name `hello`, and looks for it in its own `__main__`, which is "
-                "empty. The parent only learns that its child has ended.",
+                "The child starts, gets the name `hello`, and looks for it in its own `__main__`. A notebook is no "
+                "file that a child could import, so this `__main__` is empty. The parent only learns that its "
+                "child has ended. (With fork the child would find `hello`, because it would be a copy.)",
             "print a greeting": "For that, the child would need the function's code. It gets only the name.",
             "fail in this notebook, before a process starts":
                 "Pickling succeeds, as you have seen: it writes down a name.",
@@ -47,8 +50,10 @@ QUESTIONS = {
     "shared_after_spawn": (
         "The child is spawned, not forked. Which of the three change for the parent?", {
             "both tensors":
-                "Sending a tensor moves its memory into shared memory, in place. So parent and child use the "
-                "same memory, also for the plain tensor. The list is sent by value: the child has its own.",
+                "A spawned child is no copy, so the list and the tensors are sent to it. Sending a tensor moves its "
+                "memory into shared memory, in place. So parent and child use the same memory, also for the plain "
+                "tensor. The list is sent by value: the child has its own. Send a `clone()` where you do not want to "
+                "share.",
             "only the shared tensor":
                 "This was right for fork. But now the plain tensor is sent, which moves it into shared "
                 "memory.",
@@ -60,7 +65,7 @@ QUESTIONS = {
                 "The note says: ask this process for the memory. But this process is gone. If it ended in "
                 "the normal way, it has removed its socket (`FileNotFoundError`). If it was killed, the "
                 "socket is still there, but nobody answers (`ConnectionRefusedError`). So the sender has to "
-                "stay, or to send bytes, which need nobody.",
+                "stay, as `done.wait(60)` makes it do above, or to send bytes, which need nobody.",
             "the tensor": "The note arrives. But the parent must ask the child for the memory, and it is "
                           "gone.",
             "nothing: the Queue is empty": "The note was sent before the child ended, so it is in the Queue.",

@@ -23,7 +23,7 @@ from helpers.reporting import RUN_FOLDER, report  # noqa: E402
 IMPORTED_IN = os.getpid()  # the process in which the top of this script ran
 SETTING = "as in the script"
 LOCK = threading.Lock()
-CHILDREN = {"fork": 3, "spawn": 1, "forkserver": 1}  # how many children each method starts
+CHILDREN = {"fork": 3, "spawn": 2, "forkserver": 2}  # how many children each method starts
 
 
 def change_things():
@@ -42,6 +42,11 @@ def has_open(file, number):
         return False
 
 
+def had_to_import():
+    """Whether this process has itself imported torch for the top of this script."""
+    return IMPORTED_IN == os.getpid() and not TORCH_WAS_HERE
+
+
 def child(answers, file, number):
     """Tell what this child has got."""
     answers.send({
@@ -49,7 +54,7 @@ def child(answers, file, number):
         "lock": "locked" if LOCK.locked() else "free",
         "threads": threading.active_count(),
         "file": "open" if has_open(file, number) else "closed",
-        "torch": "imported anew" if IMPORTED_IN == os.getpid() and not TORCH_WAS_HERE else "already there",
+        "torch": "imported anew" if had_to_import() else "already there",
         "mib": psutil.Process().memory_full_info().uss / 2**20,  # memory that no other process shares
     })
 
@@ -89,7 +94,7 @@ def main():
                 answer, milliseconds = ask_one_child(context, file.name, file.fileno())
                 times.append(milliseconds)
             # The first child of a method may also wait for the server, or for imports. Later ones show the usual cost.
-            usual = statistics.median(times[1:] or times)
+            usual = statistics.median(times[1:])
             rows.append({"method": method, **answer, "first_ms": times[0], "ms": usual})
     for name in ("method", "setting", "lock", "threads", "file", "torch"):
         print(f"{name:10}" + "".join(f"{row[name]:<18}" for row in rows).rstrip())

@@ -133,6 +133,9 @@ class FillMySlice(Exercise):
                       "here = slice(rank * each, (rank + 1) * each)\n"
                       "shared[here] = squares[here]"),
         mistake("to how much of `shared` does your line write? Write only to your part", write="shared[:] = squares"),
+        mistake("each rank writes its own part, and rank 0 not all of it",
+                write="if rank == 0:\n"
+                      "    shared[:] = squares"),
         mistake("the first place of your part is not index 0 of the whole tensor",
                 write="mine = shared[rank::world_size]\n"
                       "mine[:] = squares[:len(mine)]"),

@@ -12,7 +12,7 @@ import torch
 
 from helpers.exercises.exercise import Exercise
 from helpers.exercises.mistakes import mistake
-from helpers.exercises.rules import same
+from helpers.exercises.rules import each, same
 from lessons.processes.exercises.trained_model import trained, values
 from lessons.processes.exercises.trouble import without
 
@@ -89,42 +89,80 @@ def read(messages, when, child_has_ended=False):
 
 class SendWeights(Exercise):
     title = "Weights through a queue"
-    task = ("You are the child, and `model` is trained. Send all of its weights through `queue`: as a dict "
-            "that `load_state_dict` takes, or as the bytes that `torch.save` makes of it. The parent is "
-            "busy and reads late; nobody knows when. It sets the event `done` after it has loaded the "
-            "weights. You can wait for that with `done.wait()`. (A time limit of a minute or more is fine. "
-            "A shorter one, or a `sleep`, is a guess.)")
+    task = ("You are the child, and `model` is trained for now. Send all of its weights through `queue` as they "
+            "are now: as a dict that `load_state_dict` takes, or as the bytes that `torch.save` makes of it. "
+            "Then call `train_on()` once: it trains `model` further, in place, and the child keeps what it learns. "
+            "Do not let it wait for the parent, which is busy and reads late; nobody knows when. The parent sets "
+            "the event `done` after it has loaded the weights, and `done.wait()` waits for that. (A time limit of "
+            "a minute or more is fine. A shorter one, or a `sleep`, is a guess.)")
     hints = (
         "`model.state_dict()` holds all that `load_state_dict` needs, also buffers such as BatchNorm's "
-        "averages.",
-        "A tensor in a queue is only a note that says where to fetch its memory. Which process has to "
-        "be there when the parent fetches it?",
+        "averages. Its tensors are the model's own memory.",
+        "A tensor in a queue is only a note that says where to fetch its memory. What does that memory hold when "
+        "the parent fetches it, and which process has to be there?",
     )
-    explanation = ("The child stays until the parent has the weights. Bytes are right, too: `torch.save` "
-                   "into an `io.BytesIO()`, and put its `getvalue()`. Bytes need nobody, so the child may "
-                   "then leave at once.")
+    explanation = ("`clone()` keeps the weights of now, and the child stays until the parent has them. Bytes are "
+                   "right, too: `torch.save` into an `io.BytesIO()`, and put its `getvalue()`. Bytes are a copy, "
+                   "and need nobody, so the child may then leave at once.")
     why = ("the tensor itself did not go through the queue: the parent fetched its memory from the child. A "
-           "process that puts tensors into a queue has to stay until they are fetched. This is true of a "
-           "DataLoader's workers as well.")
+           "process that puts tensors into a queue has to stay until they are fetched, and to leave them as they "
+           "are. This is true of a DataLoader's workers as well.")
 
     timeout = 10
 
-    def answer(model, queue, done):
-        queue.put(model.state_dict())       #: put
-        done.wait()                         #: wait
+    def answer(model, queue, done, train_on):
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}     #: copy
+        queue.put(weights)                                                                  #: put
+        train_on()                                                                          #: train
+        done.wait()                                                                         #: wait
 
     def observe(send_weights, case):
         messages = Queue()
         done = Done(messages)
+        model = trained()
+        parent_had_read = []  # at each call of `train_on`
+        sent = []
+        later = []  # the weights after it
+
+        def train_on():
+            parent_had_read.append(threading.Event.is_set(done))
+            sent.append(not queue.SimpleQueue.empty(messages))
+            for tensor in model.state_dict().values():
+                tensor += 1
+            later.append(values(model))
+
         with mock.patch("time.sleep"):  # no `sleep` is long enough
-            send_weights(trained(), messages, done)
-        if done.seen is not None:
-            return done.seen
-        resource_sharer.stop()  # as when a process ends: nobody hands out its tensors' memory any more
-        when = f"when your function had returned, having waited {done.waited:g} s for `done`"
-        return read(messages, when, child_has_ended=True)
+            send_weights(model, messages, done, train_on)
+        if done.seen is None:
+            resource_sharer.stop()  # as when a process ends: nobody hands out its tensors' memory any more
+            when = f"when your function had returned, having waited {done.waited:g} s for `done`"
+            done.seen = read(messages, when, child_has_ended=True)
+        return {
+            **done.seen,
+            "parent had read": parent_had_read,
+            "later weights": later,
+            "in the child": values(model),
+            # No rule asks for it. It tells who trains on too early from who sends what is still trained.
+            "sent before it trained on": sent,
+        }
 
     # ---------------------------------------------------------------------------------------- what must hold
+
+    def not_the_weights_of_now(mine, wanted, case):
+        for name, right in wanted["weights"].items():
+            received = mine["weights"][name]
+            if received != right and any(received == weights[name] for weights in mine["later weights"]):
+                return (f"the parent loaded a `{name}` as `train_on()` has left it",
+                        "the weights as they were when your function was called")
+
+    def not_trained_on_once(mine, wanted, case):
+        calls = mine["parent had read"]
+        if len(calls) != 1:
+            return f"`train_on` was called {len(calls)} times", "once"
+        if calls[0]:
+            return "`train_on` was called after the parent had loaded the weights", "at once: the parent may come late"
+        if mine["in the child"] != mine["later weights"][0]:
+            return "in the end `model` had other weights than `train_on()` had left", "the child keeps what it learns"
 
     rules = (
         without("could not be sent", "something that can be pickled, such as tensors without a history",
@@ -135,8 +173,11 @@ class SendWeights(Exercise):
                 "which process holds the tensors' memory until the parent has it? Only `done` says that it has it"),
         without("could not be loaded", "every parameter and every buffer by name, or `torch.save`'s bytes of that",
                 "which method of the model returns all weights? Bytes are those of `torch.save`, from `getvalue`"),
-        same("weights", "what happens to the tensors before and after `put`? Their memory is shared until the parent "
-                        "has read it"),
+        each(not_the_weights_of_now, "a tensor that you put shares its memory with `model`, and `state_dict()` copies "
+                                     "nothing. Take a copy before you train on"),
+        same("weights", "which numbers do you put? They must be the model's, neither rounded nor changed afterwards: "
+                        "memory is shared until the parent has read it"),
+        each(not_trained_on_once, "in which order do you put, train on, and wait? And who else writes into `model`?"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -150,8 +191,13 @@ class SendWeights(Exercise):
         mistake("the parent sets `done`. You have to wait for it", wait="done.set()"),
         mistake("nobody knows when the parent reads. Wait without a limit", wait="done.wait(0.5)"),
         mistake("the parent sets `done` after it has the weights. Put them first",
-                put="done.wait()\nqueue.put(model.state_dict())"),
-        mistake("`named_parameters()` leaves the buffers out", put="queue.put(dict(model.named_parameters()))"),
+                put="done.wait()\nqueue.put(weights)"),
+        mistake("`named_parameters()` leaves the buffers out",
+                copy="weights = {name: one.detach().clone() for name, one in model.named_parameters()}"),
+        mistake("the parent reads what the memory holds when it comes, and `state_dict()` copies nothing. Put clones",
+                copy="weights = model.state_dict()"),
+        mistake("the parent may come late. Train on before you wait", train="done.wait()\ntrain_on()"),
+        mistake("training on is your task, too", train=""),
     )
 
 

@@ -56,8 +56,8 @@ class StartSafely(Exercise):
     title = "Start a child that finishes"
     task = ("Your function is called in a parent that has computed with two threads. `work()` multiplies "
             "two matrices of 512 × 512, as above. Start it in a process of its own in which it comes to its "
-            "end, and return that process, as `Process(target=work)` makes one. The parent keeps its two "
-            "threads.")
+            "end, and return that process, as `Process(target=work)` makes one. Afterwards the parent still has "
+            "its two threads.")
     hints = (
         "A child hangs if it is a copy of a parent that has computed, and uses several threads. Change "
         "one of the two.",
