@@ -1,9 +1,11 @@
 """DDP in practice: its two training scripts, whole and under crashes."""
 
+import inspect
 import os
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from helpers import RankError, launch
 from helpers.places import LESSONS
@@ -57,6 +59,18 @@ def test_killed_it_ends_with_the_same_bits_and_ignores_half_a_snapshot(whole, tm
     before = path.read_bytes()
     run = train(path, *EPOCHS, script=script, nprocs=nprocs)
     assert "epoch" not in run.logs[0] and path.read_bytes() == before, "finished, it does nothing"
+
+
+def test_what_ddp_wraps_is_compiled():
+    """The other way round, torch compiles nothing of this network, and says so with no error."""
+    with pytest.raises(RankError, match="no_such_backend"):
+        train("--epochs", 1, "--compile", "no_such_backend")
+
+
+def test_the_argument_that_keeps_buffers_apart_has_the_name_that_the_lesson_gives():
+    since_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+    name = "forward_sync_buffers" if since_2_13 else "broadcast_buffers"
+    assert name in inspect.signature(DistributedDataParallel).parameters
 
 
 @pytest.mark.long

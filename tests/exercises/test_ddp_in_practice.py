@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from lessons.ddp_in_practice import exercises as ex
@@ -64,6 +65,10 @@ test_save_snapshot = edits(
     ex.save_snapshot,
     (SAVES, f"{IN_TMP}        shutil.move(file.name, path)\n", "half a file"),
     (SAVES, f"{IN_TMP}        os.replace(file.name, path)\n", "Invalid cross-device link"),
+    ("torch.save(state, file)", "torch.save({name: getattr(part, 'tolist', lambda: part)() for name, part in "
+                                "state.items()}, file)", "something else than `state`"),
+    ("            torch.save(state, file)\n            file.flush()\n            os.fsync(file.fileno())\n",
+     "            os.fsync(file.fileno())\n            torch.save(state, file)\n", "not all of its bytes were known"),
 )
 
 
@@ -103,6 +108,7 @@ def test_in_a_folder_of_its_own(state, path):
     if dist.get_rank() == 0:
         with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
             torch.save(state, f"{folder}/new")
+            os.sync()  # all files of this machine
             os.replace(f"{folder}/new", path)
     dist.barrier()
 
@@ -115,35 +121,50 @@ def test_a_folder_that_differs_each_time_is_not_told():
     assert "FileNotFoundError" in once and once == again
 
 
-test_resume_leaves_the_disk_alone = edits(
-    ex.resume,
-    ("        return 0",
-     "        torch.distributed.barrier()\n        open(path, 'w').close()\n        return 0",
-     "`there is a snapshot` is True"))
+@wrong(ex.save_snapshot, "`state` is not what it was")
+def test_empties_the_state(state, path):
+    if dist.get_rank() == 0:
+        with open(f"{path}.new", "wb") as file:
+            torch.save(state, file)
+            os.fsync(file)
+        os.replace(f"{path}.new", path)
+    dist.barrier()
+    state.clear()
 
 
-@right(ex.resume)
-def test_loads_into_the_wrapper_with_its_names(path, model, optimizer):
-    try:
-        snapshot = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        return 0
-    model.load_state_dict({f"module.{name}": tensor for name, tensor in snapshot["model"].items()})
-    optimizer.load_state_dict(snapshot["optimizer"])
-    return int(snapshot["epoch"]) + 1
+@right(ex.token_loss)
+def test_the_rank_s_mean_weighted_by_its_share(scores, targets):
+    own = int((targets != -100).sum())
+    counts = [None] * dist.get_world_size()
+    dist.all_gather_object(counts, own)
+    if own == 0:
+        return scores.sum() * 0
+    return cross_entropy(scores, targets) * own / (sum(counts) / len(counts))
 
 
-@right(ex.resume)
-def test_rank_0_reads_and_sends_it_to_all(path, model, optimizer):
-    box = [torch.load(path, weights_only=False) if dist.get_rank() == 0 and os.path.isfile(path) else None]
-    dist.broadcast_object_list(box, src=0)
-    if box[0] is None:
-        return 0
-    with torch.no_grad():
-        for name, tensor in model.module.state_dict().items():
-            tensor.copy_(box[0]["model"][name])
-    optimizer.load_state_dict(box[0]["optimizer"])
-    return box[0]["epoch"] + 1
+@right(ex.token_loss)
+def test_token_by_token_and_the_mean_number_of_tokens(scores, targets):
+    count = torch.tensor([float((targets >= 0).sum())])
+    dist.all_reduce(count)
+    losses = [cross_entropy(one, target) for one, target in zip(scores, targets, strict=True) if target >= 0]
+    return sum(losses, start=scores.sum() * 0) / (count / dist.get_world_size())
+
+
+@wrong(ex.token_loss, "bytes sent: 8704")
+def test_gathers_all_scores(scores, targets):
+    world_size, rank = dist.get_world_size(), dist.get_rank()
+    all_scores = [torch.empty_like(scores) for _ in range(world_size)]
+    all_targets = [torch.empty_like(targets) for _ in range(world_size)]
+    dist.all_gather(all_scores, scores.detach())
+    dist.all_gather(all_targets, targets)
+    all_scores[rank] = scores
+    return cross_entropy(torch.cat(all_scores), torch.cat(all_targets)) * world_size
+
+
+test_token_loss = edits(
+    ex.token_loss,
+    ("return own", "return own.item()", "it returned a tensor that does not depend on the scores"),
+    ('reduction="sum"', 'reduction="none"', "a tensor of 64 numbers"))
 
 
 @right(ex.train_until)

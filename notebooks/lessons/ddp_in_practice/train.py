@@ -62,9 +62,10 @@ def main(options):
     torch.manual_seed(rank)  # another dropout in each rank
     layers = nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10)
     net = nn.Sequential(*layers).to(device)
-    model = DistributedDataParallel(net, device_ids=device_ids)
+    model = net
     if options.compile:
         model = torch.compile(model, backend=options.compile)
+    model = DistributedDataParallel(model, device_ids=device_ids)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
     scaler = torch.amp.GradScaler(device.type, enabled=options.fp16)  # for half precision

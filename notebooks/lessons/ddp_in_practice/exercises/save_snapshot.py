@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from helpers.exercises.mistakes import mistake, stop
-from helpers.exercises.rules import holds
+from helpers.exercises.rules import each, holds
 from helpers.reporting import RUN_FOLDER
-from lessons.ddp_in_practice.exercises.crashes import Saving, left_by_a_crash, snapshot
+from lessons.ddp_in_practice.exercises.crashes import Saving, is_snapshot, left_by_a_crash, snapshot
 
 #: Each function that a rank runs has a folder of its own, the same one in all ranks.
 _folders = itertools.count()
@@ -19,10 +19,11 @@ class SaveSnapshot(Saving):
     task = ("Every rank calls `save_snapshot(state, path)`. Rank 0 alone writes `state` with `torch.save`, "
             "so that `torch.load(path)` reads it. No rank returns before the file is there. If rank 0 dies "
             "**while** it saves, at whatever moment, or if the disk is full, `path` still holds the whole "
-            "old snapshot or the whole new one.")
+            "old snapshot or the whole new one. So it does after a power failure: call `os.fsync`, which waits until "
+            "a file's bytes are on the disk, before the file is found at `path`.")
     hints = (
-        "Write to another name in the same folder first, then call `os.replace(that, path)`, which is all or "
-        "nothing.",
+        "Write to another name in the same folder first. Call `file.flush()` and `os.fsync(file.fileno())`. Then call "
+        "`os.replace(that, path)`, which is all or nothing.",
         "`dist.barrier()` makes the other ranks wait for rank 0. All ranks have to call it, so it must not "
         "stand inside the `if`.",
     )
@@ -48,20 +49,25 @@ class SaveSnapshot(Saving):
             with open(f"{path}.unfinished", "wb") as file:                  #: write
                 torch.save(state, file)                                     #: save
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())                                     #: sync
             os.replace(f"{path}.unfinished", path)                          #: rename
         dist.barrier()                                                      #: wait
 
     def observe(save_snapshot, dies):
         if dies:
             left = left_by_a_crash(inspect.unwrap(save_snapshot))  # without the other ranks
-            return {"left by a crash": left, "at path": [], "files changed": 0}
+            return {"left by a crash": left, "at path": [], "files changed": 0, "too early": False,
+                    "changed": 0}
         path = Path(os.environ[RUN_FOLDER], f"saved-{next(_folders)}", "snapshot.pt")
         path.parent.mkdir(exist_ok=True)
+        changed = 0
         for number in (1, 2):
-            save_snapshot(snapshot(number), str(path))
-        at_path, changes = zip(*save_snapshot.calls, strict=True)
-        return {"left by a crash": None, "at path": at_path, "files changed": sum(changes)}
+            state = snapshot(number)
+            save_snapshot(state, str(path))
+            changed += not is_snapshot(state, number)
+        at_path, changes, too_early = zip(*save_snapshot.calls, strict=True)
+        return {"left by a crash": None, "at path": at_path, "files changed": sum(changes), "too early": any(too_early),
+                "changed": changed}
 
     # ---------------------------------------------------------------------------------------- what must hold
 
@@ -69,6 +75,7 @@ class SaveSnapshot(Saving):
                       "folder, to the end: after an error on the way (a full disk), half of it is there")
     rank_0_alone = "which rank writes? On a shared disk, ranks would write over each other"
     all_of_it = "what you write, all of it, under which name, and whether it is finished (a thread may not be)"
+    on_the_disk = "what you write stays in the system's memory for a while: when all is written, `flush` and `os.fsync`"
     who_waits = "which rank waits for which, and when? `sleep` is only a guess"
 
     def dies_of_a_crash(mine, wanted, case):
@@ -79,6 +86,15 @@ class SaveSnapshot(Saving):
         for rank, observed in enumerate(mine):
             if rank > 0 and observed["files changed"]:
                 return f"rank {rank} wrote a file", "rank 0 alone writes"
+
+    def early(mine, wanted, case):
+        if mine[0]["too early"]:
+            observed = "the file was given the name `path`, and not all of its bytes were known to be on the disk"
+            return observed, "`os.fsync` has waited for all of them before"
+
+    def changes_state(mine, wanted, case):
+        if mine["changed"]:
+            return "after the call, `state` is not what it was", "it is as it was: the training goes on with it"
 
     def missing(rank):
         """The rule that each snapshot was there when this rank returned."""
@@ -96,6 +112,8 @@ class SaveSnapshot(Saving):
         holds(other_ranks_write, rank_0_alone),
         holds(missing(0), all_of_it),
         holds(missing(1), who_waits),
+        holds(early, on_the_disk),
+        each(changes_state, "which line takes something out of `state`, or puts something in? Work on a copy"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -113,7 +131,14 @@ class SaveSnapshot(Saving):
                                            '    os.replace(f"{path}.unfinished", path)'),
         mistake(rank_0_alone, who="if True:"),
         mistake(all_of_it, save='torch.save(state["model"], file)'),
-        stop("waited in vain", "which ranks come to the barrier, and which do not?",
+        mistake(on_the_disk, sync=""),
+        mistake(on_the_disk, sync="", wait="dist.barrier()\n"
+                                           "if dist.get_rank() == 0:\n"
+                                           "    with open(path) as file:\n"
+                                           "        os.fsync(file.fileno())\n"
+                                           "dist.barrier()"),
+        stop(lambda lost: lost[0].lines[0] and not any(lost[0].lines[1:]),
+             "which ranks come to the barrier, and which do not?",
              rename='os.replace(f"{path}.unfinished", path)\n'
                     "dist.barrier()", wait=""),
     )

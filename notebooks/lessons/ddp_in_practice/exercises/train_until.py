@@ -110,7 +110,9 @@ class TrainUntil(InGroup):
                 count="", compare="if loss / dist.get_world_size() < limit:\n"
                                   "    break\n"
                                   "steps += 1"),
-        stop("waited in vain", waiting, reduce="", compare="if loss < limit:"),
+        stop(lambda lost: not all(lost[0].lines) and "step(" in "".join(lost[0].lines),
+             "a rank that stops alone leaves the others in their next step: what do they all have to know?",
+             reduce="", compare="if loss < limit:"),
     )
 
 
