@@ -314,7 +314,6 @@ OWN_PICKLES = {
     "helpers/launcher/sending.py": "what its ranks have put there",
     "notebooks/lessons/data_loading/exercises/shard_the_stream.py": "an object that the check itself has pickled",
     "notebooks/lessons/processes/exercises/send_weights.py": "what the learner's function has just put into a queue",
-    "notebooks/06_ddp_in_practice.ipynb": "the flight recorder of the same process",
     "notebooks/01_processes.ipynb": "what the cell has pickled in the same line",
 }
 
