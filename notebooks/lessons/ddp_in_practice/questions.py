@@ -25,14 +25,6 @@ QUESTIONS = {
             "1": "Rank 0 adds a zero, and DDP divides the sum by the initial number of ranks, which is two.",
             "0": "Only rank 0 adds a zero. Rank 1's own gradient is in the sum, too.",
         }),
-    "compiled_graphs": (
-        "Into how many graphs does torch compile this network under DDP?", {
-            "4": "A graph ends where a bucket is full. So the first bucket's all-reduce can begin while the backward "
-                 "of the next graph computes. In torch, this is the work of the `DDPOptimizer`.",
-            "1": "In one process it is one. But then no all-reduce could begin before the whole backward has ended.",
-            "2": "Forward and backward do not make two: a graph has both. What does DDP wait for, before it begins "
-                 "an all-reduce?",
-        }),
     "which_part_early": (
         "Which of the three, taken from the first snapshot, changes the final weights?", {
             "each of them": "The momentum would be that of three epochs ago, the learning rate would not be that of "
@@ -43,5 +35,13 @@ QUESTIONS = {
             "the optimizer and the scheduler":
                 "Dropout draws random numbers in every step. From other random states it leaves out other numbers, "
                 "so the gradients differ.",
+        }),
+    "compiled_graphs": (
+        "Into how many graphs does torch compile this network under DDP?", {
+            "4": "A graph ends where a bucket is full. So the first bucket's all-reduce can begin while the backward "
+                 "of the next graph computes. In torch, this is the work of the `DDPOptimizer`.",
+            "1": "In one process it is one. But then no all-reduce could begin before the whole backward has ended.",
+            "2": "Forward and backward do not make two: a graph has both. What does DDP wait for, before it begins "
+                 "an all-reduce?",
         }),
 }

@@ -19,8 +19,8 @@ class SaveSnapshot(Saving):
     task = ("Every rank calls `save_snapshot(state, path)`. Rank 0 alone writes `state` with `torch.save`, "
             "so that `torch.load(path)` reads it. No rank returns before the file is there. If rank 0 dies "
             "**while** it saves, at whatever moment, or if the disk is full, `path` still holds the whole "
-            "old snapshot or the whole new one. So it does after a power failure: call `os.fsync`, which waits until "
-            "a file's bytes are on the disk, before the file is found at `path`.")
+            "old snapshot or the whole new one. So that a power failure does no harm, either, call `os.fsync` before "
+            "the file is found at `path`: it waits until a file's bytes are on the disk.")
     hints = (
         "Write to another name in the same folder first. Call `file.flush()` and `os.fsync(file.fileno())`. Then call "
         "`os.replace(that, path)`, which is all or nothing.",

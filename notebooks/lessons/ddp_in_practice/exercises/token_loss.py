@@ -36,12 +36,11 @@ def no_loss(loss):
 
 class TokenLoss(InGroup):
     title = "A loss in which every token counts the same"
-    task = ("In each step, every rank calls `token_loss(scores, targets)` with its own tokens. `scores` are "
-            "what a DDP model returns, a row of scores for each token. `targets` are the right classes, or −100 "
-            "where a token does not count. Return a loss. When every rank has called `.backward()` on its own, "
-            "DDP's gradient must be that of one process that takes the mean cross entropy of **all** "
-            "tokens that count. A rank may have none that count; its loss is a number all the same, not NaN. All "
-            "together have some. The ranks may send each other a few numbers, but no scores.")
+    task = ("Every rank calls `token_loss(scores, targets)` with its own tokens. `scores` are what a DDP model "
+            "returns, a row for each token. `targets` are the right classes, or −100 where a token does not count. "
+            "Return a loss. After each rank's `.backward()`, DDP's gradient must be that of one process that takes the "
+            "mean cross entropy of **all** tokens that count. A rank may have none that count, and its loss is not NaN "
+            "even so. The ranks may send each other a few numbers, but no scores.")
     hints = (
         "In one process, the loss is a sum over all tokens that count, divided by their number. Which part of it "
         "can a rank compute alone, and what does it have to ask the others?",
