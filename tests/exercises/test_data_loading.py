@@ -35,6 +35,51 @@ def test_shuffled_in_dicts_out_of_order(dataset):
                       collate_fn=lambda items: {"items": items})
 
 
+@right(ex.hide_the_loading)
+def test_threads_read_and_no_process_is_started(dataset):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from torch.utils.data import DataLoader, Dataset
+
+    class InThreads(Dataset):
+        def __len__(self):
+            return len(dataset)
+
+        def __getitems__(self, indices):
+            with ThreadPoolExecutor(4) as threads:
+                return list(threads.map(dataset.__getitem__, indices))
+
+    return DataLoader(InThreads(), batch_size=4)
+
+
+@right(ex.hide_the_loading)
+def test_tries_others_before(dataset):
+    from torch.utils.data import DataLoader
+
+    for workers in (1, 2):
+        for _ in DataLoader(dataset, batch_size=4, num_workers=workers):
+            pass
+    return DataLoader(dataset, batch_size=4, num_workers=3, persistent_workers=True)
+
+
+@wrong(ex.hide_the_loading, "processes: 8")
+def test_processes_of_its_own(dataset):
+    from concurrent.futures import ProcessPoolExecutor
+
+    from torch.utils.data import DataLoader, Dataset
+
+    pool = ProcessPoolExecutor(8)
+
+    class InProcesses(Dataset):
+        def __len__(self):
+            return len(dataset)
+
+        def __getitems__(self, indices):
+            return list(pool.map(dataset.__getitem__, indices))
+
+    return DataLoader(InProcesses(), batch_size=4)
+
+
 test_shard_the_stream = edits(
     ex.shard_the_stream,
     (" if info else (1, 0)", "", "'NoneType' object has no attribute 'num_workers'"),
@@ -50,6 +95,19 @@ def test_by_dividing_twice_the_right_way(stream, rank, world_size):
     workers, worker = (info.num_workers, info.id) if info else (1, 0)
     mine = (item for number, item in enumerate(stream) if number % world_size == rank)
     yield from (item for number, item in enumerate(mine) if number % workers == worker)
+
+
+@right(ex.shard_the_stream)
+def test_every_second_row_is_dealt_out_backwards(stream, rank, world_size):
+    from torch.utils.data import get_worker_info
+
+    info = get_worker_info()
+    workers, worker = (info.num_workers, info.id) if info else (1, 0)
+    readers, reader = world_size * workers, worker * world_size + rank
+    for at, item in enumerate(stream):
+        row, column = divmod(at, readers)
+        if reader == (readers - 1 - column if row % 2 else column):
+            yield item
 
 
 @wrong(ex.shard_the_stream, "one reader got 7, another 0")
@@ -87,3 +145,33 @@ def test_a_clock_of_its_own(transforms, image):
             took = perf_counter() - began
             best[transform] = min(took, best.get(transform, took))
     return max(best, key=best.get)
+
+
+@right(ex.slowest_transform)
+def test_what_each_adds_to_those_before_it(transforms, image):
+    from itertools import pairwise
+
+    def seconds_of(first):
+        began = time.monotonic()
+        for _ in range(2):
+            passed = image
+            for transform in transforms[:first]:
+                passed = transform(passed)
+        return time.monotonic() - began
+
+    seconds_of(len(transforms))
+    sums = [seconds_of(number) for number in range(len(transforms) + 1)]
+    added = [after - before for before, after in pairwise(sums)]
+    return transforms[added.index(max(added))]
+
+
+@wrong(ex.slowest_transform, "changed: `image`")
+def test_each_image_in_the_place_of_the_one_before(transforms, image):
+    seconds = {}
+    for transform in transforms:
+        passed = transform(image)
+        began = time.perf_counter()
+        transform(image)
+        seconds[transform] = time.perf_counter() - began
+        image[:] = passed
+    return max(seconds, key=seconds.get)

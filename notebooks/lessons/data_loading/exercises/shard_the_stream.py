@@ -69,6 +69,11 @@ def with_all_readers(problem, mine):
     return "\n".join(lines), "each item is read once, and readers differ by one item at most"
 
 
+def steps_of(items, stream):
+    """All steps with which a reader that takes every so-many-th item of the stream could have read these."""
+    return {step for step in range(1, len(stream) + 1) for first in range(step) if stream[first::step] == items}
+
+
 def wrong_times(items, mine, wanted):
     """(observed, expected) of the first of the items; None if there are none."""
     for item in items:
@@ -140,6 +145,8 @@ class ShardTheStream(Exercise):
                 "without a gap; a reader's next item is as many places further on as there are readers")
     left_out = ("which number has each reader, and where do the last items go? Some items are equal, and some "
                 "are false, such as 0. In a function that has a `yield`, `return` hands nothing on")
+    as_many = ("each rank has as many readers as the others: so ranks *times* readers of a rank. A reader's next item "
+               "is that many places further on")
     evenly = "number all readers of all ranks, from 0 on, and deal the items out by their place in the stream"
 
     def waits_for_the_end(mine, wanted, case):
@@ -155,6 +162,19 @@ class ShardTheStream(Exercise):
     def too_often(mine, wanted, case):
         return wrong_times(counted(mine) - counted(wanted), mine, wanted)
 
+    def not_their_number(mine, wanted, case):
+        _, stream = case
+        if stream is None or not counted(wanted) - counted(mine):
+            return None
+        read = [items for items in by_reader(mine).values() if len(items) > 1]
+        steps = set(range(1, len(stream) + 1))
+        for items in read:
+            steps &= steps_of(items, [repr(item) for item in stream])
+        readers = len(by_reader(mine))
+        if read and steps and readers not in steps:
+            problem, _ = with_all_readers(f"each reader read one item in {min(steps)}", mine)
+            return problem, f"one item in {readers}, because there are {readers} readers in all ranks together"
+
     def too_rarely(mine, wanted, case):
         return wrong_times(counted(wanted) - counted(mine), mine, wanted)
 
@@ -168,6 +188,7 @@ class ShardTheStream(Exercise):
         holds(waits_for_the_end, endless),
         holds(not_an_item, as_they_are),
         holds(too_often, numbered),
+        holds(not_their_number, as_many),
         holds(too_rarely, left_out),
         holds(unevenly, evenly),
     )
@@ -179,6 +200,7 @@ class ShardTheStream(Exercise):
         mistake(numbered, deal="return islice(stream, rank, None, world_size)"),
         mistake(numbered, deal="return islice(stream, worker, None, workers)"),
         mistake(numbered, deal="return islice(stream, rank + worker, None, world_size * workers)"),
+        mistake(as_many, deal="return islice(stream, rank * workers + worker, None, world_size + workers)"),
         mistake(left_out,
                 deal="return filter(None, islice(stream, rank * workers + worker, None, world_size * workers))"),
         mistake(left_out,

@@ -13,7 +13,7 @@ from unittest import mock
 from helpers.exercises.exercise import Exercise
 from helpers.exercises.feedback import kind_of
 from helpers.exercises.mistakes import mistake, stop
-from helpers.exercises.rules import each
+from helpers.exercises.rules import each, nothing
 
 #: Milliseconds for which a slow transform waits.
 SLOW_MS = 12
@@ -50,8 +50,11 @@ class TooLong(Exception):
     __module__ = "builtins"  # a traceback then names it without where it comes from
 
 
-def transform_that(costs, name, spent, calls):
-    """A step of a pipeline: computes and waits as long as it `costs`, and adds seconds to what all have `spent`."""
+def transform_that(costs, takes, name, spent, calls):
+    """A step of a pipeline: computes and waits as long as it `costs`, and adds seconds to what all have `spent`.
+
+    `takes` is the image that it should be given: its first number says how many transforms it has been through.
+    """
 
     def transform(image):
         waiting = costs.waits
@@ -60,6 +63,7 @@ def transform_that(costs, name, spent, calls):
         if calls[name] == 0:
             waiting += costs.waits_first
         calls[name] += 1
+        calls["with another image"] += list(image) != takes
         computing = costs.computes / 1000
         spent["computing"] += computing
         if spent.total() > PATIENCE:
@@ -68,9 +72,15 @@ def transform_that(costs, name, spent, calls):
         while true_time.process_time() < end:
             pass
         time.sleep(waiting / 1000)  # which is `clocks_of`'s, and adds it to what was spent
-        return [0] * (len(image) * costs.enlarges)
+        return returned_by(costs, image)
 
     return transform
+
+
+def returned_by(costs, image):
+    """The image after one transform more."""
+    been_through = image[0] if len(image) else 0
+    return [been_through + 1] + [0] * (len(image) * costs.enlarges - 1)
 
 
 @contextlib.contextmanager
@@ -117,7 +127,8 @@ class SlowestTransform(Exercise):
             "into the first, and each gets what the one before it returned. Thousands of samples go through "
             "them. Measure, and return the one **function** that takes most of that time. The check has its "
             "own pipelines: some transforms are slow in their first call only, some depend on the size of "
-            "the image, some wait for a disk. You have a second per pipeline.")
+            "the image, some wait for a disk. You have a second per pipeline. Leave `transforms` and `image` as "
+            "they are.")
     hints = (
         "Take the time before and after each call, and hand what one transform returns to the next one.",
         "One sample is not enough. Send several through, and add up the times of each transform, "
@@ -175,27 +186,39 @@ class SlowestTransform(Exercise):
         spent = Counter()  # seconds, by what they were spent on
         calls = Counter()
         transforms = {}
+        image = [0] * 4
         for name, costs in pipeline.transforms.items():
-            transforms[name] = transform_that(costs, name, spent, calls)
+            transforms[name] = transform_that(costs, image, name, spent, calls)
+            image = returned_by(costs, image)
         scope = getattr(inspect.unwrap(slowest_transform), "__globals__", {})
 
+        given, image = list(transforms.values()), [0] * 4
         with clocks_of(spent, scope):
             importlib.reload(timeit)  # it has taken its clock from `time` when it was imported
-            returned = slowest_transform(list(transforms.values()), [0] * 4)
+            returned = slowest_transform(given, image)
 
-        called_again = sum(number > 1 for number in calls.values())
-        for name, transform in transforms.items():
-            if transform is returned:
-                return {"slowest": name, "called again": called_again}
-        return {"slowest": f"{kind_of(returned)}, which is not in the list", "called again": called_again}
+        found = [name for name, transform in transforms.items() if transform is returned]
+        return {
+            "slowest": found[0] if found else f"{kind_of(returned)}, which is not in the list",
+            "called again": sum(calls[name] > 1 for name in transforms),
+            "calls with another image": calls["with another image"],
+            "changed": "`transforms`" if given != list(transforms.values()) else "`image`" if image != [0] * 4 else "",
+        }
 
     # ---------------------------------------------------------------------------------------- what must hold
 
+    left_alone = ("`sort`, `pop`, `append` and `x[0] = …` change what you were given: make a list of your own, "
+                  "for example with `sorted(…)`")
     the_function = "return the function itself, not its number, its name or its time"
 
     def not_in_the_list(mine, wanted, pipeline):
         if mine["slowest"] not in pipeline.transforms:
             return f"your function returned {mine['slowest']}", "one of the functions in `transforms`"
+
+    def strange(mine, wanted, pipeline):
+        if mine["calls with another image"]:
+            return (f"transforms were called {mine['calls with another image']} times with another image than in use",
+                    "each gets what the one before it returned, and the first one gets `image`")
 
     def quick(mine, wanted, pipeline):
         if mine["slowest"] != wanted["slowest"]:
@@ -205,6 +228,8 @@ class SlowestTransform(Exercise):
     rules = (
         each(not_in_the_list, the_function),
         each(quick, lambda pipeline: pipeline.look),
+        each(strange, handed_on),
+        nothing("changed", left_alone, "both are as they were: the training goes on with them"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -219,6 +244,10 @@ class SlowestTransform(Exercise):
         mistake(first_call, first="if True:"),
         mistake(first_call, samples="for sample in range(1):", first="if True:"),
         mistake(handed_on, call="transform(image)"),
+        mistake(handed_on, begin="passed = image * 2"),
+        mistake(left_alone,
+                slowest="transforms.sort(key=dict(zip(transforms, seconds)).get)\n"
+                        "return transforms[-1]"),
         mistake(the_function, slowest="return seconds.index(max(seconds))"),
         stop("TooLong", repeated, samples="for sample in range(500):"),
         stop("TooLong", repeated, begin="passed = passed if sample else image"),
