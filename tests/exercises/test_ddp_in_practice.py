@@ -167,6 +167,18 @@ test_token_loss = edits(
     ('reduction="sum"', 'reduction="none"', "a tensor of 64 numbers"))
 
 
+@wrong(ex.train_until, "limit 0.2495: in rank 0, it stopped after 5 steps")
+def test_losses_as_whole_hundredths(batches, step, limit):
+    steps = 0
+    for batch in batches:
+        loss = torch.tensor(int(100 * step(batch)))
+        dist.all_reduce(loss)
+        steps += 1
+        if loss // dist.get_world_size() < 100 * limit:
+            break
+    return steps
+
+
 @right(ex.train_until)
 def test_rank_0_collects_and_decides(batches, step, limit):
     for made, batch in enumerate(batches, start=1):

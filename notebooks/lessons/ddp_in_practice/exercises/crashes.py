@@ -110,7 +110,10 @@ def _known_on_the_disk(save):
         all_there = True
 
     def is_on_the_disk(path):
-        state = os.stat(path)
+        try:
+            state = os.stat(path)
+        except OSError:
+            return True  # that it is gone is for the renaming itself to say
         return all_there or lengths.get(state.st_ino) == state.st_size
 
     own = inspect.unwrap(save).__globals__  # which may hold the functions themselves

@@ -38,6 +38,7 @@ class TrainUntil(InGroup):
     cases = {
         "limit 0.5": (0.5, 6),
         "limit 0.25": (0.25, 6),
+        "limit 0.2495": (0.2495, 6),
         "limit 0.01": (0.01, 6),
         "limit 1": (1, 6),
         "no batches": (0.5, 0),
