@@ -1,10 +1,18 @@
-"""DistributedDataParallel: its laboratory of collectives, who gives what to whom."""
+"""DistributedDataParallel: its laboratory of collectives, who gives what to whom; what its sentences say of torch."""
 
+import nbformat
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.run import get_args_parser
+from torch.nn.parallel import DistributedDataParallel
 
+from helpers.launcher import launch
 from helpers.widgets.shapes import RANKS
 from lessons.distributed_data_parallel.collectives_explorer import SUM, collectives_explorer, held_after, scene
-from tests.conftest import shapes_of
+from tests.conftest import ROOT, shapes_of
 
 BEFORE = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
 SUMS = [111, 222, 333]
@@ -92,3 +100,55 @@ def test_presets_and_single_collectives():
         assert frames[0]["title"] == f"{name}: before" and frames[-1]["title"] == f"{name}: after"
     one = collectives_explorer({"broadcast": (BEFORE, AFTER["broadcast"])}, "broadcast")
     assert one.story["presets"] == one.story["controls"] == []
+
+
+def test_defaults_that_the_lesson_names():
+    assert dist._DEFAULT_FIRST_BUCKET_BYTES == 2**20 and "25 MiB" in DistributedDataParallel.__doc__
+    assert "ddp(input).backward()  # no synchronization" in DistributedDataParallel.no_sync.__doc__
+
+
+@pytest.mark.parametrize(("version", "port"), [("2.11", 29500), ("2.14", None)])
+def test_torchrun_takes_a_free_port_since_some_version(version, port):
+    if not torch.__version__.startswith(f"{version}."):
+        pytest.skip(f"the lesson speaks of torch {version}")
+    assert get_args_parser().parse_args(["a_script.py"]).master_port == port
+
+
+def addresses(as_view):
+    """Of each of two steps, whose gradients are thrown away: where its only bucket lies, and the gradient."""
+    model = DistributedDataParallel(nn.Linear(64, 64, bias=False), gradient_as_bucket_view=as_view)
+    buckets, gradients = [], []
+
+    def hook(state, bucket):
+        buckets.append(bucket.buffer().data_ptr())
+        return default_hooks.allreduce_hook(state, bucket)
+
+    model.register_comm_hook(None, hook)
+    others = []
+    for _ in range(3):
+        model(torch.ones(1, 64)).sum().backward()
+        gradients.append(model.module.weight.grad.data_ptr())
+        model.zero_grad()
+        others.append(torch.ones(64, 64))  # which would take the memory of a bucket that had been freed
+    return buckets[1:], gradients[1:]  # after the first step, DDP makes the bucket anew
+
+
+def addresses_in_a_rank():
+    dist.init_process_group("gloo")
+    by_way = addresses(False), addresses(True)
+    dist.barrier()
+    return by_way
+
+
+def test_a_bucket_outlives_zero_grad_and_a_view_is_a_part_of_it():
+    (own, gradients), (viewed, views) = launch(addresses_in_a_rank, nprocs=2, show=False).results[0]
+    assert len(set(own)) == len(set(viewed)) == 1
+    assert views == viewed and not set(own) & set(gradients)
+
+
+def test_stored_differences_are_rounding_beside_what_training_moves():
+    lesson = nbformat.read(ROOT / "notebooks" / "05_distributed_data_parallel.ipynb", 4)
+    (cell,) = [cell for cell in lesson.cells if cell.source.startswith('bet("three_ways_apart")')]
+    rows = "".join(output.get("text", "") for output in cell.outputs).splitlines()[1:]
+    *same, untrained = [float(row.split()[-1]) for row in rows]
+    assert len(same) == 3 and max(same) < 1e-12 and untrained > 1e-2

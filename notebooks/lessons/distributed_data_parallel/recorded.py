@@ -249,10 +249,9 @@ def overlap_in_words(result):
 
 @experiment(gpus=2, seconds=10, small={"width": 16, "batches": (8,), "steps": 2})
 def three_ways(width=2048, batches=(128, 8192), steps=20):
-    """How long do 10,000 samples take on one GPU, on two by nn.DataParallel, and on two by DDP?
+    """How long do 10,000 samples take on one GPU, on two driven by one process (nn.DataParallel), and on two by DDP?
 
-    nn.DataParallel drives both from one process. Four layers; SGD; the fastest of 20 steps, by the CPU's clock. The batch
-    is that of all ranks together.
+    Four layers; SGD; the fastest of 20 steps, by the CPU's clock. The batch is that of all ranks together.
     """
     # DDP comes first: its ranks are forked, which must be before this process touches CUDA.
     by_ddp = {}
