@@ -2,9 +2,13 @@
 
 import itertools
 import statistics
+import sys
+from types import SimpleNamespace
 
+import nbformat
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 from helpers import launch
@@ -12,7 +16,7 @@ from helpers.figures import ACTIVITIES, alt
 from lessons.data_loading import pipeline_explorer as pipeline
 from lessons.data_loading.pictures import draw
 from lessons.data_loading.pipeline_explorer import Timeline, pipeline_explorer, simulate, stalling
-from tests.conftest import shapes_of
+from tests.conftest import ROOT, shapes_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SETTINGS = list(itertools.product((0, 1, 3, 8), (1, 2, 5), (0, 40), (5, 20), (0, 15)))
@@ -249,3 +253,69 @@ def test_a_full_shm_is_named():
     assert "stacks samples: RuntimeError: unable to allocate shared memory(shm)" in logs[0]
     assert "batches: RuntimeError: DataLoader timed out" in logs[0]
     assert "a worker printed: RuntimeError: unable to allocate" in logs[0]
+
+
+@pytest.mark.long  # lesson 03 shows it
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is shared where a worker is not forked")
+def test_a_list_is_copied_into_a_worker_page_by_page():
+    def grown():
+        import numpy as np
+
+        from lessons.data_loading.memory_of_lists import growth
+
+        names = [f"photos/2024/summer/{index:06}.jpg" for index in range(100_000)]
+        return growth(names), growth(np.array(names, dtype="S"))
+
+    as_list, as_array = launch(grown, 1, show=False).results[0]
+    assert as_list > 5 * max(0.2, as_array)
+
+
+# ---------------------------------------------------------------------------------------------------- the page
+
+
+def test_a_loop_that_is_timed_waits_for_the_device_and_leaves_out_the_first_batch(monkeypatch, capsys):
+    book = nbformat.read(ROOT / "notebooks" / "03_data_loading.ipynb", as_version=4)
+    code, = [cell.source for cell in book.cells if cell.id == "timed"]
+    now = [0]
+    scope = {"statistics": statistics, "torch": torch, "time": SimpleNamespace(perf_counter=lambda: now[0])}
+    exec(code, scope)
+
+    def loader():
+        for milliseconds in (2000, 10, 50):
+            now[0] += milliseconds / 1000
+            yield milliseconds
+
+    def synchronize():
+        now[0] += 0.004
+
+    def run():
+        for _ in scope["timed"](loader()):
+            now[0] += 0.002
+        return capsys.readouterr().out
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert "waits 30.0 ms and computes 2.0 ms: 15.0 to 1" in run()
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
+    assert "waits 30.0 ms and computes 6.0 ms: 5.0 to 1" in run()
+
+
+def test_without_a_gpu_nothing_is_pinned_and_torch_warns():
+    def pinned():
+        import warnings
+
+        from torch.utils.data import DataLoader
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            batch = next(iter(DataLoader(torch.zeros(4), pin_memory=True)))
+        return batch.is_pinned(), [str(warning.message) for warning in said]
+
+    is_pinned, said = launch(pinned, 1, env={"CUDA_VISIBLE_DEVICES": ""}, show=False).results[0]
+    assert not is_pinned and any("pin_memory" in words for words in said)
+
+
+def test_the_cross_entropy_ignores_the_target_that_the_lesson_names():
+    scores = torch.randn(3, 5)
+    kept = torch.nn.functional.cross_entropy(scores[:2], torch.tensor([1, 4]))
+    assert torch.nn.functional.cross_entropy(scores, torch.tensor([1, 4, -100])) == kept

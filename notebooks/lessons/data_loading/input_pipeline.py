@@ -95,7 +95,7 @@ def training_step(device):
     return step
 
 
-def command_line():
+def command_line(arguments=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--prefetch", type=int, nargs="+", default=[2])
@@ -108,10 +108,16 @@ def command_line():
     parser.add_argument("--stall-ms", type=float, default=0, help="to wait longer, for every seventh batch")
     parser.add_argument("--device-ms", type=float, help="to sleep in each step, in place of computing")
     parser.add_argument("--cores", type=int, help="use no more than these (where the system can be told so)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.batches < 1 or options.batch < 1:
         raise ValueError("--batches and --batch must be 1 or more: there is no epoch without photos")
     return options
+
+
+def photos_and_step():
+    """The photos that this script trains on, and a function that makes a step: of a batch's images and labels."""
+    torch.set_num_threads(1)
+    return Photos(command_line([])), training_step("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def main(options):

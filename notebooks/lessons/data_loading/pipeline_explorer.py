@@ -72,6 +72,14 @@ class Timeline(NamedTuple):
         return [0, *at], [0, *accumulate(changes[moment] for moment in at)]
 
 
+def fastest(rows):
+    """{(num_workers, prefetch_factor): the timeline of its fastest epoch}, of what `input_pipeline.py` reported."""
+    found = {}
+    for row in sorted(rows, key=lambda row: Timeline.measured(row).total):
+        found.setdefault((row["workers"], row["prefetch"] or 2), Timeline.measured(row))
+    return dict(sorted(found.items()))
+
+
 def simulate(num_workers, prefetch_factor=2, load_ms=30.0, compute_ms=20.0, batches=24, start_ms=0.0):
     """The timeline of one epoch, as DataLoader would run it.
 

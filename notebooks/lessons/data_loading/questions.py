@@ -10,15 +10,19 @@ QUESTIONS = {
                 "Without workers the loader has no thread. Only the main process runs.",
             "the device": "The device gets finished tensors. Reading and decoding files is the CPU's work.",
         }),
-    "workers_needed": (
-        "Loading a batch takes 30 ms, a step takes 10 ms. How many workers are needed so that the device "
-        "never waits, once it has begun?", {
-            "3": "Three workers side by side deliver three batches in 30 ms. The device needs three in 30 "
-                 "ms.",
-            "2": "Two workers deliver one batch every 15 ms. The device needs one every 10 ms.",
-            "as many as possible":
-                "A fourth worker changes nothing, because nobody waits any more. It only costs memory and a "
-                "start.",
+    "three_workers": (
+        "Loading a batch takes 30 ms, a step takes 10 ms. How many times as fast is a long epoch with three "
+        "workers, compared with none?", {
+            "4 times":
+                "Without workers, a batch takes 30 + 10 ms, one after the other. Three workers side by side "
+                "deliver three batches in 30 ms, so the device finds one every 10 ms, and never waits. A "
+                "fourth worker would change nothing.",
+            "3 times":
+                "Three workers load three times as fast. But they also load *while* the device computes. "
+                "How long does a batch take without workers, loading and step together?",
+            "1.3 times":
+                "That would be one worker: it hides the step of 10 ms behind the 30 ms of loading. Three of "
+                "them also load side by side.",
         }),
     "stalled_order": (
         "`in_order=False`, the same seed and the same data, once with the stalls and once without. Are the "
@@ -31,34 +35,43 @@ QUESTIONS = {
                 "The seed decides the first weights. The order of the steps is decided by which batch "
                 "arrives first.",
         }),
-    "small_in_memory": (
-        "A `TensorDataset` in memory, with nothing to decode. How long does an epoch with two workers take, "
-        "compared with one without workers?", {
+    "rows_in_memory": (
+        "The workers already run when the clock starts. How long does this epoch take with two of them, "
+        "compared with none?", {
             "longer":
-                "Starting two workers and handing every batch from process to process costs more than taking "
-                "rows out of a tensor.",
-            "not as long": "There is no loading that could be hidden, and the workers have to be started.",
+                "A worker packs each batch into shared memory and announces it through a queue, and the "
+                "main process opens it. Without workers, the main process only takes 50 rows and stacks "
+                "them. Here the journey takes longer than that.",
+            "not as long":
+                "Two workers do take the rows side by side. But each batch then has to travel from process to "
+                "process, and here that takes longer than taking the rows.",
             "about as long":
-                "The workers do not come for free: they have to start, and every batch has to travel.",
+                "The main process has less to do per batch, if it only receives it? Receiving means to read "
+                "a queue and to open shared memory, which takes longer here than taking 50 rows.",
         }),
-    "which_repeats": (
-        "In each of two epochs, each of two workers draws one number from each source. Which source repeats "
-        "its numbers?", {
-            "the dataset's own generator":
-                "It is copied with the dataset. Each worker of each epoch gets the same copy, and draws the "
-                "same first number.",
-            "`numpy.random`":
-                "Older posts warn of it. Today the loader seeds `random`, torch and numpy in every worker.",
-            "`torch.rand`":
-                "The loader seeds torch in each worker: with a base that is new in every epoch, plus the "
-                "worker's number.",
+    "own_generator": (
+        "In each of two epochs, each of two workers draws one number from the dataset's own generator. How "
+        "many of the four numbers are different?", {
+            "one":
+                "The generator is copied with the dataset, as it was in the main process. Both workers get the "
+                "same copy, and so do the workers of the next epoch: all draw the same first number. "
+                "`worker_init_fn=own_generator` helps: each worker calls it as it starts, and makes a new "
+                "generator from its own seed.",
+            "two":
+                "The workers do not share a generator, but each has a copy of the same one. And the next "
+                "epoch starts new workers, with new copies.",
+            "four":
+                "The loader seeds the global generators of each worker. Of a generator that the dataset "
+                "made, it knows nothing.",
         }),
     "steps_of_loaders": (
         "13 items, every second one for each of 2 ranks, in batches of two. How many steps do the ranks "
         "make?", {
             "rank 0 makes four, rank 1 three":
                 "Rank 0 has the items 0, 2, … 12. Seven items make four batches, and the last one is "
-                "smaller. Rank 1 has six items, and they make three.",
+                "smaller. Rank 1 has six items, and they make three: under DDP, rank 0 would wait for it in "
+                "vain. A `DistributedSampler` gives all ranks as many: it deals out item 0 twice or, with "
+                "`drop_last=True`, leaves out item 12.",
             "both make four": "Rank 1 has only the six items 1, 3, … 11, which make three batches of two.",
             "both make three":
                 "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",

@@ -35,7 +35,10 @@ def shuffled(samples, chance, size=10):
 
 
 class Shards(IterableDataset):
-    """`trained` says how many batches of this epoch the rank has trained on, `turn` from which worker on to count."""
+    """The rest of an epoch: `trained` says how many of its batches the rank has trained on.
+
+    A loader takes its first batch from worker 0, which continues what worker `turn` has read before.
+    """
 
     def __init__(self, epoch, trained, turn):
         self.epoch = epoch
@@ -44,15 +47,18 @@ class Shards(IterableDataset):
         self.rank = int(os.environ["RANK"])
         self.world_size = int(os.environ["WORLD_SIZE"])
 
-    def __iter__(self):
-        worker = (get_worker_info().id + self.turn) % WORKERS
+    def samples_for(self, worker):
+        """All samples of the epoch that this worker of this rank reads, shuffled."""
         reader = self.rank * WORKERS + worker
         readers = self.world_size * WORKERS
         order = random.Random(self.epoch).sample(range(SHARDS), SHARDS)  # the same in all ranks
         mine = chain.from_iterable(samples_of(shard) for shard in order[reader::readers])
-        samples = shuffled(mine, random.Random(1000 * self.epoch + reader))
-        done = len(range(worker, self.trained, WORKERS))  # batches of this worker
-        yield from islice(samples, done * BATCH, None)  # decode only what comes out here
+        return shuffled(mine, random.Random(1000 * self.epoch + reader))
+
+    def __iter__(self):
+        worker = (get_worker_info().id + self.turn) % WORKERS  # whom this one continues
+        batches = len(range(worker, self.trained, WORKERS))  # that are done, of that worker
+        yield from islice(self.samples_for(worker), batches * BATCH, None)  # decode only what comes out here
 
 
 def batches(trained=0, turn=None, epoch=0):

@@ -17,7 +17,7 @@ class Draws(Dataset):
     """An item is one random number from each source: an augmentation, in small."""
 
     def __init__(self):
-        self.generator = np.random.default_rng(0)  # made once, in the main process
+        self.generator = np.random.default_rng(0)
 
     def __len__(self):
         return 2
@@ -29,7 +29,7 @@ class Draws(Dataset):
 
 
 def own_generator(worker_id):
-    """Runs in each worker as it starts; `seed` differs by worker and by epoch."""
+    """Runs in each worker as it starts; its `seed` is another one each time."""
     info = get_worker_info()
     info.dataset.generator = np.random.default_rng(info.seed)
 
