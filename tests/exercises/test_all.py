@@ -81,6 +81,14 @@ def test_a_lesson_asks_each_of_its_exercises_in_their_order(path):
     assert list(dict.fromkeys(asked)) == listed and sorted(classes) == sorted(listed)
 
 
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_begins_each_answer_with_the_parameters_that_its_check_asks_for(path):
+    cells = nbformat.read(path, as_version=4).cells
+    written = dict(re.findall(r"^def (\w+)(\(.*\)):", "\n".join(cell.source for cell in cells), re.MULTILINE))
+    asked = {one.name: str(inspect.signature(one.answer)) for one in exercises_of(modules()[path.stem])}
+    assert {name: written.get(name) for name in asked} == asked
+
+
 def test_no_rank_imports_matplotlib():
     """Every rank of a check imports the exercise's module; matplotlib costs a third of a second."""
     names = [module.__name__ for module in modules().values()]
