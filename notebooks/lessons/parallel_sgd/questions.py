@@ -15,9 +15,10 @@ QUESTIONS = {
         "Two spawned workers each make one pass over about 718 tiny images. Where does most of the epoch's "
         "time go?", {
             "starting the workers":
-                "The first time minus the second is the start and the end of two Pythons. Each has to import "
-                "torch first, and this happens in every epoch. With many more images the passes would take "
-                "longer, and the start would matter less.",
+                "The second clock runs from the moment when both workers have started until both have "
+                "trained. So the first time minus the second is mostly the start and the end of two Pythons. "
+                "Each has to import torch first, and this happens in every epoch. The second and third time "
+                "are short, and vary from run to run: compare them with the first only.",
             "training": "Each worker makes only 90 steps, with a very small network.",
             "waiting at the barrier": "The shards are equal to within one image, so nobody waits for long.",
         }),
@@ -52,8 +53,7 @@ QUESTIONS = {
                 "All ranks begin each step at the same `w`, so their gradients are those that DDP averages. "
                 "`v` and `w` are sums of gradients with fixed factors, and the mean of sums is the sum of "
                 "means. The ranks' `v` differ, but their mean is DDP's `v` at every step. With `k` = 8 the "
-                "gradients are taken at weights that differ. With Adam, averaging weights and averaging "
-                "gradients are two algorithms even with `k` = 1: its step is no sum of gradients.",
+                "gradients are taken at weights that differ.",
             "far: each rank has a `v` of its own":
                 "The ranks' `v` differ. But only their mean enters the averaged weights.",
             "close, until the momentum has drifted":
@@ -76,16 +76,16 @@ QUESTIONS = {
                 "Each worker's model forgets the digits that it does not see. The mean brings some of that "
                 "back, but not all. If they average at every step (k = 1), the skew does no harm here, "
                 "because the mean gradient does not depend on which worker holds which image.",
-            "it is useless": "No worker knows all the digits, but the average holds something of each "
-                             "worker.",
+            "it is useless": "No worker knows all the digits. But all begin an epoch at the same weights, "
+                             "and the average keeps something of what each has learned since.",
             "as good as with mixed shards": "This is right for k = 1. Over a whole epoch the models drift "
                                             "apart.",
         }),
     "outer_step_of_one": (
         "An outer learning rate of 1 and no outer momentum: what does `outer_step` do?", {
-            "it gives every rank the mean of all weights":
-                "`last` minus the mean of `last - mine` is the mean of `mine`. So without an outer momentum, "
-                "DiLoCo is local SGD.",
+            "it gives every rank the mean of all ranks' weights":
+                "`last` minus the mean of `last - mine` is the mean of `mine`. So with this rate and no outer "
+                "momentum, DiLoCo is plain averaging: local SGD, if the inner optimizer is SGD.",
             "it doubles each rank's own change":
                 "The outer optimizer starts from `last`, where the ranks agreed, and not from where they are "
                 "now.",

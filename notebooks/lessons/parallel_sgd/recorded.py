@@ -338,17 +338,19 @@ def processes_in_words(result):
     wide_in_words = []
     for way, by_case in gains.items():
         wide_gains.append(by_case[wide])
-        wide_in_words.append(f"{by_case[wide]:.1f} times as much as one by {way}")
+        wide_in_words.append(f"{by_case[wide]:.1f} times ({way})")
     busy = all(0.9 < gain < 1.1 for gain in wide_gains)
     about_busy = " One process keeps the GPU busy." if busy else ""
     words = (
-        f"With batches of 8, {most} processes train **{best_gain:.1f} times** the samples/s of one (by {best}). "
+        f"With batches of 8, {most} processes ({best}) train **{best_gain:.1f} times** the samples/s of one without "
+        "MPS. "
         f"One process with batches of 64 trains {batch_gain:.1f} times the samples/s of one with batches of 8. "
         f"{about_free}{advice}"
         "With time slicing, only one process has the GPU at a time. "
         f"{most} processes still do {turns:.1f} times the work of one, "
-        f"so one of them, with batches of 8, uses the GPU for at most {at_most:.0%} of its time. "
-        f"With the wide network, {most} processes train {' and '.join(wide_in_words)}.{about_busy}"
+        f"so one of them, with batches of 8, uses the GPU for at most about {at_most:.0%} of its time. "
+        f"With the wide network, {most} processes train {' and '.join(wide_in_words)} the samples/s of one without MPS."
+        f"{about_busy}"
     )
     words = " ".join([words, *refusals])
     return words + "\n\n" + table_of_gains(gains, step_ms, most)
@@ -356,7 +358,7 @@ def processes_in_words(result):
 
 def table_of_gains(gains, step_ms, most):
     """A row a case, with a column for each way to share the GPU."""
-    head = "| | a step of one process |"
+    head = "| | a step of one process without MPS |"
     rule = "|---|---|"
     for way in gains:
         head += f" {most} processes, {way} |"

@@ -14,7 +14,7 @@ from lessons.parallel_sgd.shards import options
 def outer_step(model):
     agreed = model.outer.param_groups[0]["params"]  # the weights on which all ranks agreed last
     for last, mine in zip(agreed, model.parameters(), strict=True):
-        last.grad = last - mine  # this rank's change, as a gradient
+        last.grad = last - mine  # this rank's change, with the sign of a gradient
         dist.all_reduce(last.grad)
         last.grad /= dist.get_world_size()
     model.outer.step()

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def with_post_local(model, warm_up=4):
     """The model in DDP, and an optimizer that averages weights after so many steps."""
-    alone, _ = dist.new_subgroups(group_size=1)  # who goes on averaging gradients: each rank with itself
+    alone, _ = dist.new_subgroups(group_size=1)  # after the warm-up, each rank averages gradients with itself only
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(PostLocalSGDState(None, alone, start_localSGD_iter=warm_up), post_localSGD_hook)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)

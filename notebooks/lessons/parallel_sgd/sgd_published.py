@@ -35,7 +35,7 @@ def train(pull_down, times, task, epochs, shards, test_set):
     global_model = task.model().share_memory()  # as spawn does with every tensor that it sends
     local_models = [task.model().share_memory() for _ in shards]
     for epoch in range(epochs):
-        for _ in range(times):  # the article: `for rank in range(n_workers)`, a second time
+        for _ in range(times):  # the published program: `for rank in range(n_workers)`, a second time
             pull_down(global_model, local_models)
             args = epoch, task, shards, local_models
             mp.start_processes(train_epoch, args, nprocs=len(shards), start_method=START)

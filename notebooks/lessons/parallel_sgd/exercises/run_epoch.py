@@ -20,8 +20,8 @@ class RunEpoch(Exercise):
     )
     explanation = ("The outer `for rank` only repeated the epoch: with n workers, every worker was started "
                    "n times. One loop starts the workers, and a second one waits for them.")
-    why = ("the log showed every epoch n times and the run took n times as long. Nothing else was wrong. "
-           "Count what you start: if the number of passes is not what you planned, no comparison holds.")
+    why = ("the log showed every epoch n times and the run took n times as long. With copies, the model "
+           "was right. Count what you start: if the number of passes is not what you planned, no comparison holds.")
 
     cases = {"3 workers": 3, "5 workers": 5, "1 worker": 1}
 
