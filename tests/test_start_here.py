@@ -22,6 +22,10 @@ def test_what_the_text_says_of_torch_of_launch_and_of_its_scripts():
     assert f"a time limit: {TIMEOUT} s, or what `timeout` says" in text
     default = dist.Backend.default_device_backend_map
     assert (default["cpu"], default["cuda"]) == ("gloo", "nccl") and "its default is `nccl`" in text
+    code = "\n".join(cell.source for cell in book.cells if cell.cell_type == "code")
+    one_step = re.search(r'"--batch-size", "(\d+)"', code)[1]
+    run = launch("train_digits.py", 2, args=["--batch-size", one_step, "--epochs", "1"], show=False)
+    assert [rows[0]["steps"] for rows in run.reports] == [1, 1] and 0 < run.reports[0][0]["seconds"] < run.seconds
     lines = sum(len(log.splitlines()) for log in launch("hello.py", 4, show=False).logs)
     assert lines == 8 and next(iter(QUESTIONS["hello_lines"][1])) == "eight"
     hurry = re.search(r"\*\*In a hurry\?\*\* Read (.*?): they need nothing from the other lessons", text)[1]
@@ -31,7 +35,7 @@ def test_what_the_text_says_of_torch_of_launch_and_of_its_scripts():
 
 
 def test_the_panels_question_has_one_answer():
-    """The loss is as low after as many epochs, whatever the number of ranks."""
+    """The loss is as low after the same number of epochs, whatever the number of ranks."""
     one, four = (Shown(0, "", launch("train_digits.py", ranks, args=["--epochs", "5"], show=False).reports).losses()
                  for ranks in (1, 4))
     assert four == pytest.approx(one, rel=0.05) and one[-1] < one[0] / 5

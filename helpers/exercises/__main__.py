@@ -1,5 +1,6 @@
 """python -m helpers.exercises: what the learner has solved and predicted; --clear forgets it.
 
+In a notebook: `%run -m helpers.exercises -- --clear`.
 `export` and `summary` are for a class (classroom.py).
 """
 

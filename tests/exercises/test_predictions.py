@@ -181,6 +181,15 @@ def test_one_command_shows_it_all_and_clears_it(tmp_path, monkeypatch, capsys):
     assert not journal.first_answers()
 
 
+def test_a_learner_clears_it_as_lesson_00_says(tmp_path):
+    command = re.search(r"`(%run [^`]*)`", (ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8"))[1]
+    file = tmp_path / "progress.json"
+    file.write_text("{}")
+    subprocess.run([sys.executable, "-m", "IPython", "-c", command], cwd=ROOT, check=True, capture_output=True,
+                   env={**os.environ, "COURSE_PROGRESS": str(file)}, timeout=60)
+    assert not file.exists()
+
+
 def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path, monkeypatch, capsys):
     """A lock that passes, or a file of somebody else's in a folder of ours: what is in it would be lost."""
     file = tmp_path / "progress.json"

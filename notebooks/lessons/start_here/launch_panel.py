@@ -182,7 +182,8 @@ class LaunchPanel(widgets.VBox):
             self.runs.append(Shown(next(self.numbers), "the run from above", shown.reports, shown.seconds))
             self.finish(shown.logs)
         self.output = widgets.HTML()
-        look = "Run it with 1, 2 and 4 ranks. Is the loss as low after the same number of epochs? How long does each take?"
+        look = ("Run it with 1, 2 and 4 ranks. Is the loss as low after the same number of epochs? How long does each "
+                "take?")
         self.stage = Stage("launch_panel", LaunchPanel.__doc__, lambda: scene(self.runs), {}, look)
         self._draw("Choose a script and press Run.")
         controls = widgets.HBox(self._controls(scripts, args, nprocs), layout={"flex_flow": "row wrap"})

@@ -43,7 +43,9 @@ QUESTIONS = {
         "average their gradients?", {
             "all ten": "Half of each averaged gradient comes from rank 1's images. So an image that only "
                        "rank 1 has seen changes rank 0's weights, too.",
-            "0 to 4": "Its own images show it no others. But rank 1's gradients change its weights, too.",
-            "none": "Averaging halves what each rank's images contribute. It does not remove it.",
+            "0 to 4": "Rank 0's own images show only these five digits. But rank 1's gradients change rank 0's "
+                      "weights, too.",
+            "none": "The average keeps half of each rank's gradient. So each step learns from the images of both "
+                    "ranks.",
         }),
 }

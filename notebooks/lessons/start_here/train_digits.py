@@ -4,6 +4,7 @@ Run it: launch("train_digits.py", nprocs=2), or torchrun --nproc-per-node=2 trai
 """
 
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,7 @@ def main(epochs, batch_size, width):
 
     for epoch in range(epochs):
         sampler.set_epoch(epoch)  # shuffle in another order in each epoch
-        total = 0.0
+        total, began = 0.0, time.perf_counter()
         for images, labels in loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
@@ -39,7 +40,7 @@ def main(epochs, batch_size, width):
             optimizer.step()
             total += loss.item()
         mean = total / len(loader)  # a single step's loss would say more about its few images than about training
-        report(epoch=epoch, loss=mean)
+        report(epoch=epoch, loss=mean, steps=len(loader), seconds=time.perf_counter() - began)
         if (epoch + 1) % 10 == 0:
             print(f"epoch {epoch + 1} of {epochs}: mean loss {mean:.2f}")
     print(f"rank {rank} trained on {len(sampler)} of {len(data)} images, {len(loader)} steps an epoch")

@@ -11,8 +11,7 @@ from helpers.exercises.rules import each
 class MeanOfRanks(InGroup):
     title = "The mean over all ranks"
     task = ("Every rank calls your function with its own number, `value`. Return the mean of all these "
-            "numbers as a `float`, to six digits, in every rank. The ranks have already formed a group, and "
-            "`torch.distributed` is imported as `dist`.")
+            "numbers as a `float`, to six digits, in every rank. The ranks have already formed a group.")
     hints = (
         "`dist.all_reduce` works in place on a tensor. It sums over the ranks unless you ask for "
         "something else.",
@@ -53,6 +52,10 @@ class MeanOfRanks(InGroup):
 
     # ---------------------------------------------------------------------------------------- what must hold
 
+    def nothing_returned(mine, wanted, case):
+        if mine["no number"] == "None":
+            return "your function returned None", "a float"
+
     def no_number(mine, wanted, case):
         if mine["no number"]:
             return f"your function returned {mine['no number']}", "a float"
@@ -66,7 +69,8 @@ class MeanOfRanks(InGroup):
                     f"{mean:g}, to six digits")
 
     rules = (
-        each(no_number, "does every rank come to a `return`? `.item()` makes a number of a tensor with one element"),
+        each(nothing_returned, "does every rank come to a `return`?"),
+        each(no_number, "`.item()` makes a number of a tensor with one element, and `float()` of other things"),
         each(no_mean, "does every rank have the sum of all numbers, in a dtype that keeps six digits? By what does it "
                       "divide?"),
     )
@@ -82,8 +86,12 @@ class MeanOfRanks(InGroup):
     def at_one_line(lost):
         return len(set(lost[0].lines)) == 1
 
+    the_sum = "this is the sum. Divide it by the number of ranks, and call `all_reduce` only once"
+
     mistakes = (
-        mistake("this is the sum. Divide it by the number of ranks", divide="return total.item()"),
+        mistake(the_sum, divide="return total.item()"),
+        mistake(the_sum, reduce="dist.all_reduce(total)\n"
+                                "dist.all_reduce(total)"),
         mistake("how many ranks are there? `dist.get_world_size()` knows", divide="return total.item() / 2"),
         mistake("no rank knows the numbers of the others. `all_reduce` adds them up", reduce=""),
         mistake("`reduce` leaves the sum in one rank, `all_reduce` in all", reduce="dist.reduce(total, dst=0)"),

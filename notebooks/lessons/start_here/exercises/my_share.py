@@ -55,12 +55,22 @@ class MyShare(Exercise):
         items = list(given)
         returned = my_share(items, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
 
-        share = None
-        if isinstance(returned, Iterable) and not isinstance(returned, str):
-            share = [str(item) for item in islice(returned, 100)]  # a generator may have no end
-        return {"share": share, "returned": kind_of(returned), "left": items[:100], "changed": items != list(given)}
+        share, stranger = None, ""
+        if isinstance(returned, Iterable) and not isinstance(returned, str | dict):
+            share = []
+            for item in islice(returned, 100):  # a generator may have no end
+                share.append(str(item))
+                is_many = isinstance(item, Iterable) and not isinstance(item, str)
+                if is_many or item not in list(given):
+                    stranger = stranger or f"{kind_of(item)}, `{item!r}`"
+        return {"share": share, "stranger": stranger, "returned": kind_of(returned), "left": items[:100],
+                "changed": items != list(given)}
 
     # ---------------------------------------------------------------------------------------- what must hold
+
+    def nothing_returned(mine, wanted, case):
+        if mine["returned"] == "None":
+            return "your function returned None", "a list of items"
 
     def no_list(mine, wanted, case):
         if mine["share"] is None:
@@ -69,6 +79,10 @@ class MyShare(Exercise):
     def changed(mine, wanted, case):
         if mine["changed"]:
             return f"your function changed `items`, which are then `{mine['left']}`", f"`{list(case)}`, as before"
+
+    def no_item(mine, wanted, case):
+        if mine["stranger"]:
+            return f"your function returned {mine['returned']} that holds {mine['stranger']}", "only what `items` holds"
 
     def not_dealt_once(mine, wanted, case):
         dealt, there = Counter(), Counter()
@@ -91,11 +105,13 @@ class MyShare(Exercise):
                                    f"rank {sizes.index(least)} only {least}", mine)
 
     rules = (
-        each(no_list, "is there a `return`?"),
+        each(nothing_returned, "is there a `return`?"),
+        each(no_list, "a rank returns its items in a list, as a slice of `items` is one"),
         each(changed, "`pop`, `remove`, `del`, `sort`, `shuffle` and `+=` change the list itself, and your caller "
                       "still needs it. A slice is a new list"),
+        each(no_item, "return the items themselves, in one list: no texts or numbers of them, no lists, no padding"),
         holds(not_dealt_once, "how do `rank` and `world_size` choose the items? Look at the last items and at equal "
-                              "ones. Return the items themselves, without padding"),
+                              "ones"),
         holds(uneven, "which ranks get the items that remain? And do equal items count one by one?"),
     )
 

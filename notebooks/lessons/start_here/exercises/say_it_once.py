@@ -12,9 +12,9 @@ from helpers.exercises.rules import each, holds
 
 class SayItOnce(Exercise):
     title = "Say it once"
-    task = ("Every rank calls your function. Print `message` exactly once, unchanged, and nothing else, for any "
-            "number of ranks. Afterwards each rank can still print. There is no process group here. A rank knows its "
-            "number from `os.environ['RANK']`, which is a string.")
+    task = ("Every rank calls your function. One rank prints `message` with `print`, once and unchanged, and no rank "
+            "prints anything else, for any number of ranks. Afterwards each rank can still print. There is no process "
+            "group here. A rank knows its number from `os.environ['RANK']`, which is a string.")
     hints = (
         "Every rank can find out its own number: `int(os.environ['RANK'])`.",
         "Which rank is there in every run, even in a run with a single rank?",
@@ -38,11 +38,14 @@ class SayItOnce(Exercise):
 
     def observe(say_it_once, case):
         message, machine_each = case
-        local_rank = "0" if machine_each else os.environ["RANK"]
+        rank = os.environ["RANK"]
+        numbers = {"GROUP_RANK": rank, "LOCAL_RANK": "0"} if machine_each else {"GROUP_RANK": "0", "LOCAL_RANK": rank}
         text = io.StringIO()
-        with (mock.patch.dict(os.environ, LOCAL_RANK=local_rank), contextlib.redirect_stdout(text),
+        with (mock.patch.dict(os.environ, numbers), contextlib.redirect_stdout(text),
               contextlib.redirect_stderr(text)):
             returned = say_it_once(message)
+            if text.closed:
+                return {"printed": "", "mute": True, "returned": type(returned).__name__}
             printed = text.getvalue()
             print("later")
         return {"printed": printed, "mute": text.getvalue() == printed, "returned": type(returned).__name__}
@@ -52,23 +55,24 @@ class SayItOnce(Exercise):
     def not_once(mine, wanted, case):
         message, _ = case
         ranks = [rank for rank, observed in enumerate(mine) if message in observed["printed"]]
-        text = "".join(observed["printed"] for observed in mine)
-        if text.removesuffix("\n") == message:
-            return None
-        if not text:
+        texts = [observed["printed"] for observed in mine if observed["printed"]]
+        if not texts:
             return "it was not printed", "once"
         if len(ranks) > 1:
             return f"it was printed {len(ranks)} times, by rank {', '.join(map(str, ranks))}", "once"
-        return f"what the ranks printed is `{text!r}`", f"`{message!r}`, once and unchanged"
+        if len(texts) > 1:
+            return f"{len(texts)} ranks print: `{'`, `'.join(map(repr, texts))}`", "one rank prints the whole message"
+        if texts[0].removesuffix("\n") != message:
+            return f"what the rank printed is `{texts[0]!r}`", f"`{message!r}`, once and unchanged"
 
     def mute(mine, wanted, case):
         if mine["mute"]:
             return "after your function, `print` prints nothing any more", "each rank can still print"
 
     rules = (
+        each(mute, "leave `print` and `sys.stdout` as they are: only this message is for one rank alone"),
         holds(not_once, "which rank comes to the `print`? Does it print the message and nothing else? "
                         "(What it returns, nobody sees.)"),
-        each(mute, "leave `print` and `sys.stdout` as they are: only this message is for one rank alone"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -78,11 +82,14 @@ class SayItOnce(Exercise):
     mistakes = (
         mistake(every_rank, zero="print(message)"),
         mistake(f"{every_rank} (`'0'` is a text, and counts as true)", zero='if os.environ["RANK"]:'),
-        mistake("no rank meets your condition. `os.environ['RANK']` is a string, and never equals the number 0. (And "
-                "the last rank's number is `WORLD_SIZE` - 1.)", zero='if os.environ["RANK"] == 0:'),
+        mistake("does a rank meet your condition? (`os.environ['RANK']` is a string, and never equals the number 0. "
+                "The last rank's number is `WORLD_SIZE` - 1.) Or does something else keep it away from `print`?",
+                zero='if os.environ["RANK"] == 0:'),
         mistake("which rank is there in every run? Ranks are counted from 0", zero='if os.environ["RANK"] == "1":'),
         mistake("`LOCAL_RANK` is a rank's number on its own machine, so each machine has a 0",
                 zero='if int(os.environ["LOCAL_RANK"]) == 0:'),
+        mistake("`GROUP_RANK` is the number of a machine, and all ranks of a machine share it",
+                zero='if int(os.environ["GROUP_RANK"]) == 0:'),
         stop("process group",
              "`dist.get_rank()` asks the group, and there is none here. `os.environ['RANK']` needs none",
              zero="import torch.distributed as dist\n"
