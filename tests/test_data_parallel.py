@@ -4,6 +4,7 @@ import importlib
 import itertools
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from torch import nn
 
 from helpers import launch
 from helpers.hardware import hardware
+from helpers.instruments.memory import held_bytes
 from lessons.data_parallel import exercises as ex
 from lessons.data_parallel import pictures
 from lessons.data_parallel import replicas_explorer as explorer
-from lessons.data_parallel.exercises.device_memory import replica_of
+from lessons.data_parallel.exercises.device_memory import counted_step, replica_of
 from lessons.data_parallel.exercises.nested_values import made, shown
 from lessons.data_parallel.exercises.scatter_and_gather import Replica
 from tests.conftest import shapes_of
@@ -130,6 +132,19 @@ def test_chunk_sizes_are_torchs():
     for batch, n_devices in itertools.product(range(1, 41), range(1, 9)):
         sizes = [len(chunk) for chunk in torch.zeros(batch).chunk(n_devices)]
         assert explorer.chunk_sizes(batch, n_devices) == sizes + [0] * (n_devices - len(sizes))
+
+
+def test_the_formula_of_memory_is_what_a_step_puts_on_each_device():
+    model, batch = nn.Sequential(nn.Linear(16, 30), nn.ReLU(), nn.Linear(30, 24)), torch.rand(9, 16)
+    [one] = counted_step(model, batch[:1], 1, 2)
+    held = explorer.memory(9, 4, one["weights"], one["activations"], one["output"])
+    output, labels = model(batch), torch.zeros(9, dtype=torch.long)
+    with held_bytes() as alive:
+        loss = nn.functional.cross_entropy(output, labels)
+    for device, counted in enumerate(counted_step(model, batch, 4, 2)):
+        kept = alive.now - loss.nbytes if device == 0 else 0
+        counted["outputs"] = counted.pop("output") + counted.pop("gathered") + kept
+        assert held[device] == pytest.approx(counted, abs=4)  # the loss keeps a number besides
 
 
 LINK = "PCIe 4, copies in turn"
@@ -248,12 +263,21 @@ def test_both_scripts_train_the_same_weights():
 # --------------------------------------------------------------------- what the lesson says of torch, and its model
 
 
-def test_torch_recommends_ddp_and_has_the_words_that_the_lesson_quotes():
+def test_torch_recommends_ddp_and_warns_of_scalars():
     assert "It is recommended to use :class:`~torch.nn.parallel.DistributedDataParallel`" in nn.DataParallel.__doc__
     scalar = torch.zeros((), device="meta")
-    with (pytest.warns(UserWarning, match="along dimension 0, but all input tensors were scalars"),
+    with (pytest.warns(UserWarning, match="scalars"),
           pytest.raises(Exception, match=r".")):  # after the warning: on no GPU there is nothing to gather
         torch.nn.parallel._functions.Gather.apply("cpu", 0, scalar)
+
+
+def test_a_new_thread_does_not_know_the_dtype_of_autocast():
+    before = torch.get_autocast_dtype("cuda")
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(torch.get_autocast_dtype, "cuda").result()
+    torch.set_autocast_dtype("cuda", before)
+    assert before == there == torch.float16
 
 
 def test_the_models_numbers_that_the_text_says():

@@ -15,7 +15,8 @@ QUESTIONS = {
         "gradient still right?", {
             "if all chunks are equally large":
                 "Then every sample counts as much as every other one. The last batch of an epoch may not be "
-                "so, and nothing warns.",
+                "so, and nothing warns. If the loss ignores labels (`ignore_index`), the chunks "
+                "must also have equally many labels that count.",
             "always":
                 "With chunks of 2, 2 and 1, each chunk counts a third. The single sample of the last one "
                 "then counts as much as two others together.",
@@ -27,7 +28,7 @@ QUESTIONS = {
             "`module.layers.0.weight`":
                 "A name is the path of attributes that leads to the weight. It begins at the wrapper, which "
                 "keeps the model as `module`, whatever the wrapper does in `forward`.",
-            "`0.weight`": "A name is a path of attributes, and the model keeps its layers in one: `layers`.",
+            "`0.weight`": "A name is a path of attributes, and the model keeps its layers in an attribute, `layers`.",
             "`layers.0.weight`": "That is the name in the model. We asked the wrapper for its state dict.",
         }),
     "fills_device_0": (
@@ -37,8 +38,8 @@ QUESTIONS = {
                 "Device 0 gathers 512 × 8,000 outputs, about 4 million numbers. The loss keeps as many "
                 "again. And device 0 has the outputs of its own chunk.",
             "the weights and their gradients":
-                "These are 2 million numbers each. The gathered outputs alone are 512 × 8,000, about 4 "
-                "million.",
+                "Together about 4 million numbers. The gathered outputs alone are as many, and the loss keeps as "
+                "many again.",
             "Adam's two tensors per weight":
                 "These are twice 2 million numbers. The outputs are 4 million, and device 0 has them more "
                 "than once.",

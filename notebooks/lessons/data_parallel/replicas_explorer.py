@@ -44,7 +44,8 @@ def memory(batch, n_devices, weights, activations, output, states=2):
 
     Each device that gets samples holds weights, gradients, and its samples' activations and outputs. Device 0
     also holds the optimizer's state, the gathered outputs, and what the loss keeps of them (as large once
-    more: the log-softmax of a cross-entropy). The whole batch is left out, wherever it comes from.
+    more: the log-softmax of a cross-entropy). Left out are the whole batch, wherever it comes from, and the
+    gradients of outputs.
 
     Args:
         weights: Bytes of the whole model.

@@ -60,8 +60,8 @@ class DeviceMemory(Alone):
             "optimizer keeps `states` tensors for each weight (SGD 0, with momentum 1, Adam 2). Each device "
             "that gets samples holds a copy of the weights, its gradients, and its own samples' activations "
             "and output. Device 0 holds the original in place of a copy, and also the gathered output and "
-            "the optimizer's state. Leave out what the loss keeps. Return a list of `n_devices` items: the "
-            "bytes on each device.")
+            "the optimizer's state. Leave out what the loss keeps, and the gradients of outputs. Return a list "
+            "of `n_devices` items: the bytes on each device.")
     hints = (
         "How many samples has each device? `torch.chunk` rounds up: `-(-batch // n_devices)` each, until none are "
         "left.",
@@ -69,8 +69,9 @@ class DeviceMemory(Alone):
         "The gathered output is the output of the whole batch. Device 0 has its own part besides.",
     )
     explanation = ("Every device that works holds everything but the optimizer's state and the gathered "
-                   "output. The check counted the real tensors of a step that it ran by hand.")
-    why = ("the batch must be small enough for device 0, and the others' memory stays unused. If the output "
+                   "output. The check counted the real tensors of a step that it ran by hand, but computed the "
+                   "optimizer's.")
+    why = ("the batch must be small enough for device 0, and part of the others' memory stays unused. If the output "
            "is large, as with a vocabulary, compute the loss inside the replicas, per sample or as a sum, or "
            "use DistributedDataParallel.")
 

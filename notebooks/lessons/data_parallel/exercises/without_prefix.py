@@ -19,7 +19,7 @@ def is_the_very(value, tensor):
 
 class WithoutPrefix(Alone):
     title = "A checkpoint with `module.`"
-    task = ("`state` is a state dict. The model was wrapped when it was saved, so all names, some, or none "
+    task = ("`state` is a state dict from a project that you do not know: all names, some, or none "
             "begin with `module.`. Return a new dict in which that one prefix is gone from the beginning of "
             "each such name. All else stays as it is, and the tensors are the very same, not copies. Leave "
             "`state` itself alone: somebody may still want to load it into a wrapped model.")
