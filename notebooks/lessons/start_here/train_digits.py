@@ -39,7 +39,7 @@ def main(epochs, batch_size, width):
             loss.backward()  # here the ranks average their gradients
             optimizer.step()
             total += loss.item()
-        mean = total / len(loader)  # a single step's loss would say more about its few images than about training
+        mean = total / len(loader)  # one step's loss depends on its few images
         report(epoch=epoch, loss=mean, steps=len(loader), seconds=time.perf_counter() - began)
         if (epoch + 1) % 10 == 0:
             print(f"epoch {epoch + 1} of {epochs}: mean loss {mean:.2f}")
