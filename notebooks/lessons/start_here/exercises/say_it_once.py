@@ -13,8 +13,8 @@ from helpers.exercises.rules import each, holds
 class SayItOnce(Exercise):
     title = "Say it once"
     task = ("Every rank calls your function. One rank alone prints: `message`, with `print`, once, unchanged, and "
-            "nothing else, for any number of ranks. Afterwards each rank can still print. There is no process group here. "
-            "A rank knows its number from `os.environ['RANK']`, which is a string.")
+            "nothing else, for any number of ranks. Afterwards each rank can still print. There is no process group "
+            "here. A rank knows its number from `os.environ['RANK']`, which is a string.")
     hints = (
         "Every rank can find out its own number: `int(os.environ['RANK'])`.",
         "Which rank is there in every run, even in a run with a single rank?",
