@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from helpers.data import Digits
 from helpers.figures import alt, title
+from helpers.models import Masters
 from lessons.mixed_precision import float_explorer, recorded
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.formats import FORMATS, decode, encode, parse, rounded
@@ -316,6 +317,42 @@ def test_only_fp16_without_a_scale_does_not_learn_from_a_small_loss(lesson):
 def test_clipping_before_unscale_learns_nothing(lesson):
     assert lesson["run"]("scale+backward step update") < 1
     assert lesson["run"]("scale+backward clip unscale_ step update") > 2
+    assert lesson["run"]("scale+backward clip unscale_ step update", torch.optim.Adam, 4e-3) < 1, "Adam hides it"
+
+
+def test_autocast_of_a_gpu_refuses_the_loss_that_the_lesson_names():
+    names = {"torch": torch}
+    exec(SOURCES["x-matrix-target-torch-rand-4-4-torch"], names)
+    loss = nn.functional
+    try:
+        with pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
+            names["under_autocast"](lambda x, half: loss.binary_cross_entropy(x, x), "cuda")
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", torch.float16)
+    wanted = names["under_autocast"](lambda x, half: loss.binary_cross_entropy_with_logits(half, x), "cuda")
+    assert wanted == "float32"
+
+
+def test_the_later_of_two_switches_for_tf32_wins():
+    products = torch.backends.cuda.matmul
+    try:
+        products.fp32_precision = "ieee"
+        torch.set_float32_matmul_precision("high")
+        assert products.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        products.fp32_precision = "none"
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_bf16_weights_move_only_with_masters(lesson, masters):
+    names = {**lesson, "torch": torch}
+    exec(SOURCES["def-unmoved-model-steps-800-train-re"], names)
+    model = names["network"](32).bfloat16()
+    optimizer = (Masters if masters else torch.optim.AdamW)(model.parameters(), lr=1e-4)
+    _, moved = names["trained"](model, optimizer, steps=50)
+    assert (moved > 0.001) == masters and (masters or moved == 0)
 
 
 def test_the_lesson_does_not_hold_the_order_of_its_exercise():
@@ -379,14 +416,14 @@ def test_a_training_without_a_loss_is_not_the_fastest():
     rows = {"float32, channels first": row, "float32, channels_last": row | {"ms": 40.0},
             "autocast float16, scaler, channels first": broken, "autocast float16, scaler, channels_last": broken}
     told = recorded.resnet_in_words(rows)
-    assert told.startswith("float32, channels_last is the fastest: it makes **2.0 steps**")
-    assert "do not count, because their loss is not a number: autocast float16" in told and "skipped 14 steps" in told
+    assert told.startswith("Of the trainings whose loss is a number, float32, channels_last is the fastest: it makes")
+    assert "In the others, the loss is not a number: autocast float16" in told and "skipped 14 steps" in told
     assert "fused" not in told and "shorter): 0.50× in float32." in told
     old = {name: {key: value for key, value in row.items() if key != "first scale"} for name, row in rows.items()}
     assert "`fused=True`" in recorded.resnet_in_words(old)
     gpt = {"float32": row, "autocast bfloat16": broken, recorded.OTHER_START: row}
     told = recorded.gpt_in_words(gpt)
-    assert told.startswith("**float32** is the fastest") and "apart" not in told
+    assert told.startswith("Of the trainings whose loss is a number, **float32** is") and "apart" not in told
 
 
 def test_a_figure_of_two_pictures_has_a_title_and_its_values():

@@ -7,7 +7,7 @@ QUESTIONS = {
                     "two neighbours is 2: it grows with the numbers. 2049 lies halfway between 2048 and 2050. It "
                     "goes to the one whose last bit is 0, and that is 2048.",
             "2049": "From 2048 on, the step from one fp16 number to the next is 2. So fp16 has no 2049.",
-            "infinity": "Infinity begins above the largest number, which the table above shows as 65,504.",
+            "infinity": "Infinity begins only near the largest number, 65,504.",
         }),
     "tiny_gradient_fp16": (
         "If p is one in a million, the gradient is 0.000001 / 256, about 4e-9. What is that in fp16?", {
@@ -19,29 +19,33 @@ QUESTIONS = {
         }),
     "loss_divided": (
         "We train in fp16 without a loss scale, and divide the loss by 100,000. What happens?", {
-            "it does not learn": "Dividing the loss divides all gradients. In fp16, 99 in 100 of the gradients of "
-                                 "this network then become 0, and Adam cannot enlarge a 0. With a scale, or in "
-                                 "bf16, the same gradients stay alive. So whether fp16 needs a scale depends on how "
-                                 "small the gradients are, and no warning tells you.",
+            "it does not learn": "Dividing the loss divides all gradients. At the start, 99 in 100 of this network's "
+                                 "then become 0 in fp16. Of the outputs, only those of the right digits keep one. "
+                                 "Adam enlarges these, and the loss becomes worse than guessing. With a scale, or "
+                                 "in bf16, most of the others stay alive, too. So whether fp16 needs a scale depends "
+                                 "on how small the gradients are, and no warning tells you.",
             "an error": "A gradient of 0 is a legal gradient, so nothing checks for it, and nothing warns.",
             "the loss becomes NaN": "NaN comes from numbers that are too large. Here the gradients are too "
                                     "small.",
         }),
     "bf16_weights_move": (
-        "Weights are stored in bf16, without masters. Most are larger than 0.03. Each update is about "
-        "0.0001. What do most weights do?", {
-            "not move at all": "From 0.03125 on, the step from one bf16 number to the next is 0.00024 or "
-                               "more. An update of less than half a step is rounded away. So the network "
-                               "learns less. In fp32, and in masters, the same updates add up.",
-            "move a little less": "A weight is rounded to one of two neighbours. An update therefore moves "
-                                  "it by a whole step, or not at all.",
-            "become NaN": "NaN comes from numbers that are too large. The weights and updates are small.",
+        "With masters, each weight is rounded to bf16 after every step. If most updates are less than half a step "
+        "of bf16, how far do most weights move?", {
+            "as far as in fp32": "The small updates add up in the fp32 master, and its bf16 copy is never more than "
+                                 "half a step away from it. Without masters, each update starts from the rounded "
+                                 "weight, and is rounded away again: from 0.03125 on, a step of bf16 is 0.00024 or "
+                                 "more, and an update is about 0.0001. So most weights do not move, and the network "
+                                 "learns less.",
+            "about half as far": "Rounding puts a weight at most half a step of bf16 away from its master, however "
+                                 "far the master has moved.",
+            "not at all": "That is so without masters. Here the next update is added to the fp32 master, and not to "
+                          "the rounded weight.",
         }),
     "clip_first": (
-        "What happens if the gradients are clipped before `unscale_` divides them by the scale?", {
+        "We train with SGD. What happens if the gradients are clipped before `unscale_` divides them by the scale?", {
             "training hardly moves": "The scaled gradients are far above the limit, so they are clipped to "
                                      "it. Then they are divided by the scale, 65,536. The step is that much "
-                                     "too small.",
+                                     "too small. Adam divides such a factor out, so it still learns.",
             "an error": "Both calls are allowed at that place, so nothing raises an error.",
             "nothing changes": "The limit is meant for true gradients. Before `unscale_`, the gradients are "
                                "still multiplied by the scale.",
@@ -59,17 +63,18 @@ QUESTIONS = {
                                                               "finite. So no weight changes.",
         }),
     "hidden_instructions": (
-        "We hide the instructions for 16 bits, but not those for fp32. How long does a product in bf16 "
-        "take?", {
-            "longer than in fp32": "The processor can multiply only fp32. It has to convert the numbers, "
-                                   "multiply as before, and convert the result back. With AVX2 alone, oneDNN "
-                                   "has nothing that fits, and torch uses loops of its own. A factor above 1× is "
-                                   "slower than fp32. (On a CPU whose instructions cannot be hidden, for example "
-                                   "an Arm, the lines are alike.)",
+        "We hide the instructions for 16 bits. With AVX-512, oneDNN imitates each of them by several others. How long "
+        "does a product in bf16 take?", {
+            "longer than in fp32": "Several instructions do the work of one. To convert both matrices to fp32, "
+                                   "multiply, and convert the result back (*converted*), takes little more "
+                                   "than fp32, because each number is converted once, and used 256 times. With AVX2 "
+                                   "alone, oneDNN has nothing that fits, and torch uses loops of its own. A factor "
+                                   "above 1× is slower than fp32. (On a CPU whose instructions cannot be hidden, for "
+                                   "example an Arm, the lines are alike.)",
             "half as long as in fp32": "The numbers take half the bytes. But a large product waits for "
                                        "arithmetic, not for memory.",
-            "as long as in fp32": "The arithmetic takes as long, but converting the numbers takes time as "
-                                  "well.",
+            "as long as in fp32": "That is nearly so if both matrices are converted to fp32 once "
+                                  "(*converted*). But here several instructions stand for one.",
         }),
     "infinite_on_one_rank": (
         "Only rank 1's loss is infinite in step 2. Which ranks skip that step?", {

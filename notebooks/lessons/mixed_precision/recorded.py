@@ -179,9 +179,8 @@ def products_in_words(result):
     most_from_python = flops / launch / 1e6
     fastest = (f"In bfloat16 a product reaches **{best['bfloat16']:,.0f} TFLOP/s**, in float32 with all its bits "
                f"{best['float32']:,.0f}.")
-    from_python = (f"At n = {smallest}, Python takes {launch:.1f} µs to launch a product in bfloat16. So a loop in "
-                   f"Python does not get beyond about {most_from_python:,.0f} TFLOP/s at this size, however fast the "
-                   "GPU is.")
+    from_python = (f"At n = {smallest}, Python takes {launch:.1f} µs to launch a product in bfloat16. So a loop of "
+                   f"these does not get beyond about {most_from_python:,.0f} TFLOP/s, however fast the GPU is.")
     alone = (f"The GPU alone, with products that wait in its queue, reaches {in_bfloat16[smallest]:,.0f} TFLOP/s at "
              "this size.")
     with_python = (
@@ -363,11 +362,12 @@ def comparison(result):
     fastest = min(times, key=times.get)
     steps = times[first] / times[fastest]
     memory = rows[fastest]["peak MiB"] / rows[first]["peak MiB"]
+    of_these = "" if rows == ran(result) else "Of the trainings whose loss is a number, "
     shorter = (f"{fastest} is the fastest: it makes **{steps:.1f} steps** in the time of one in {first}, and needs "
                f"{memory:.0%} of its memory.")
     no_shorter = f"**{first}** is the fastest: no step is shorter."
     words = no_shorter if fastest == first else shorter
-    return words + without_a_loss(result)
+    return of_these + words + without_a_loss(result)
 
 
 def without_a_loss(result):
@@ -378,7 +378,7 @@ def without_a_loss(result):
              "that does beside a scaler.")
     is_newer = any("first scale" in row for row in rows.values())  # the ResNet's optimizer was fused until 2026-11-27
     cause = "" if is_newer else fused
-    words = f" These do not count, because their loss is not a number: {listed}.{cause}"
+    words = f" In the others, the loss is not a number: {listed}.{cause}"
     return words if rows else ""
 
 

@@ -58,8 +58,8 @@ class ChooseDtype(Exercise):
             "`eps`. A limit that is just met is met. Return the torch dtype with the fewest bytes that meets all "
             "three limits. If two have equally many bytes, return the more precise one. You may choose `float32` "
             "and `float64` always, but `float8_e4m3fn`, `float8_e5m2`, `float16` and `bfloat16` only if they are "
-            "in `fast`, the set of formats that the hardware is fast in. Raise `ValueError` if no format meets "
-            "the limits.")
+            "in `fast`, a set of torch dtypes: those that the hardware is fast in. Raise `ValueError` if no format "
+            "meets the limits.")
     hints = (
         "`torch.finfo(dtype)` knows `max`, `smallest_normal`, `eps` and `bits`. (`min` is the most "
         "*negative* number.)",

@@ -43,11 +43,11 @@ class TrainStep(Exercise):
     title = "The loop in the right order"
     task = ("Write a training step over several small batches. Their `losses`, a list, have been computed under "
             "autocast, and there are no gradients yet. The loss of the step is the mean of `losses`. Call `backward` "
-            "on each of them, scaled so that no gradient is lost. Then, once: clip the true gradients, all "
-            "`parameters` together, to the norm `max_norm`; let the optimizer make its step, unless a gradient is "
-            "infinite or NaN; let the scaler adapt its scale. Return `True` if the optimizer's step was made, and "
-            "`False` if it was skipped, so that a schedule can wait. Your function is called several times, with the "
-            "same `scaler` and `optimizer`. Gradients are rounded to fp16 as they come, as on a GPU.")
+            "on each of them, or on their mean, scaled so that no gradient is lost. Then, once: clip the true "
+            "gradients, all `parameters` together, to the norm `max_norm`; let the optimizer make its step, unless a "
+            "gradient is infinite or NaN; let the scaler adapt its scale. Return `True` if the optimizer's step was "
+            "made, and `False` if it was skipped. (A schedule then has to wait, too.) Your function is called several "
+            "times, with the same `scaler` and `optimizer`. Gradients are rounded to fp16 as they come, as on a GPU.")
     hints = (
         "You need five calls: `scaler.scale(…).backward()` for each loss, `scaler.unscale_(optimizer)`, "
         "`torch.nn.utils.clip_grad_norm_(parameters, max_norm)`, `scaler.step(optimizer)`, "
