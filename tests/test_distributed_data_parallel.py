@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from helpers.launcher import launch
 from helpers.widgets.shapes import RANKS
 from lessons.distributed_data_parallel.collectives_explorer import SUM, collectives_explorer, held_after, scene
+from lessons.distributed_data_parallel.recorded import COLLECTIVES
 from tests.conftest import ROOT, shapes_of
 
 BEFORE = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
@@ -105,6 +106,36 @@ def test_presets_and_single_collectives():
 def test_defaults_that_the_lesson_names():
     assert dist._DEFAULT_FIRST_BUCKET_BYTES == 2**20 and "25 MiB" in DistributedDataParallel.__doc__
     assert "ddp(input).backward()  # no synchronization" in DistributedDataParallel.no_sync.__doc__
+    fp16, bf16 = torch.finfo(torch.float16), torch.finfo(torch.bfloat16)
+    assert (fp16.eps / 2, fp16.max, bf16.eps / 2) == (1 / 2048, 65504, 1 / 256) and 6e-5 < fp16.tiny < 6.2e-5
+    assert set(AFTER) - set(COLLECTIVES) == {"send_recv", "sum_in_pair"}
+
+
+class SecondLayerInRank0(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.second(self.first(x)) if dist.get_rank() == 0 else self.first(x)
+
+
+def two_steps(find_unused):
+    """The gradient's sum in this rank, or the name of what stops it, of the layer that only rank 0 uses."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(SecondLayerInRank0(), find_unused_parameters=find_unused)
+    try:
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+    except RuntimeError as error:
+        return type(error).__name__
+    return model.module.second.bias.grad.tolist()
+
+
+def test_ddp_counts_a_missing_gradient_as_zeros_only_if_it_is_told_to_look_for_it():
+    assert launch(two_steps, nprocs=2, args=(False,), show=False).results[1] == "RuntimeError"
+    assert launch(two_steps, nprocs=2, args=(True,), show=False).results[1] == [1, 1]
 
 
 @pytest.mark.parametrize(("version", "port"), [("2.11", 29500), ("2.14", None)])

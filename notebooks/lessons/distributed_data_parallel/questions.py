@@ -18,24 +18,23 @@ QUESTIONS = {
         "broadcast, then reduce": "After broadcast all ranks hold rank 0's numbers, and those are added up.",
     }),
     "three_ways_apart": (
-        "Two ranks train by hand, two with DDP, and one process alone, on whole batches. How far apart are the weights "
-        "of the three after ten steps?", {
-            "equal, up to rounding": "The mean of two half-batches' mean gradients is the mean gradient of the batch, "
-                                     "so all steps are the same. One process adds up the numbers in another order, "
-                                     "and float64 rounds each sum by about 1e-16 of it. Training itself moves the "
-                                     "weights by far more.",
-            "one process is elsewhere: it averages 64 images at once": "The mean of two half-batches' mean gradients "
-                                                                       "is the mean gradient of the batch, because "
-                                                                       "both halves have 32 images.",
-            "DDP is elsewhere: it sends during backward": "DDP sends earlier, but it sends the same gradients.",
+        "DDP trains in two ranks on half-batches, and one process alone on whole batches. How far apart are the "
+        "weights of the two after ten steps?", {
+            "about 1e-16": "The mean of two half-batches' mean gradients is the mean gradient of the batch, so all "
+                           "steps are the same. But one process adds up the numbers in another order, and float64 "
+                           "rounds each sum by about 1e-16 of it.",
+            "0: they are equal to the last bit": "Both compute the same sums, but in another order. float64 keeps "
+                                                 "about 16 digits, so the last of them may differ.",
+            "about 1e-2": "The mean of two half-batches' mean gradients is the mean gradient of the batch, because "
+                          "both halves have 32 images. So all steps are the same, up to rounding.",
         }),
     "averaged_again": (
         "Four micro-batches, four backwards, and no `no_sync()`: the first micro-batch's gradient is in four "
         "averages. What is its share in the end?", {
             "right: as large as if it had been averaged once": "After the first average all ranks hold the same, and "
                                                                "the mean of equal numbers is this number. So "
-                                                               "`no_sync()` changes no gradient: it saves "
-                                                               "all-reduces.",
+                                                               "`no_sync()` is not there for the result: it "
+                                                               "saves all-reduces.",
             "too small: it has been divided four times": "Each division follows a sum over the ranks. Of two equal "
                                                          "numbers, half of the sum is this number again.",
             "too large: the ranks' shares have been added up again and again": "Each sum over the ranks is divided by "

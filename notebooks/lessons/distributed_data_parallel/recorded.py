@@ -207,8 +207,8 @@ def linear_layers(number, width):
 def overlap(width=4096, repeats=20):
     """How much does DDP gain on two GPUs by sending during backward?
 
-    Milliseconds of forward and backward of eight layers of 67 MB by CUDA events, median of 20. By hand, each gradient
-    is all-reduced by itself after backward; DDP with one bucket for all cannot send before backward ends.
+    Milliseconds of forward and backward of eight layers of 67 MB by the GPU's clock, median of 20. By hand, each
+    gradient is all-reduced by itself after backward; DDP with one bucket for all cannot send before backward ends.
     """
     return in_ranks(backwards, 2, width, repeats, backend="nccl")[0]
 

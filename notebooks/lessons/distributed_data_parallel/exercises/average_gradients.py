@@ -18,9 +18,9 @@ def requires_grad(gradient):
 class AverageGradients(InGroup):
     title = "Your own DDP: average the gradients"
     task = ("Every rank has run `backward` on its own batch. Replace each parameter's gradient by the **mean "
-            "over all ranks**. A parameter that one rank did not use has no gradient there (`None`): it "
-            "counts as zeros, and has the mean afterwards, like the others. Frozen parameters "
-            "(`requires_grad` is False) are left alone.")
+            "over all ranks**: the gradient that one process would get from equally large batches of all ranks "
+            "together. A parameter may have been used in some ranks only. Frozen parameters (`requires_grad` is "
+            "False) are left alone.")
     hints = (
         "`dist.all_reduce(parameter.grad)` adds up, in place. How do you get from the sum to the mean?",
         "All ranks have to call the same collectives in the same order. What happens if one of them skips a "
@@ -29,8 +29,9 @@ class AverageGradients(InGroup):
     explanation = ("`requires_grad` is the same in all ranks, so it may decide which gradients to average. A "
                    "gradient may be missing in one rank only, so a missing one becomes zeros.")
     why = ("with a broadcast of the weights at the start, this is DistributedDataParallel without its speed. "
-           "If something may differ between ranks, such as `parameter.grad is None`, it must never decide "
-           "whether a rank calls a collective.")
+           "(DDP counts a missing gradient as zeros only with `find_unused_parameters=True`; otherwise its next "
+           "forward raises an error.) If something may differ between ranks, such as `parameter.grad is None`, it "
+           "must never decide whether a rank calls a collective.")
 
     world_sizes = (2, 3)
     # The dtype of the model, and the rank in which `1.weight` was not used. The first case has no such rank: what waits

@@ -18,7 +18,7 @@ class FineTune(InGroup):
             "step a batch, on the **mean** gradient of all ranks. Afterwards every rank's `net` holds the same "
             "weights: those that one process would have got from the batches of all ranks together.")
     hints = (
-        "After the last step, compare the weights of two ranks, layer by layer. Which ones differ?",
+        "`net[0]` gets another `requires_grad` after DDP has been made. When does DDP look at it?",
         "DDP looks at `requires_grad` of each parameter when it wraps the network. It never averages those "
         "that are frozen at that moment.",
     )
@@ -67,8 +67,8 @@ class FineTune(InGroup):
     # ---------------------------------------------------------------------------------------- what must hold
 
     waiting = "is the network wrapped in every rank, and at the same batch?"
-    known_to_ddp = ("what does DDP know of this parameter, and since when? And do you call `model(x)`, not "
-                    "`net(x)`?")
+    not_averaged = ("is this parameter's gradient the same in all ranks after each backward? From which batch on is it "
+                    "not? (DDP averages only what `model(x)` began, not `net(x)`)")
 
     def copies_differ(mine, wanted, case):
         for name, numbers in mine[0]["weights"].items():
@@ -77,7 +77,7 @@ class FineTune(InGroup):
                         "the same weights in every rank")
 
     rules = (
-        holds(copies_differ, known_to_ddp),
+        holds(copies_differ, not_averaged),
         nothing("batches taken away", "`pop`: the next epoch needs the list again"),
         same("trained", "what is frozen, and until when? (Modules have `requires_grad_(…)`, parameters have "
                         "`requires_grad`.) Does the optimizer hold the parameter? Do you train `net` itself, and "
@@ -91,7 +91,7 @@ class FineTune(InGroup):
     three = "for how many batches is `net[0]` frozen? The fourth is the first that trains it"
 
     mistakes = (
-        mistake(known_to_ddp, again=""),
+        mistake(not_averaged, again=""),
         mistake("`model(x)`, not `net(x)`: DDP averages what its own forward began",
                 backward="loss_fn(net(x), y).backward()"),
         mistake("`net[0]` stays frozen: who sets `requires_grad` to True again?", unfreeze=""),
