@@ -5,6 +5,8 @@ import os
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers import RankError, launch
@@ -62,9 +64,35 @@ def test_killed_it_ends_with_the_same_bits_and_ignores_half_a_snapshot(whole, tm
 
 
 def test_what_ddp_wraps_is_compiled():
-    """The other way round, torch compiles nothing of this network, and says so with no error."""
+    """The other way round, torch compiles nothing of a bare `nn.Sequential`, and there is no error."""
     with pytest.raises(RankError, match="no_such_backend"):
         train("--epochs", 1, "--compile", "no_such_backend")
+
+
+def compiled_in_place(kind):
+    dist.init_process_group("gloo")
+    compiled = []
+
+    def eager(graph, inputs):
+        compiled.append(graph)
+        return graph
+
+    net = kind(nn.Linear(2, 2))
+    net.compile(backend=eager)
+    DistributedDataParallel(net)(torch.ones(1, 2)).sum().backward()
+    return len(compiled)
+
+
+class Own(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x)
+
+
+@pytest.mark.long
+def test_compile_of_the_network_itself_depends_on_its_class_and_the_version():
+    assert launch(compiled_in_place, 1, args=(Own,), show=False).results == [1]
+    bare = 0 if torch.__version__.startswith("2.11.") else 1
+    assert launch(compiled_in_place, 1, args=(nn.Sequential,), show=False).results == [bare]
 
 
 def test_the_argument_that_keeps_buffers_apart_has_the_name_that_the_lesson_gives():

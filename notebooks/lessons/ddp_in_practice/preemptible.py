@@ -58,7 +58,7 @@ def main(path, *options):
             optimizer.step()
             done += 1
             if "--warn-rank-1" in options and (rank, epoch, done) == (1, 1, 5):
-                os.kill(os.getpid(), signal.SIGTERM)  # as a scheduler would
+                os.kill(os.getpid(), signal.SIGTERM)  # as a cluster would
             if asked_anywhere():
                 print(f"saves in epoch {epoch}, after {done} batches; asked: {asked}")
                 return snapshot_all(path, net, optimizer, (epoch, done))

@@ -19,16 +19,15 @@ QUESTIONS = {
     }),
     "joined_average": (
         "With `Join`, which averaged gradient does rank 1 see in its fourth batch? Its own gradient is 1.", {
-            "0.5": "The sum is 1 + 0, because rank 0 adds a zero. DDP still divides it by two, the initial number of "
-                   "ranks, so every batch of the epoch counts the same. With "
-                   "`divide_by_initial_world_size=False` it divides by the ranks that still have batches.",
-            "1": "Rank 0 adds a zero, and DDP divides the sum by the initial number of ranks, which is two.",
+            "0.5": "The sum is 1 + 0, because rank 0 adds a zero. It is still divided by two, the initial number of "
+                   "ranks, so every batch of the epoch counts the same.",
+            "1": "Rank 0 adds a zero, and the sum is divided by the initial number of ranks, which is two.",
             "0": "Only rank 0 adds a zero. Rank 1's own gradient is in the sum, too.",
         }),
     "which_part_early": (
         "Which of the three, taken from the first snapshot, changes the final weights?", {
-            "each of them": "The momentum would be that of three epochs ago, the learning rate would not be that of "
-                            "this epoch, and dropout would leave out other numbers.",
+            "each of them": "The optimizer's state has the momentum and the learning rate, the scheduler's has the "
+                            "epoch, from which its next `step()` sets the rate, and dropout draws random numbers.",
             "only the optimizer":
                 "The scheduler sets the learning rate of the epochs that come, and dropout draws random numbers in "
                 "every step.",
@@ -37,10 +36,10 @@ QUESTIONS = {
                 "so the gradients differ.",
         }),
     "compiled_graphs": (
-        "Into how many graphs does torch compile this network under DDP?", {
+        "Into how many graphs does `DDP(torch.compile(net))` compile these layers?", {
             "4": "A graph ends where a bucket is full. So the first bucket's all-reduce can begin while the backward "
                  "of the next graph computes. In torch, this is the work of the `DDPOptimizer`.",
-            "1": "In one process it is one. But then no all-reduce could begin before the whole backward has ended.",
+            "1": "Then no all-reduce could begin before the whole backward has ended.",
             "2": "Forward and backward do not make two: a graph has both. What does DDP wait for, before it begins "
                  "an all-reduce?",
         }),

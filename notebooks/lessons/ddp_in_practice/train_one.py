@@ -15,12 +15,12 @@ from helpers import report
 from helpers.data import Digits
 
 
-def count_right(net, images, labels):
+def accuracy(net, images, labels):
     net.eval()
     with torch.no_grad():
         right = (net(images).argmax(1) == labels).sum()
     net.train()
-    return right
+    return right / len(labels)
 
 
 def random_states(device):
@@ -80,9 +80,9 @@ def main(options):
             if step % 2 == 0:
                 report(epoch=epoch, step=step, loss=loss.item())  # `.item()` waits for the GPU
         scheduler.step()
-        right = count_right(net, test_images, test_labels)
+        right = accuracy(net, test_images, test_labels)
         random = random_states(device)
-        print(f"epoch {epoch}: {right / len(test_labels):.0%} of the test digits are right")
+        print(f"epoch {epoch}: {right:.0%} of the test digits are right")
         if options.path:
             state = {name: part.state_dict() for name, part in parts.items()}
             save({"epoch": epoch, "random": random, **state}, options.path)

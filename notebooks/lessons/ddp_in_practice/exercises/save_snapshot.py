@@ -17,10 +17,10 @@ _folders = itertools.count()
 class SaveSnapshot(Saving):
     title = "A snapshot that survives a crash"
     task = ("Every rank calls `save_snapshot(state, path)`. Rank 0 alone writes `state` with `torch.save`, "
-            "so that `torch.load(path)` reads it. No rank returns before the file is there. If rank 0 dies "
-            "**while** it saves, at whatever moment, or if the disk is full, `path` still holds the whole "
-            "old snapshot or the whole new one. So that a power failure does no harm, either, call `os.fsync` before "
-            "the file is found at `path`: it waits until a file's bytes are on the disk.")
+            "so that `torch.load(path)` reads it, and leaves `state` as it is. No rank returns before the file is "
+            "there. If rank 0 dies **while** it saves, at whatever moment, or if the disk is full, `path` still holds "
+            "the whole old snapshot or the whole new one. A power failure does no harm, either: before the file gets "
+            "the name `path`, `os.fsync` waits until its bytes are on the disk.")
     hints = (
         "Write to another name in the same folder first. Call `file.flush()` and `os.fsync(file.fileno())`. Then call "
         "`os.replace(that, path)`, which is all or nothing.",
@@ -71,8 +71,8 @@ class SaveSnapshot(Saving):
 
     # ---------------------------------------------------------------------------------------- what must hold
 
-    all_or_nothing = ("`os.replace` replaces and removes in one step. Before it, write to another name in the same "
-                      "folder, to the end: after an error on the way (a full disk), half of it is there")
+    all_or_nothing = ("first write all of it to another name in the same folder: a crash or a full disk then leaves "
+                      "half of that file only. `os.replace` replaces `path` in one step, without a `remove`")
     rank_0_alone = "which rank writes? On a shared disk, ranks would write over each other"
     all_of_it = "what you write, all of it, under which name, and whether it is finished (a thread may not be)"
     on_the_disk = "what you write stays in the system's memory for a while: when all is written, `flush` and `os.fsync`"

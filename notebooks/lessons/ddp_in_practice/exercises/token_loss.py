@@ -39,19 +39,20 @@ class TokenLoss(InGroup):
     task = ("Every rank calls `token_loss(scores, targets)` with its own tokens. `scores` are what a DDP model "
             "returns, a row for each token. `targets` are the right classes, or −100 where a token does not count. "
             "Return a loss. After each rank's `.backward()`, DDP's gradient must be that of one process that takes the "
-            "mean cross entropy of **all** tokens that count. A rank may have none that count, and its loss is not NaN "
-            "even so. The ranks may send each other a few numbers, but no scores.")
+            "mean cross entropy of **all** tokens that count. If a rank has none that count, its loss is still a "
+            "number, not NaN. Leave `scores` and `targets` as they are. The ranks may send each other a few "
+            "numbers, but no scores.")
     hints = (
         "In one process, the loss is a sum over all tokens that count, divided by their number. Which part of it "
         "can a rank compute alone, and what does it have to ask the others?",
         "`cross_entropy(scores, targets, reduction=\"sum\")` adds up what counts. Divide it by the number of tokens "
-        "that count in all ranks. DDP then divides the sum of the gradients by the number of ranks.",
+        "that count in all ranks. DDP's gradient is the sum of the ranks' gradients, divided by the number of ranks.",
     )
     explanation = ("Each rank has its part of the sum. The number below it is that of all ranks, from one "
                    "all-reduce of one number. DDP divides by the number of ranks, so the loss is multiplied by it. "
                    "The sum of no losses is 0, where their mean would be NaN.")
-    why = ("Texts differ in length, and prompts and padding do not count. With a mean in each rank, the tokens of a "
-           "rank with few of them weigh more. Micro-batches, whose gradients you accumulate, differ in the same way.")
+    why = ("Texts differ in length, and prompts and filling tokens do not count. With a mean in each rank, the tokens "
+           "of a rank with few of them weigh more. Micro-batches, whose gradients you accumulate, differ in that, too.")
 
     world_sizes = (2, 3)
     # How many tokens count, by rank.
