@@ -110,7 +110,7 @@ def speed_in_words(result):
 def memory(samples=1024, classes=50_000):
     """Which GPU needs most memory in a step of nn.DataParallel?
 
-    Peak MiB of each: layers of 64, 1,024 and 50,000 outputs, 1,024 samples, Adam.
+    Peak MiB of each: 64 inputs, layers of 1,024 and 50,000 outputs, 1,024 samples, Adam.
     """
     free_memory()
     layers = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, classes))

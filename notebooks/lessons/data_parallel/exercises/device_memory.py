@@ -107,7 +107,7 @@ class DeviceMemory(Alone):
 
         return {
             "returned": kind_of(sizes),
-            "bytes": [float(size + 0) for size in sizes],  # text is no number: it has no sum with 0
+            "bytes": [size if isinstance(size, str) else float(size) for size in sizes],
             "held": counted_step(model, samples, n_devices, states),
         }
 
@@ -125,6 +125,8 @@ class DeviceMemory(Alone):
             right = sum(held.values())
             if answered == right:
                 continue
+            if isinstance(answered, str):
+                return f"you say the text {answered!r} for device {device}", "numbers, in bytes"
             observed = f"you say {answered:,.15g} bytes for device {device}"
             if right == 0:
                 return observed, "0: it gets no sample"

@@ -76,7 +76,8 @@ class ScatterAndGather(Alone):
     # The plan of `inputs`, its number of samples, and the number of devices.
     cases = {
         "4 samples on 2 devices": ({"x": "float32"}, 4, 2),
-        "5 samples on 4 devices, a number beside them": ({"scale": 0.5, "x": "float64", "mask": None}, 5, 4),
+        "5 samples on 4 devices, a number and a text beside them":
+            ({"scale": 0.5, "x": "float64", "mask": None, "mode": "fast"}, 5, 4),
         "9 samples on 4 devices, with labels": ({"x": "float32", "labels": "int64"}, 9, 4),
         "2 samples on 4 devices": ({"x": "bfloat16"}, 2, 4),
         "one number a sample": ({"x": "float16"}, 2, 2),
@@ -169,6 +170,10 @@ class ScatterAndGather(Alone):
         mistake("a replica without samples is not called: `chunk` may make fewer chunks than there are devices",
                 shorten=""),
         mistake("what is no tensor goes to each replica as it is", parts="parts = [{} for _ in replicas]"),
+        mistake("a text has parts as well, but it is no tensor: each replica gets it as it is",
+                tensors="if hasattr(value, '__len__'):",
+                cut="size = -(-len(value) // len(replicas))\n"
+                    "chunks = [value[start:start + size] for start in range(0, len(value), size)]"),
         mistake("`[{…}] * n` is one dict, n times: the last chunk replaces the others",
                 parts="parts = [dict(inputs)] * len(replicas)"),
         mistake(GIVEN_STAYS, parts="parts = [inputs for _ in replicas]"),
