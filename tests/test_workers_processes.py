@@ -1,9 +1,11 @@
 """The scripts about processes: what lesson 01, which runs them and compares what they print, leaves open."""
 
 import io
+import json
 import os
 import pickle
 import pickletools
+import subprocess
 import sys
 import threading
 import time
@@ -12,13 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.multiprocessing as mp
 from PIL import Image
 from torch.distributed.run import config_from_args, parse_args
 
 from helpers import launch
 from helpers.hardware import hardware
 from helpers.launcher import RankError
-from helpers.places import LESSONS
+from helpers.places import LESSONS, NOTEBOOKS
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -77,6 +80,41 @@ def test_a_sent_tensor_is_a_note_that_names_a_socket_and_shares_memory():
     assert any(Path(text).is_socket() for text in texts)
     pickle.loads(note)[0] = 5
     assert numbers[0] == 5
+
+
+@pytest.mark.long
+@linux_only
+@pytest.mark.parametrize(("method", "strategy"), [("fork", "file_system"), ("spawn", "file_descriptor")])
+def test_only_a_forked_worker_inherits_the_sharing_strategy(method, strategy):
+    usual = mp.get_sharing_strategy()
+    mp.set_sharing_strategy("file_system")
+    try:
+        with mp.get_context(method).Pool(1) as pool:
+            assert pool.apply(mp.get_sharing_strategy) == strategy
+    finally:
+        mp.set_sharing_strategy(usual)
+
+
+#: Executes the cells that come in, as a notebook does that knows nothing of the course.
+PASTED = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in json.load(sys.stdin):
+    shell.run_cell(cell).raise_error()
+"""
+
+
+@pytest.mark.long
+def test_the_cells_without_this_course_can_be_pasted_and_leave_no_file(tmp_path):
+    book = json.loads((NOTEBOOKS / "01_processes.ipynb").read_text(encoding="utf-8"))
+    cells = {cell["id"]: "".join(cell["source"]) for cell in book["cells"]}
+    pasted = [cells[name] for name in ("folder-tempfile-temporarydirectory-o", "without-written", "without-run")]
+    said = subprocess.run([sys.executable, "-I", "-c", PASTED], input=json.dumps(pasted), cwd=tmp_path, check=True,
+                          capture_output=True, text=True).stdout
+    (written,) = [Path(line.removeprefix("Writing ")) for line in said.splitlines() if line.startswith("Writing ")]
+    assert said.count("ranks: 2") == 2
+    assert not list(tmp_path.iterdir()) and not written.parent.exists()
 
 
 @pytest.mark.parametrize(("ranks", "threads"), [(1, None), (2, "1")])

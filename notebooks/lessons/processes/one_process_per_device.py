@@ -56,7 +56,9 @@ def main():
     queue = mp.get_context("spawn").Queue()
     processes = mp.spawn(train, args=(devices, queue), nprocs=len(devices), join=False)
     results = []
-    while not processes.join(0.1) or len(results) < len(devices):  # raises here what a child has raised
+    ended = False
+    while not ended:
+        ended = processes.join(0.1)  # raises here what a child has raised
         while not queue.empty():  # a child that has put more than a pipe holds cannot end before
             results.append(queue.get())
     states = []

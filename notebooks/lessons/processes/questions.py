@@ -26,7 +26,7 @@ QUESTIONS = {
                 "import the script again.",
         }),
     "forked_with_threads": (
-        "Both children are forked from a parent with two threads, and set no number of threads themselves. "
+        "Both children are forked from a parent that is set to two threads, and set no number themselves. "
         "Which child comes to the end of its product?", {
             "only the one that was forked before the parent computed":
                 "This child starts threads of its own. The other child's memory says that the threads exist "

@@ -103,7 +103,7 @@ class BringItHome(Exercise):
     # ------------------------------------------------------------------------------------ what people write
 
     mistakes = (
-        mistake("the trained copy ends with the child. Keep it under a name, and write its values into `model`",
+        mistake("the trained copy ends with the child. In which tensors does the parent look?",
                 copy="", train="train(to_device(model))", load=""),
         mistake("nobody gets what a child returns. Write the values into `model`", load="return copy"),
         mistake("which way round? `model` loads from the copy", load="copy.load_state_dict(model.state_dict())"),

@@ -92,7 +92,7 @@ class SendWeights(Exercise):
     task = ("You are the child, and `model` is trained for now. Send all of its weights through `queue` as they "
             "are now: as a dict that `load_state_dict` takes, or as the bytes that `torch.save` makes of it. "
             "Then call `train_on()` once: it trains `model` further, in place, and the child keeps what it learns. "
-            "Do not let it wait for the parent, which is busy and reads late; nobody knows when. The parent sets "
+            "Do not wait for the parent before that: it is busy, and nobody knows when it reads. The parent sets "
             "the event `done` after it has loaded the weights, and `done.wait()` waits for that. (A time limit of "
             "a minute or more is fine. A shorter one, or a `sleep`, is a guess.)")
     hints = (

@@ -68,7 +68,7 @@ class StartSafely(Exercise):
                    "forked child is cheaper, and must set one thread before it computes, as a DataLoader's "
                    "worker does.")
     why = ("this hang has no error and no output, and it shows on some machines only. A library that forks "
-           "for you can cause it, too. Look for the start method first.")
+           "for you can cause it, too. From Python 3.12 on, `python -W default` warns of such a fork.")
 
     timeout = 40
     slow = True
