@@ -23,7 +23,9 @@ test_aggregate = edits(
     ("    stacked",
      "    if len(states) == 1:\n        return {n: t[...] for n, t in states[0].items()}\n    stacked",
      "1 worker: in a worker's memory: ['0.bias'"),
-    ("    return", "    states.clear()\n    return", "none of those in `states` is gone"),
+    ("    return", "    states.clear()\n    return", "hold what they held"),
+    ("    stacked", "    states.reverse()\n    stacked", "other entries: ['`states[0]`', '`states[1]`']"),
+    ("    return", "    states[-1]['spare'] = states[-1]['0.weight']\n    return", "other entries: ['`states[1]`']"),
     (".to(tensor.dtype)", "", "`kind`['0.bias'] is 'torch.float64"),
 )
 
@@ -52,6 +54,38 @@ def test_asks_until_all_have_ended(n_workers, pull_down, start, aggregate):
         time.sleep(0.01)
     assert all(process.exitcode == 0 for process in processes)
     aggregate()
+
+
+@right(ex.run_epoch)
+def test_joins_in_threads_that_are_joined(n_workers, pull_down, start, aggregate):
+    from concurrent.futures import ThreadPoolExecutor
+
+    pull_down()
+    with ThreadPoolExecutor() as pool:
+        for rank in range(n_workers):
+            pool.submit(start(rank).join)
+    aggregate()
+
+
+@wrong(ex.run_epoch, "for which processes do you call `join()`?")
+def test_joins_in_threads_that_nobody_joins(n_workers, pull_down, start, aggregate):
+    import threading
+
+    pull_down()
+    for process in [start(rank) for rank in range(n_workers)]:
+        threading.Thread(target=process.join, daemon=True).start()
+    aggregate()
+
+
+@wrong(ex.train_epoch, "after the last batch? A pause")
+def test_at_the_barrier_before_it_trains(batches, step, barrier):
+    import threading
+
+    waiting = threading.Thread(target=barrier)
+    waiting.start()
+    for batch in batches:
+        step(batch)
+    waiting.join()
 
 
 @wrong(ex.train_epoch, "join a thread of your own")

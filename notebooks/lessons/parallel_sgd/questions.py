@@ -2,11 +2,11 @@
 
 QUESTIONS = {
     "staying_against_respawned": (
-        "How far will the model of the ranks that stay be from the respawned workers' model, after an "
+        "How will the model of the ranks that stay compare with the respawned workers' model, after an "
         "epoch?", {
             "the same, up to rounding":
-                "The arithmetic is the same. Only the numbers of each mean may be added in another "
-                "order.",
+                "The batches are the same, and so is the arithmetic. Only the numbers of each mean may be "
+                "added in another order.",
             "it is another model": "The arithmetic has not changed: only who does it, and where.",
             "a little better": "Images that are prepared once have the same numbers as images prepared each "
                                "time.",
@@ -26,8 +26,9 @@ QUESTIONS = {
         "A worker now trains `local_model`. What happens to `global_model`?", {
             "it changes as well":
                 "Nothing was copied. Both tensors now use the same memory, and so do those of all other "
-                "workers. When the program spawns them, it sends them the models, and sending moves them "
-                "into memory that the processes share (lesson 01). So this is the program's first bug.",
+                "workers. The program sends the models to the workers that it spawns. On the CPU, sending "
+                "moves them into memory that the processes share (lesson 01). So this is the program's first "
+                "bug.",
             "nothing": "This would be right if the values had been copied. But `=` on `.data` copies "
                        "nothing.",
             "an error": "Torch allows it: two parameters may share their memory.",
@@ -75,7 +76,8 @@ QUESTIONS = {
             "better than each worker's own, worse than with mixed shards":
                 "Each worker's model forgets the digits that it does not see. The mean brings some of that "
                 "back, but not all. If they average at every step (k = 1), the skew does no harm here, "
-                "because the mean gradient does not depend on which worker holds which image.",
+                "because every step follows the mean gradient of all four workers, who together see all the "
+                "digits.",
             "it is useless": "No worker knows all the digits. But all begin an epoch at the same weights, "
                              "and the average keeps something of what each has learned since.",
             "as good as with mixed shards": "This is right for k = 1. Over a whole epoch the models drift "

@@ -1,6 +1,8 @@
 """A stand-in for a worker's process, which shows who waited for it."""
 
 import multiprocessing
+import threading
+import time
 
 
 class Worker:
@@ -20,6 +22,8 @@ class Worker:
     def join(self, timeout=None):
         if timeout is None:
             self.until_all_are_started()
+            if threading.current_thread() is not threading.main_thread():
+                time.sleep(0.3)  # who does not wait for the threads goes on while it trains
             self.trains = False
 
     def kill(self):

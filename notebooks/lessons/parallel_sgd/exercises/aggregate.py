@@ -1,5 +1,7 @@
 """The mean of several models, weights and buffers of any dtype, as a server of federated learning takes it."""
 
+from itertools import zip_longest
+
 import torch
 from torch import nn
 
@@ -24,11 +26,9 @@ def state_of(worker):
     return model.state_dict()
 
 
-def ids_of_tensors(states):
-    ids = set()
-    for state in states:
-        ids.update(id(tensor) for tensor in state.values())
-    return ids
+def entries_of(states):
+    """Which tensor, by its id, stands under which name, in order."""
+    return [[(name, id(tensor)) for name, tensor in state.items()] for state in states]
 
 
 class Aggregate(Alone):
@@ -61,7 +61,7 @@ class Aggregate(Alone):
         states = [state_of(worker) for worker in range(n_workers)]
         models = [dict(state) for state in states]  # the same tensors, also if `states` loses its entries
         before = [{name: tensor.clone() for name, tensor in model.items()} for model in models]
-        ids_before = ids_of_tensors(states)
+        entries_before = entries_of(states)
 
         returned = aggregate(states)
 
@@ -86,7 +86,11 @@ class Aggregate(Alone):
                 shared.append(name)
         return {
             "changed": changed,
-            "entries": len(ids_before ^ ids_of_tensors(states)),
+            "other entries": [
+                f"`states[{worker}]`"
+                for worker, (now, before) in enumerate(zip_longest(entries_of(states), entries_before))
+                if now != before
+            ],
             "type": "dict" if isinstance(returned, dict) else type(returned).__name__,
             "missing": missing,
             "kind": kinds,
@@ -100,8 +104,8 @@ class Aggregate(Alone):
 
     rules = (
         nothing("changed", writes, "the models of the workers stay as they are"),
-        nothing("entries", "look for `pop`, `del`, `clear` and assignments to a dict that you were given",
-                "none of those in `states` is gone, or another one"),
+        nothing("other entries", "look for `pop`, `clear`, `reverse` and assignments to what you were given",
+                "`states` and its dicts hold what they held, in the same order"),
         same("type", "look at the line with `return`"),
         nothing("missing", "which names do you skip? A list or an array is no tensor",
                 "a tensor for every name of the state dicts, and for no other"),

@@ -46,21 +46,20 @@ class TrainEpoch(InGroup):
         calls = []  # for each call of `step` or `barrier` an event, set when it has ended
         barriers = []  # for each time at `barrier`, how many batches were trained before
 
-        def called(function, argument):
+        def called(function, *arguments):
             done = threading.Event()
             calls.append(done)
             try:
                 if threading.current_thread() is not threading.main_thread():
                     time.sleep(0.3)  # who does not wait for the threads returns before they are done
-                return function(argument)
+                return function(*arguments)
             finally:
                 done.set()
 
         def train(batch):
             trained.append(str(batch))
 
-        def wait(async_op):
-            trained_before = len(trained)
+        def wait(async_op, trained_before):
             waiting = dist.barrier(async_op=async_op)
             barriers.append(trained_before)
             return waiting
@@ -69,7 +68,7 @@ class TrainEpoch(InGroup):
             return called(train, batch)
 
         def barrier(async_op=False):
-            return called(wait, async_op)
+            return called(wait, async_op, len(trained))
 
         given = list(batches)
         train_epoch(given, step, barrier)
@@ -88,7 +87,7 @@ class TrainEpoch(InGroup):
     # ---------------------------------------------------------------------------------------- what must hold
 
     waiting = "how often does each rank call `barrier()`? The last rank has one batch more"
-    only_a_pause = "where do the ranks wait for each other? A pause (`sleep`) is only a guess"
+    only_a_pause = "where do the ranks wait for each other after the last batch? A pause (`sleep`) is only a guess"
     another = ("`dist.barrier()` and other collectives of yours may wait for other processes. Only the `barrier` that "
                "you are given knows who trains here")
     keep = "what takes items out of the list, or moves them? A loop over the list leaves it as it is"
@@ -116,7 +115,7 @@ class TrainEpoch(InGroup):
         mistake(only_a_pause, barrier=""),
         mistake(another, barrier="import torch.distributed as dist\ndist.barrier()"),
         mistake(keep, loop="while batches:\n    batch = batches.pop(0)"),
-        mistake("the barrier comes after the last batch, not before the first",
+        mistake("the barrier comes after the last batch, not before it",
                 loop="barrier()\nfor batch in batches:", barrier=""),
         mistake("which batches does the loop leave out?", loop="for batch in batches[:2]:"),
         mistake("the loop repeats a batch", step="step(batch)\nstep(batch)"),
