@@ -184,6 +184,11 @@ def test_the_explorer_says_where_more_prefetching_changes_nothing():
         assert ("A larger prefetch_factor changes nothing" in moments[-1][2]) != changes
 
 
+def test_from_four_workers_on_the_device_waits_for_the_first_batch_only():
+    waited = [sum(end - begin for begin, end in simulate(workers, 1, 40, 10, 16).waits) for workers in range(9)]
+    assert waited[4:] == [40] * 5 and min(waited[:4]) > 40
+
+
 def test_the_presets_of_the_pipeline_show_what_they_ask_for():
     explorer = pipeline_explorer(3, 1)
     assert [preset["words"] for preset in explorer.story["presets"]] == [
@@ -295,6 +300,11 @@ def test_a_loop_that_is_timed_waits_for_the_device_and_leaves_out_the_first_batc
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert "waits 30.0 ms and computes 2.0 ms: 15.0 to 1" in run()
+    for milliseconds in scope["timed"](loader()):
+        now[0] += 0.002
+        if milliseconds == 50:
+            break
+    assert "waits 10.0 ms and computes 2.0 ms" in capsys.readouterr().out, "of a loop that ends early, too"
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
     assert "waits 30.0 ms and computes 6.0 ms: 5.0 to 1" in run()

@@ -312,7 +312,6 @@ OWN_PICKLES = {
     "helpers/launcher/cells.py": "the same as rank.py",
     "helpers/launcher/rank.py": "the work that the kernel has put into a folder of its own, mode 0700",
     "helpers/launcher/sending.py": "what its ranks have put there",
-    "notebooks/lessons/data_loading/exercises/shard_the_stream.py": "an object that the check itself has pickled",
     "notebooks/lessons/processes/exercises/send_weights.py": "what the learner's function has just put into a queue",
     "notebooks/01_processes.ipynb": "what the cell has pickled in the same line",
 }

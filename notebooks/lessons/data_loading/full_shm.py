@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 #: What it said where it was allowed to mount a file system, for where it is not.
-SEEN = """not allowed here; elsewhere it printed:
+SEEN = """not allowed here; elsewhere torch 2.14 printed:
 the loader stacks samples: RuntimeError: unable to allocate shared memory(shm) for file </torch_…>: \
 No space left on device (28)
 the dataset returns batches: RuntimeError: DataLoader timed out after 5 seconds

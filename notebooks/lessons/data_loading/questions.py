@@ -28,9 +28,9 @@ QUESTIONS = {
         "`in_order=False`, the same seed and the same data, once with the stalls and once without. Are the "
         "trained weights the same?", {
             "no":
-                "Two batches come later with the stalls. Every step starts from the weights that the step "
-                "before it left, so another order of the batches ends with other weights. Keep the order "
-                "while you compare runs.",
+                "Two batches come later with the stalls, and even without stalls, batches that are loaded at the "
+                "same time may change places. Every step starts from the weights that the step before it left, so "
+                "another order of the batches ends with other weights. Keep the order while you compare runs.",
             "yes, because the seed is the same":
                 "The seed decides the first weights. The order of the steps is decided by which batch "
                 "arrives first.",
@@ -50,8 +50,8 @@ QUESTIONS = {
                 "a queue and to open shared memory, which takes longer here than taking 50 rows.",
         }),
     "own_generator": (
-        "In each of two epochs, each of two workers draws one number from the dataset's own generator. How "
-        "many of the four numbers are different?", {
+        "The loader has its defaults. In each of two epochs, each of two workers draws one number from the "
+        "dataset's own generator. How many of the four numbers are different?", {
             "one":
                 "The generator is copied with the dataset, as it was in the main process. Both workers get the "
                 "same copy, and so do the workers of the next epoch: all draw the same first number. "
@@ -59,7 +59,7 @@ QUESTIONS = {
                 "generator from its own seed.",
             "two":
                 "The workers do not share a generator, but each has a copy of the same one. And the next "
-                "epoch starts new workers, with new copies.",
+                "epoch starts new workers, with new copies. With `persistent_workers=True` it would be two.",
             "four":
                 "The loader seeds the global generators of each worker. Of a generator that the dataset "
                 "made, it knows nothing.",
@@ -70,8 +70,8 @@ QUESTIONS = {
             "rank 0 makes four, rank 1 three":
                 "Rank 0 has the items 0, 2, … 12. Seven items make four batches, and the last one is "
                 "smaller. Rank 1 has six items, and they make three: under DDP, rank 0 would wait for it in "
-                "vain. A `DistributedSampler` gives all ranks as many: it deals out item 0 twice or, with "
-                "`drop_last=True`, leaves out item 12.",
+                "vain. A `DistributedSampler` gives all ranks the same number of batches: it deals out item 0 "
+                "twice or, with `drop_last=True`, leaves out item 12.",
             "both make four": "Rank 1 has only the six items 1, 3, … 11, which make three batches of two.",
             "both make three":
                 "Rank 0 has seven items. The last one is a batch by itself, unless you drop it.",

@@ -1,16 +1,15 @@
 """One stream, read by all workers of all ranks: each item by one of them."""
 
 import os
-import pickle
 from collections import Counter
 from itertools import islice
 
-import cloudpickle
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from helpers.exercises.exercise import Exercise
 from helpers.exercises.mistakes import mistake
 from helpers.exercises.rules import holds
+from helpers.launcher.sending import packed, unpacked
 from lessons.data_loading.exercises.quick_workers import allow_quick_workers
 
 #: Items of which none equals its place, some are equal, and one is false.
@@ -23,7 +22,7 @@ class Stream(IterableDataset):
     """Gives (number of the reader, item as text) of what the answer gives there, up to one item too many."""
 
     def __init__(self, share, items):
-        self.share = cloudpickle.dumps(share)  # a worker that is not forked cannot find the cell
+        self.share = packed(share)  # a worker that is not forked cannot find the cell
         self.items = items
 
     def __iter__(self):
@@ -33,7 +32,7 @@ class Stream(IterableDataset):
         stream = iter(range(1000) if endless else self.items)
         most = 4 if endless else len(self.items) + 1
 
-        share = pickle.loads(self.share)
+        share = unpacked(self.share)
         given = share(stream, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         if not hasattr(given, "__iter__"):
             given = [given]
@@ -141,8 +140,7 @@ class ShardTheStream(Exercise):
 
     endless = "`list(stream)` waits for the end of the stream: take the items one by one, as they come"
     as_they_are = "pass the items on as they are: what does the function return, or yield?"
-    numbered = ("what tells one reader from all others? Both its rank and its worker do. Number the readers "
-                "without a gap; a reader's next item is as many places further on as there are readers")
+    numbered = "which readers read the same items? And what tells each of them from all others?"
     left_out = ("which number has each reader, and where do the last items go? Some items are equal, and some "
                 "are false, such as 0. In a function that has a `yield`, `return` hands nothing on")
     as_many = ("each rank has as many readers as the others: so ranks *times* readers of a rank. A reader's next item "

@@ -127,7 +127,7 @@ class SlowestTransform(Exercise):
             "into the first, and each gets what the one before it returned. Thousands of samples go through "
             "them. Measure, and return the one **function** that takes most of that time. The check has its "
             "own pipelines: some transforms are slow in their first call only, some depend on the size of "
-            "the image, some wait for a disk. You have a second per pipeline. Leave `transforms` and `image` as "
+            "the image, some wait for a disk. You have two seconds per pipeline. Leave `transforms` and `image` as "
             "they are.")
     hints = (
         "Take the time before and after each call, and hand what one transform returns to the next one.",
