@@ -295,16 +295,21 @@ def lesson():
     return names
 
 
-def test_gradients_of_the_lesson_are_as_small_as_it_says(lesson):
+def test_gradients_of_the_lesson_are_as_small_as_it_says(lesson, monkeypatch):
     gradients = lesson["gradients"]
     before, after = (loss_scale.shares(gradients, scale) for scale in (1.0, 2.0**16))
     assert loss_scale.shares(lesson["fresh"]).lost < 0.001 and lesson["accuracy"] > 0.85
     assert before.lost > 0.25 and after.lost < before.lost / 5 and after.overflow == 0
-    assert loss_scale.shares(lesson["fresh"], 1e-5).lost > 0.98, "99 in 100, says a prediction"
     assert not ((gradients.bfloat16() == 0) & (gradients != 0)).any()
-    one_scale, blocks = (lesson["lost_in_fp8"](gradients.view(*shape)) for shape in ((1, -1), (-1, 32)))
-    assert blocks < one_scale / 2
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        one_scale, blocks = (lesson["lost_in_fp8"](gradients.view(*shape), dtype) for shape in ((1, -1), (-1, 32)))
+        assert blocks < 0.7 * one_scale
+        assert one_scale > 0.2 if dtype is torch.float8_e4m3fn else one_scale < 0.1, "e5m2 reaches farther"
     assert lesson["difference"] < 1e-6 * lesson["gradient"].abs().max()
+    for name in ("images", "labels"):
+        monkeypatch.setitem(lesson, name, lesson[name][:64])
+    first = lesson["activation_gradients"](lesson["network"](32))
+    assert loss_scale.shares(first, 1e-5).lost == pytest.approx(0.97, abs=0.005), "97 in 100, says a prediction"
 
 
 def test_only_fp16_without_a_scale_does_not_learn_from_a_small_loss(lesson):
@@ -369,6 +374,20 @@ def test_the_table_of_data_sheets_agrees_with_the_one_that_records_are_compared_
                                                     for name, kind in kinds.items()}
 
 
+def test_two_measurements_of_one_product_differ_as_the_lesson_says():
+    products, shapes = (each.recorded("H200")["result"] for each in (recorded.products, recorded.shapes))
+    above, below = products["TFLOP/s"]["bfloat16"]["4096"], shapes["bfloat16"]["4096"]
+    assert f"reached {above:.0f} TFLOP/s above and {below:.0f} below" in SOURCES["does-the-shape-matter"]
+
+
+def test_a_disabled_scaler_still_makes_the_optimizer_s_step():
+    weight = nn.Parameter(torch.ones(()))
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    scaler.scale(weight.sum()).backward()
+    scaler.step(torch.optim.SGD([weight], lr=0.5))
+    assert weight.grad == 1 and weight == 0.5
+
+
 # ---------------------------------------------------------------------------------------- experiments on a GPU
 
 
@@ -389,7 +408,7 @@ def test_what_is_said_of_shapes_follows_the_numbers():
     result = {"bfloat16": {"4096": 700, "4097": 210, "4104": 600}, "TF32": {"4096": 400, "4097": 300, "4104": 410}}
     told = recorded.shapes_in_words(result)
     assert "**30%**" in told and "TF32, 75%" in told and "each size whose rows" in told
-    assert "| 4,097 | 2 bytes | 210 | 300 |" in told and "sizes is 4,096" in told
+    assert "| 4,097 | 2 bytes | 210 | 300 |" in told
     assert "do not tell" in recorded.shapes_in_words(result | {"bfloat16": {"4096": 700, "4097": 650, "4104": 600}})
 
 

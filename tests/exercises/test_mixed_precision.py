@@ -168,6 +168,22 @@ def test_catches_another_error_as_well(fits, most):
     return ex.largest_batch.answer(fitting, most)
 
 
+@wrong(ex.largest_batch, "a bug that is a `MemoryError`")
+def test_takes_the_cpu_s_error_for_the_gpu_s(fits, most):
+    def fitting(batch):
+        try:
+            return fits(batch)
+        except (torch.OutOfMemoryError, MemoryError):
+            return False
+
+    return ex.largest_batch.answer(fitting, most)
+
+
+@wrong(ex.largest_batch, "as an int")
+def test_returns_a_float(fits, most):
+    return float(ex.largest_batch.answer(fits, most))
+
+
 @wrong(ex.largest_batch, "a bug that shows from 80 samples on")
 def test_catches_too_much_while_it_halves(fits, most):
     def fitting(batch):
@@ -201,7 +217,7 @@ test_first_overflow = edits(
     ((("torch.no_grad(), ", ""), ("        model(images)\n", "        model(images).sum().backward()\n")),
      "gradients of the weights"),
     ("for name, module in model.named_modules()]", "for name, module in model.named_children()]",
-     "a layer inside another overflows"),
+     "a layer inside a module overflows"),
 )
 
 
@@ -218,6 +234,12 @@ def test_layers_that_hold_no_others(model, images):
     for hook in hooks:
         hook.remove()
     return found[0] if found else None
+
+
+@wrong(ex.first_overflow, "a layer inside a module overflows")
+def test_names_the_block_that_holds_the_layer(model, images):
+    name = ex.first_overflow.answer(model, images)
+    return name and name.split(".")[0]
 
 
 @right(ex.first_overflow)

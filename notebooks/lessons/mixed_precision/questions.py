@@ -19,11 +19,11 @@ QUESTIONS = {
         }),
     "loss_divided": (
         "We train in fp16 without a loss scale, and divide the loss by 100,000. What happens?", {
-            "it does not learn": "Dividing the loss divides all gradients. At the start, 99 in 100 of this network's "
-                                 "then become 0 in fp16. Of the outputs, only those of the right digits keep one. "
-                                 "Adam enlarges these, and the loss becomes worse than guessing. With a scale, or "
-                                 "in bf16, most of the others stay alive, too. So whether fp16 needs a scale depends "
-                                 "on how small the gradients are, and no warning tells you.",
+            "it does not learn": "Dividing the loss divides all gradients. At the start, 97 in 100 of those that flow "
+                                 "back here then become 0 in fp16. Of the outputs, only those of the right digits "
+                                 "keep one. Adam enlarges these, and the loss becomes worse than guessing. With a "
+                                 "scale, or in bf16, most of the others stay alive, too. So whether fp16 needs a scale "
+                                 "depends on how small the gradients are, and no warning tells you.",
             "an error": "A gradient of 0 is a legal gradient, so nothing checks for it, and nothing warns.",
             "the loss becomes NaN": "NaN comes from numbers that are too large. Here the gradients are too "
                                     "small.",
@@ -63,18 +63,20 @@ QUESTIONS = {
                                                               "finite. So no weight changes.",
         }),
     "hidden_instructions": (
-        "We hide the instructions for 16 bits. With AVX-512, oneDNN imitates each of them by several others. How long "
+        "We hide the instructions for 16 bits. With AVX-512, oneDNN imitates each of them by eight others. How long "
         "does a product in bf16 take?", {
-            "longer than in fp32": "Several instructions do the work of one. To convert both matrices to fp32, "
+            "longer than in fp32": "A register holds twice as many numbers of 16 bits. So eight instructions "
+                                   "do the work of two for fp32. To convert both matrices to fp32, "
                                    "multiply, and convert the result back (*converted*), takes little more "
                                    "than fp32, because each number is converted once, and used 256 times. With AVX2 "
-                                   "alone, oneDNN has nothing that fits, and torch uses loops of its own. A factor "
-                                   "above 1× is slower than fp32. (On a CPU whose instructions cannot be hidden, for "
-                                   "example an Arm, the lines are alike.)",
+                                   "alone, oneDNN has nothing that fits, and torch uses loops of its own. So it does "
+                                   "for fp16 where instructions for fp16 are missing or hidden. A factor above 1× is "
+                                   "slower than fp32. (On a CPU whose instructions cannot be hidden, for example an "
+                                   "Arm, the lines are alike.)",
             "half as long as in fp32": "The numbers take half the bytes. But a large product waits for "
                                        "arithmetic, not for memory.",
             "as long as in fp32": "That is nearly so if both matrices are converted to fp32 once "
-                                  "(*converted*). But here several instructions stand for one.",
+                                  "(*converted*). But here eight instructions stand for one.",
         }),
     "infinite_on_one_rank": (
         "Only rank 1's loss is infinite in step 2. Which ranks skip that step?", {

@@ -235,13 +235,12 @@ def shapes_in_words(result):
     holds = "each size whose rows begin at multiples of 16 bytes is faster than each of the others"
     fails = "multiples of 16 bytes do not tell the fast sizes from the slow ones"
     rule = holds if min(aligned) > max(others) else fails
-    fastest = max(bf16, key=bf16.get)
     share = bf16[odd] / bf16[even]
     share_in_tf32 = tf32[odd] / tf32[even]
     return (f"In bfloat16, n = {odd:,} reaches **{share:.0%}** of the TFLOP/s of n = {even:,}; "
             f"in TF32, {share_in_tf32:.0%}. In bfloat16, {rule}. (NVIDIA recommends such multiples: [its "
-            "guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/).) "
-            f"The fastest of these sizes is {fastest:,}.\n\n{table}")
+            "guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/).)"
+            f"\n\n{table}")
 
 
 # Training steps.

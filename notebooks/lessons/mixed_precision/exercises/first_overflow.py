@@ -88,9 +88,10 @@ class FirstOverflow(Exercise):
     task = ("The loss is NaN from the first step on, under autocast in fp16. In fp32 all is well. Run "
             "`model(images)` once, under `torch.amp.autocast(\"cpu\", dtype=torch.float16)`. Return the name of "
             "the layer whose **output** is not finite first, in the order of time, or `None` if all outputs are "
-            "finite. The name is the one in `model.named_modules()`. Layers may lie inside other layers. They may "
-            "be called twice, or in another order than they are listed. Leave all as it was: the model has no hooks "
-            "but its own, its weights are in fp32, and whatever you switched is switched back.")
+            "finite. The name is the one in `model.named_modules()`. A layer is a module that holds no "
+            "others. Here, modules that hold others only call them. Layers may be called twice, or in another order "
+            "than they are listed. Leave all as it was: the model has no hooks but its own, its weights are in fp32, "
+            "and whatever you switched is switched back.")
     hints = (
         "`module.register_forward_hook(hook)` calls `hook(module, inputs, output)` after each call of the "
         "module. It returns a handle with `remove()`. Hooks of inner modules run before those of outer "
@@ -99,7 +100,9 @@ class FirstOverflow(Exercise):
         "numbers that are broken already. Call the model inside `with torch.amp.autocast(…)`.",
     )
     explanation = ("Hooks run in the order in which layers are called, so the first name that you note is the layer. "
-                   "Later layers turn inf into NaN (inf - inf), or a `Tanh` turns it into a harmless-looking 1.")
+                   "Later layers turn inf into NaN (inf - inf), or a `Tanh` turns it into a harmless-looking 1. "
+                   "In your own models, look at modules that hold others, too: a residual block adds, and the "
+                   "sum may overflow.")
     why = ("the forward itself overflows before there is a loss, so no loss scale helps. Now you know the "
            "layer. Run it in fp32 (`autocast(enabled=False)`), normalise its input, or use bf16.")
 
@@ -111,7 +114,7 @@ class FirstOverflow(Exercise):
         "a weight is too large for fp16": lambda: Block(1, 1, 1e6).eval(),
         "nothing overflows": lambda: Block(1, 60000, 1, 1000.3).eval(),
         "a layer is called before and after the one that overflows": lambda: Block(1000.3, 1, 1, 800, 600.3, "layer0"),
-        "a layer inside another overflows": lambda: Block(1, 1, 1, Block(1, 1, 1, Block(1, 800, 1), 600.3), 1000.3),
+        "a layer inside a module overflows": lambda: Block(1, 1, 1, Block(1, 1, 1, Block(1, 800, 1), 600.3), 1000.3),
         "a layer puts out NaN, and no inf": lambda: Block(1, 1, 1, Difference(), 600.3, 1000.3),
         "a layer that is called twice overflows the second time": lambda: Block(300, 1, 1, 100.3, "layer0", 1000.3),
     }
@@ -153,9 +156,9 @@ class FirstOverflow(Exercise):
     # ---------------------------------------------------------------------------------------- what must hold
 
     rules = (
-        same("name", "run under `autocast(\"cpu\", …)` in fp16. Of all modules, inner and outer, find the first in "
-                     "time that puts out inf or NaN, in any call. Look when the output comes: a later layer may write "
-                     "over it"),
+        same("name", "run under `autocast(\"cpu\", …)` in fp16. Of all layers, also those inside other modules, find "
+                     "the first in time that puts out inf or NaN, in any call. Look when the output comes: a later "
+                     "layer may write over it"),
         nothing("changed", "call `remove()` on each of your handles, leave the mode (`train`, `eval`) and the weights "
                            "alone, and switch in `with` blocks; only autocast computes in fp16",
                 "a model as it was, and torch as it was"),

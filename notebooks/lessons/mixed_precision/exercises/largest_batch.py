@@ -40,6 +40,10 @@ class TooFewValues(Bug, ValueError):
     words = "Expected more than 1 value per channel when training"
 
 
+class NoRoom(Bug, MemoryError):
+    words = "Unable to allocate 6.00 GiB for an array"
+
+
 class Enough(BaseException):
     """Ends a function that tries on and on, whatever it catches."""
 
@@ -78,6 +82,7 @@ class LargestBatch(Exercise):
         "a bug in the model": Machine(100, 4096, 1, WrongShape),
         "a bug that speaks of memory": Machine(100, 4096, 1, WrongLayout),
         "a bug that is no `RuntimeError`": Machine(100, 4096, 1, TooFewValues),
+        "a bug that is a `MemoryError`": Machine(100, 4096, 1, NoRoom),
         "a bug that shows from 3 samples on": Machine(100, 4096, 3, WrongShape),
         "a bug that shows from 80 samples on": Machine(100, 4096, 80, WrongLayout),
     }
@@ -150,8 +155,8 @@ class LargestBatch(Exercise):
         nothing("tries of more than a size that had failed",
                 "a larger batch needs more memory: let the size that failed be the upper bound"),
         nothing("samples still held", "leave the `except` block before you try again, and keep no exception"),
-        each(another_outcome, "return the last size that fits, try all sizes that may be larger, in few tries, and "
-                              "catch one error only"),
+        each(another_outcome, "return the last size that fits as an int, try all sizes that may be larger, in few "
+                              "tries, and catch one error only"),
         nothing("samples held at the end", "what keeps the memory of a try? Keep no exception"),
     )
 
