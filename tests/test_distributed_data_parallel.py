@@ -183,3 +183,26 @@ def test_stored_differences_are_rounding_beside_what_training_moves():
     rows = "".join(output.get("text", "") for output in cell.outputs).splitlines()[1:]
     *same, untrained = [float(row.split()[-1]) for row in rows]
     assert len(same) == 3 and max(same) < 1e-12 and untrained > 1e-2
+
+
+def averaged_gradients():
+    """What every rank's gradient becomes, by (hook, gradient); without a hook, DDP's own average."""
+    dist.init_process_group("gloo")
+    averages = {}
+    for hook, gradient in ((None, 3e38), ("allreduce_hook", 3e38), ("fp16_compress_hook", 1e5),
+                           ("fp16_compress_hook", 1e-7), ("fp16_compress_hook", 0.37)):
+        model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        if hook:
+            model.register_comm_hook(None, getattr(default_hooks, hook))
+        (gradient * model(torch.ones(1, 1))).sum().backward()
+        averages[hook, gradient] = model.module.weight.grad.item()
+    dist.barrier()
+    return averages
+
+
+def test_ddp_and_its_hooks_divide_before_they_add_up():
+    averages = launch(averaged_gradients, nprocs=8, show=False).results[0]
+    assert averages[None, 3e38] == pytest.approx(3e38) == averages["allreduce_hook", 3e38]  # the sum of two is inf
+    assert averages["fp16_compress_hook", 1e5] == float("inf")  # rounded before it is divided
+    assert averages["fp16_compress_hook", 1e-7] == 0
+    assert averages["fp16_compress_hook", 0.37] == pytest.approx(0.37, rel=3 / 2048)

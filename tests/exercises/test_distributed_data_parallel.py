@@ -1,10 +1,12 @@
 """DistributedDataParallel: right answers in other styles, and wrong ones that no row of a table can be."""
 
+import contextlib
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from lessons.distributed_data_parallel import exercises as ex
 from tests.answers import right, wrong
@@ -164,6 +166,46 @@ def test_frees_each_micro_batch(model, optimizer, batches, loss_fn):
 def test_leaves_averaging_off(model, optimizer, batches, loss_fn):
     type(ex.accumulate).answer(model, optimizer, batches, loss_fn)
     model.require_backward_grad_sync = False
+
+
+def sums_in_no_sync(model, optimizer, batches, loss_fn):
+    """One optimizer step with the sum over the micro-batches, averaged over the ranks."""
+    optimizer.zero_grad()
+    for number, (x, y) in enumerate(batches, start=1):
+        with contextlib.nullcontext() if number == len(batches) else model.no_sync():
+            loss_fn(model(x), y).backward()
+    optimizer.step()
+
+
+@wrong(ex.accumulate, "`next step`")
+def test_leaves_a_hook_in_the_optimizer(model, optimizer, batches, loss_fn):
+    def divide(*_):
+        for parameter in model.parameters():
+            parameter.grad /= len(batches)
+
+    optimizer.register_step_pre_hook(divide)
+    sums_in_no_sync(model, optimizer, batches, loss_fn)
+
+
+@wrong(ex.accumulate, "can only be called once")
+def test_registers_a_communication_hook_for_each_step(model, optimizer, batches, loss_fn):
+    def divide(state, bucket):
+        bucket.buffer().div_(len(batches))
+        return default_hooks.allreduce_hook(state, bucket)
+
+    model.register_comm_hook(None, divide)
+    sums_in_no_sync(model, optimizer, batches, loss_fn)
+
+
+@right(ex.accumulate)
+def test_removes_its_hook(model, optimizer, batches, loss_fn):
+    def divide(*_):
+        for parameter in model.parameters():
+            parameter.grad /= len(batches)
+
+    hook = optimizer.register_step_pre_hook(divide)
+    sums_in_no_sync(model, optimizer, batches, loss_fn)
+    hook.remove()
 
 
 @right(ex.accumulate)

@@ -35,9 +35,10 @@ QUESTIONS = {
                                                                "the mean of equal numbers is this number. So "
                                                                "`no_sync()` is not there for the result: it "
                                                                "saves all-reduces.",
-            "too small: it has been divided four times": "Each division follows a sum over the ranks. Of two equal "
-                                                         "numbers, half of the sum is this number again.",
-            "too large: the ranks' shares have been added up again and again": "Each sum over the ranks is divided by "
-                                                                               "their number.",
+            "too small: it has been divided four times": "Each rank divides by the number of ranks, and then the "
+                                                         "ranks' parts are added up: two halves of equal "
+                                                         "numbers are this number again.",
+            "too large: the ranks' shares have been added up again and again": "What is added up has been divided by "
+                                                                               "the number of ranks.",
         }),
 }

@@ -86,7 +86,7 @@ def collectives_in_words(result):
 def one_group_in_words(calls):
     others = {name: after_call for name, after_call in calls.items() if after_call != "the same"}
     same = len(calls) - len(others)
-    words = f"**{same} of {len(calls)}** collectives run, and leave the numbers that they leave on the CPU."
+    words = f"**{same} of {len(calls)}** collectives run, and leave in rank 0 what they leave there on the CPU."
     for name, after_call in others.items():
         words += f" `{name}`: {after_call.get('refused', after_call)}."
     return words

@@ -17,13 +17,19 @@ def same_numbers(tensors, others):
     return all(map(torch.equal, tensors, others))
 
 
+def step_of(model):
+    """By how much a step has made the parameters smaller, which were ones before, in the mean: by name."""
+    return {name: round((1 - parameter).mean().item(), 6) for name, parameter in model.named_parameters()}
+
+
 class Accumulate(InGroup):
     title = "Accumulate gradients, talk once"
     task = ("`model` is a DDP model. `batches` is a list of this rank's micro-batches `(x, y)`; every rank "
             "has equally many. `loss_fn(model(x), y)` is a micro-batch's mean loss. Make **one** optimizer "
             "step with the mean gradient over all micro-batches of all ranks. All-reduce the gradients only "
-            "**once**. Never hold the activations of two micro-batches. Gradients of an earlier step may "
-            "still be there. Leave `batches` as it is, and the optimizer's learning rate.")
+            "**once**. Never hold the activations of two micro-batches. The function is called for each "
+            "step: gradients of an earlier one may still be there. Leave `batches` as it is, and the optimizer's "
+            "learning rate.")
     hints = (
         "`with model.no_sync():` keeps DDP from averaging. For which of the micro-batches?",
         "DDP decides in the forward whether it will average in the backward. So the forward belongs into the "
@@ -79,13 +85,13 @@ class Accumulate(InGroup):
         sent = [sum(traffic.sent)]
         for collective in traffic.collectives:
             sent.append(traffic.bytes(collective.name))
-        return {
+        observed = {
             "batches taken away": number - sum(map(operator.is_, given, batches)),
             "batches with other numbers": number - sum(map(same_numbers, before, given)),
             "optimizer steps": len(steps),
             "all-reduces of the gradients": round(max(sent) / size),
-            "forwards whose backward averages": averaged,
-            "step": {name: round((1 - parameter).mean().item(), 6) for name, parameter in plain.named_parameters()},
+            "forwards whose backward averages": list(averaged),
+            "step": step_of(plain),
             "micro-batches held at once": round(held.peak / (17 * ramp.nbytes)),
             "afterwards": {
                 "learning rate": optimizer.param_groups[0]["lr"],
@@ -94,11 +100,19 @@ class Accumulate(InGroup):
             },
         }
 
+        for parameter in plain.parameters():
+            nn.init.ones_(parameter)
+        accumulate(model, optimizer, before, loss_fn)  # a hook that stays would work again
+        observed["next step"] = step_of(plain)
+        return observed
+
     # ---------------------------------------------------------------------------------------- what must hold
 
     in_place = "`x /= …` and `y /= …` change the batch itself: the next epoch needs it again"
     as_it_was = ("leave the learning rate, the model's mode and its averaging as they were: the next step needs them. "
                  "(What makes a mean of a sum of gradients is a smaller loss)")
+    stays = ("the function is called for each step: what has it left behind? A hook stays with the model, its "
+             "parameters or the optimizer until you `remove` it")
     waiting = "do all ranks run as many backwards outside `no_sync`?"
 
     rules = (
@@ -114,6 +128,7 @@ class Accumulate(InGroup):
                 "call `backward` before the next forward: it frees the activations of its micro-batch. They stay "
                 "with `retain_graph=True`, or while you keep the loss"),
         same("afterwards", as_it_was),
+        same("next step", stays, within=1e-6),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -136,6 +151,10 @@ class Accumulate(InGroup):
         mistake(as_it_was, clear="optimizer.zero_grad()\noptimizer.param_groups[0]['lr'] /= len(batches)",
                 loss="loss = loss_fn(model(x), y)"),
         mistake(as_it_was, clear="model.eval()\noptimizer.zero_grad()"),
+        mistake(stays, clear="optimizer.zero_grad()\n"
+                             "for one in model.parameters():\n"
+                             "    one.register_hook(lambda gradient: gradient / len(batches))",
+                loss="loss = loss_fn(model(x), y)"),
         mistake("the last micro-batch belongs outside `no_sync`: no rank sends the gradients of those that follow",
                 last="last = number == 1"),
         mistake("`zero_grad` in the loop: all but the last is lost", clear="",

@@ -27,7 +27,8 @@ class AverageGradients(InGroup):
         "parameter? Give it a gradient of zeros first: `torch.zeros_like(parameter)`.",
     )
     explanation = ("`requires_grad` is the same in all ranks, so it may decide which gradients to average. A "
-                   "gradient may be missing in one rank only, so a missing one becomes zeros.")
+                   "gradient may be missing in one rank only, so a missing one becomes zeros. (If no rank has used the "
+                   "parameter, one process would leave None.)")
     why = ("with a broadcast of the weights at the start, this is DistributedDataParallel without its speed. "
            "(DDP counts a missing gradient as zeros only with `find_unused_parameters=True`; otherwise its next "
            "forward raises an error.) If something may differ between ranks, such as `parameter.grad is None`, it "
