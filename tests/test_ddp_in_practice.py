@@ -101,6 +101,23 @@ def test_the_argument_that_keeps_buffers_apart_has_the_name_that_the_lesson_give
     assert name in inspect.signature(DistributedDataParallel).parameters
 
 
+def tested_with_batchnorm():
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.BatchNorm1d(1))
+    x = torch.tensor([[-1.0], [1.0]]) + dist.get_rank()
+    model(x).sum().backward()
+    model.eval()
+    with torch.no_grad():
+        plain, first = model.module(x * 0)[0].item(), model(x * 0)[0].item()
+        model.module.running_mean += dist.get_rank()
+        return plain, first, model(x * 0)[0].item()
+
+
+def test_after_a_step_the_plain_networks_differ_and_only_the_first_forward_of_a_test_changes_that():
+    plain, first, second = zip(*launch(tested_with_batchnorm, 2, show=False).results, strict=True)
+    assert plain[0] != plain[1] and first[0] == first[1] and second[0] != second[1]
+
+
 @pytest.mark.long
 def test_compiled_and_without_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

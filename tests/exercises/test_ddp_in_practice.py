@@ -150,21 +150,39 @@ def test_token_by_token_and_the_mean_number_of_tokens(scores, targets):
     return sum(losses, start=scores.sum() * 0) / (count / dist.get_world_size())
 
 
-@wrong(ex.token_loss, "bytes sent: 8704")
+@right(ex.token_loss)
+def test_in_float32(scores, targets):
+    count = torch.tensor([(targets != -100).sum()], dtype=torch.float32)
+    dist.all_reduce(count)
+    return cross_entropy(scores.float(), targets, reduction="sum") * dist.get_world_size() / count
+
+
+@right(ex.token_loss)
+def test_the_mean_of_all_rows(scores, targets):
+    count = (targets != -100).float().sum()
+    dist.all_reduce(count)
+    losses = cross_entropy(scores, targets, reduction="none")
+    return losses.mean() * len(losses) * dist.get_world_size() / count
+
+
+@wrong(ex.token_loss, "bytes sent: ")
 def test_gathers_all_scores(scores, targets):
     world_size, rank = dist.get_world_size(), dist.get_rank()
-    all_scores = [torch.empty_like(scores) for _ in range(world_size)]
-    all_targets = [torch.empty_like(targets) for _ in range(world_size)]
-    dist.all_gather(all_scores, scores.detach())
-    dist.all_gather(all_targets, targets)
+    gathered = [None] * world_size
+    dist.all_gather_object(gathered, (scores.detach(), targets))
+    all_scores, all_targets = map(list, zip(*gathered, strict=True))
     all_scores[rank] = scores
     return cross_entropy(torch.cat(all_scores), torch.cat(all_targets)) * world_size
 
 
 test_token_loss = edits(
     ex.token_loss,
+    ("count = (targets != -100).sum()", "count = (targets != -100).float().mean()", "`gradient`"),
+    ("count = (targets != -100).sum()", "count = (targets != -100).sum().bfloat16()", "`gradient`"),
+    ("py(scores,", "py(scores.bfloat16(),", "`gradient`"),
+    ("py(scores,", "py(scores.detach().requires_grad_(),", "the model got no gradient"),
     ("return own", "return own.item()", "it returned a tensor that does not depend on the scores"),
-    ('reduction="sum"', 'reduction="none"', "a tensor of 64 numbers"))
+    ('reduction="sum"', 'reduction="none"', "a tensor of 320 numbers"))
 
 
 @wrong(ex.train_until, "limit 0.2495: in rank 0, it stopped after 5 steps")

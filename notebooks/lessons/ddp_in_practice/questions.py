@@ -25,7 +25,8 @@ QUESTIONS = {
             "0": "Only rank 0 adds a zero. Rank 1's own gradient is in the sum, too.",
         }),
     "which_part_early": (
-        "Which of the three, taken from the first snapshot, changes the final weights?", {
+        "Which of the optimizer's, the scheduler's and the random states, taken from the first snapshot, changes the "
+        "final weights?", {
             "each of them": "The optimizer's state has the momentum and the learning rate, the scheduler's has the "
                             "epoch, from which its next `step()` sets the rate, and dropout draws random numbers.",
             "only the optimizer":
@@ -40,7 +41,6 @@ QUESTIONS = {
             "4": "A graph ends where a bucket is full. So the first bucket's all-reduce can begin while the backward "
                  "of the next graph computes. In torch, this is the work of the `DDPOptimizer`.",
             "1": "Then no all-reduce could begin before the whole backward has ended.",
-            "2": "Forward and backward do not make two: a graph has both. What does DDP wait for, before it begins "
-                 "an all-reduce?",
+            "2": "Only graphs of the forward are counted. What does DDP wait for, before it begins an all-reduce?",
         }),
 }

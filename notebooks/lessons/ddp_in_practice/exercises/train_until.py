@@ -20,8 +20,8 @@ class TrainUntil(InGroup):
     title = "Hunt: the early stop that never ends"
     task = ("Train until the loss is low enough. Call `step(batch)` for one batch after the other; it "
             "returns **this rank's** loss. Stop when the **mean** of all ranks' losses is below `limit`, or "
-            "when there are no more batches. Return the number of steps. In `step` the ranks average their "
-            "gradients, so all ranks must make equally many steps.")
+            "when there are no more batches. Return the number of steps, an `int`. In `step` the ranks average "
+            "their gradients, so all ranks must make equally many steps.")
     hints = (
         "Rank 0 stops when its own loss is small. Rank 1 then waits in its next step. Which rank does it "
         "wait for?",
