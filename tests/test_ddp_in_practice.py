@@ -101,7 +101,7 @@ def test_the_argument_that_keeps_buffers_apart_has_the_name_that_the_lesson_give
     assert name in inspect.signature(DistributedDataParallel).parameters
 
 
-def tested_with_batchnorm():
+def with_batchnorm():
     dist.init_process_group("gloo")
     model = DistributedDataParallel(nn.BatchNorm1d(1))
     x = torch.tensor([[-1.0], [1.0]]) + dist.get_rank()
@@ -114,7 +114,7 @@ def tested_with_batchnorm():
 
 
 def test_after_a_step_the_plain_networks_differ_and_only_the_first_forward_of_a_test_changes_that():
-    plain, first, second = zip(*launch(tested_with_batchnorm, 2, show=False).results, strict=True)
+    plain, first, second = zip(*launch(with_batchnorm, 2, show=False).results, strict=True)
     assert plain[0] != plain[1] and first[0] == first[1] and second[0] != second[1]
 
 
