@@ -8,7 +8,7 @@ QUESTIONS = {
                 "waits.",
             "a thread in the background":
                 "Without workers the loader has no thread. Only the main process runs.",
-            "the device": "The device gets finished tensors. Reading and decoding files is the CPU's work.",
+            "a worker, which the loader always starts": "With 0 there is none.",
         }),
     "three_workers": (
         "Loading a batch takes 30 ms, a step takes 10 ms. How many times as fast is a long epoch with three "

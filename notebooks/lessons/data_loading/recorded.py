@@ -277,12 +277,12 @@ def starving_in_words(result):
     step = alone["ms"] - load
     most = max(ordinary.keys() & pinned.keys())
     with_workers = [f"{row['waiting']:.0%} with {workers}" for workers, row in ordinary.items() if workers]
-    cores_needed = math.ceil(load / step)
+    needed = [math.ceil(row["waiting"] / (1 - row["waiting"])) for row in (alone, pinned[0])]
     words = (
         f"Without workers the GPU waits for **{alone['waiting']:.0%}** of the time, "
         f"because a batch takes {load:.1f} ms to load and a step takes {step:.1f} ms. "
         f"With workers it waits for {', '.join(with_workers)}; no other numbers were tried. "
-        f"Loading divided by step, rounded up, is {cores_needed}; "
+        f"Loading divided by step, rounded up, is {needed[0]}, and {needed[1]} in a second run, with pinned memory; "
         f"this machine has {result['cores']} cores. "
         f"With {most} workers, the loop takes {ordinary[most]['ms']:.1f} ms a batch from ordinary memory, "
         f"and {pinned[most]['ms']:.1f} ms from pinned memory."
