@@ -26,8 +26,8 @@ class BringItHome(Exercise):
                    "so the parent sees them. `assign=True` or `parameter.data = …` would give `model` other "
                    "tensors.")
     why = ("moving a model to a device makes a copy, and somebody has to bring the copy back: by shared "
-           "memory as here, or through a queue. With DistributedDataParallel you need not do that, because "
-           "equal gradients keep the copies of all ranks equal.")
+           "memory as here, or through a queue. DistributedDataParallel does not do that for you. It keeps the "
+           "ranks' copies equal, so it is enough that one rank brings its copy home.")
 
     timeout = 10
 

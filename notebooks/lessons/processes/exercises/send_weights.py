@@ -105,8 +105,8 @@ class SendWeights(Exercise):
                    "right, too: `torch.save` into an `io.BytesIO()`, and put its `getvalue()`. Bytes are a copy, "
                    "and need nobody, so the child may then leave at once.")
     why = ("the tensor itself did not go through the queue: the parent fetched its memory from the child. A "
-           "process that puts tensors into a queue has to stay until they are fetched, and to leave them as they "
-           "are. This is true of a DataLoader's workers as well.")
+           "process that puts tensors into a queue has to stay until they are fetched, and what it writes later is "
+           "seen by both. This is true of a DataLoader's workers as well.")
 
     timeout = 10
 
@@ -176,7 +176,7 @@ class SendWeights(Exercise):
         each(not_the_weights_of_now, "a tensor that you put shares its memory with `model`, and `state_dict()` copies "
                                      "nothing. Take a copy before you train on"),
         same("weights", "which numbers do you put? They must be the model's, neither rounded nor changed afterwards: "
-                        "memory is shared until the parent has read it"),
+                        "memory stays shared, and the parent reads what it holds then"),
         each(not_trained_on_once, "in which order do you put, train on, and wait? And who else writes into `model`?"),
     )
 
