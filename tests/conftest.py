@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import cloudpickle
+import nbformat
 import psutil
 import pytest
 
@@ -132,6 +133,12 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def cells_of(lesson):
+    """The cells of a lesson, such as 03_data_loading, by their ids, in their order."""
+    book = nbformat.read(ROOT / "notebooks" / f"{lesson}.ipynb", as_version=4)
+    return {cell.id: cell for cell in book.cells}
 
 
 def shapes_of(frame):

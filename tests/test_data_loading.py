@@ -5,7 +5,6 @@ import statistics
 import sys
 from types import SimpleNamespace
 
-import nbformat
 import numpy as np
 import pytest
 import torch
@@ -16,7 +15,7 @@ from helpers.figures import ACTIVITIES, alt
 from lessons.data_loading import pipeline_explorer as pipeline
 from lessons.data_loading.pictures import draw
 from lessons.data_loading.pipeline_explorer import Timeline, pipeline_explorer, simulate, stalling
-from tests.conftest import ROOT, shapes_of
+from tests.conftest import cells_of, shapes_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SETTINGS = list(itertools.product((0, 1, 3, 8), (1, 2, 5), (0, 40), (5, 20), (0, 15)))
@@ -279,11 +278,9 @@ def test_a_list_is_copied_into_a_worker_page_by_page():
 
 
 def test_a_loop_that_is_timed_waits_for_the_device_and_leaves_out_the_first_batch(monkeypatch, capsys):
-    book = nbformat.read(ROOT / "notebooks" / "03_data_loading.ipynb", as_version=4)
-    code, = [cell.source for cell in book.cells if cell.id == "timed"]
     now = [0]
     scope = {"statistics": statistics, "torch": torch, "time": SimpleNamespace(perf_counter=lambda: now[0])}
-    exec(code, scope)
+    exec(cells_of("03_data_loading")["timed"].source, scope)
 
     def loader():
         for milliseconds in (2000, 10, 50):

@@ -1,6 +1,5 @@
 """DistributedDataParallel: its laboratory of collectives, who gives what to whom; what its sentences say of torch."""
 
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,7 +12,7 @@ from helpers.launcher import launch
 from helpers.widgets.shapes import RANKS
 from lessons.distributed_data_parallel.collectives_explorer import SUM, collectives_explorer, held_after, scene
 from lessons.distributed_data_parallel.recorded import COLLECTIVES
-from tests.conftest import ROOT, shapes_of
+from tests.conftest import cells_of, shapes_of
 
 BEFORE = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
 SUMS = [111, 222, 333]
@@ -178,8 +177,8 @@ def test_a_bucket_outlives_zero_grad_and_a_view_is_a_part_of_it():
 
 
 def test_stored_differences_are_rounding_beside_what_training_moves():
-    lesson = nbformat.read(ROOT / "notebooks" / "05_distributed_data_parallel.ipynb", 4)
-    (cell,) = [cell for cell in lesson.cells if cell.source.startswith('bet("three_ways_apart")')]
+    cells = cells_of("05_distributed_data_parallel").values()
+    (cell,) = [cell for cell in cells if cell.source.startswith('bet("three_ways_apart")')]
     rows = "".join(output.get("text", "") for output in cell.outputs).splitlines()[1:]
     *same, untrained = [float(row.split()[-1]) for row in rows]
     assert len(same) == 3 and max(same) < 1e-12 and untrained > 1e-2

@@ -5,7 +5,6 @@ import math
 import struct
 
 import matplotlib.pyplot as plt
-import nbformat
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -19,7 +18,7 @@ from lessons.mixed_precision import float_explorer, recorded
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.formats import FORMATS, decode, encode, parse, rounded
 from lessons.mixed_precision.pictures import draw_gradients
-from tests.conftest import ROOT
+from tests.conftest import cells_of
 
 STORED = {name: form for name, form in FORMATS.items() if name != "tf32"}
 NUMBERS = [0.0, -0.0, 1.0, -1.5, 0.1, 1 / 3, 65504.0, 65519.0, 65520.0, 1e-8, 2.0**-24, 2.0**-25, 6e-8, 1e39]
@@ -278,8 +277,7 @@ def test_bars_change_with_the_scale_and_their_place_is_the_scale():
 
 # ------------------------------------------------------------------------------------- what the lesson prints
 
-BOOK = nbformat.read(ROOT / "notebooks" / "07_mixed_precision.ipynb", as_version=4)
-SOURCES = {cell.id: cell.source for cell in BOOK.cells}
+CELLS = cells_of("07_mixed_precision")
 
 
 @pytest.fixture(scope="module")
@@ -289,9 +287,9 @@ def lesson():
     for key in ("images-labels-digits-train-true-tens", "model-network-optimizer-torch-optim",
                 "from-helpers-widgets-loss-scale-impo", "logits-model-images-256-logits-retai",
                 "def-train-dtype-none-scaled-false-di", "def-run-order-optimizer-torch-optim"):
-        exec(SOURCES[key], names)
+        exec(CELLS[key].source, names)
     names["gradients"] = names["activation_gradients"](names["model"])
-    exec(SOURCES["lost-in-fp8"], names)
+    exec(CELLS["lost-in-fp8"].source, names)
     return names
 
 
@@ -327,7 +325,7 @@ def test_clipping_before_unscale_learns_nothing(lesson):
 
 def test_autocast_of_a_gpu_refuses_the_loss_that_the_lesson_names():
     names = {"torch": torch}
-    exec(SOURCES["x-matrix-target-torch-rand-4-4-torch"], names)
+    exec(CELLS["x-matrix-target-torch-rand-4-4-torch"].source, names)
     loss = nn.functional
     try:
         with pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
@@ -353,7 +351,7 @@ def test_the_later_of_two_switches_for_tf32_wins():
 @pytest.mark.parametrize("masters", [False, True])
 def test_bf16_weights_move_only_with_masters(lesson, masters):
     names = {**lesson, "torch": torch}
-    exec(SOURCES["def-unmoved-model-steps-800-train-re"], names)
+    exec(CELLS["def-unmoved-model-steps-800-train-re"].source, names)
     model = names["network"](32).bfloat16()
     optimizer = (Masters if masters else torch.optim.AdamW)(model.parameters(), lr=1e-4)
     _, moved = names["trained"](model, optimizer, steps=50)
@@ -361,12 +359,12 @@ def test_bf16_weights_move_only_with_masters(lesson, masters):
 
 
 def test_the_lesson_does_not_hold_the_order_of_its_exercise():
-    code = "\n".join(cell.source for cell in BOOK.cells if cell.cell_type == "code")
+    code = "\n".join(cell.source for cell in CELLS.values() if cell.cell_type == "code")
     assert "unscale_ clip" not in code and code.count("scaler.unscale_(optimizer)") == 1
 
 
 def test_the_table_of_data_sheets_agrees_with_the_one_that_records_are_compared_with():
-    lines = [line for line in SOURCES["data-sheets"].splitlines() if line.startswith("|")]
+    lines = [line for line in CELLS["data-sheets"].source.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     h100 = {row[1]: row[rows[0].index("H100")] for row in rows}
     kinds = {"fp32": "float32", "TF32": "TF32", "bf16, fp16": "bfloat16", "fp8": "float8"}
@@ -377,7 +375,7 @@ def test_the_table_of_data_sheets_agrees_with_the_one_that_records_are_compared_
 def test_two_measurements_of_one_product_differ_as_the_lesson_says():
     products, shapes = (each.recorded("H200")["result"] for each in (recorded.products, recorded.shapes))
     above, below = products["TFLOP/s"]["bfloat16"]["4096"], shapes["bfloat16"]["4096"]
-    assert f"reached {above:.0f} TFLOP/s above, {below:.0f} below" in SOURCES["does-the-shape-matter"]
+    assert f"reached {above:.0f} TFLOP/s above, {below:.0f} below" in CELLS["does-the-shape-matter"].source
 
 
 def test_a_disabled_scaler_still_makes_the_optimizer_s_step():

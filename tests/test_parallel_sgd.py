@@ -23,7 +23,7 @@ from lessons.parallel_sgd.shards import (
     transform,
 )
 from lessons.parallel_sgd.task import TASKS
-from tests.conftest import ROOT
+from tests.conftest import ROOT, cells_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -108,10 +108,9 @@ def test_workers_of_sorted_labels_see_the_digits_that_the_lesson_names():
 
 
 def test_what_the_lesson_says_of_scaling_rules_is_what_its_cell_has_stored():
-    cells = json.loads((ROOT / "notebooks/02_parallel_sgd.ipynb").read_text())["cells"]
-    (output,) = next(cell["outputs"] for cell in cells if cell["id"] == "linear-scaling")
+    (output,) = cells_of("02_parallel_sgd")["linear-scaling"].outputs
     losses = {}  # by optimizer and ranks: with the same rate, √N and N times
-    for line in output["text"]:
+    for line in output.text.splitlines():
         if "1 rank:" in line:
             optimizer = line.partition(" on ")[0]
         else:

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 
 from helpers import launch
@@ -12,7 +11,7 @@ from helpers.figures import ACTIVITIES
 from helpers.instruments.traces import Trace, TraceError, read, together
 from lessons.profiling.averages import AveragesTable
 from lessons.profiling.trace_viewer import GREY, MOST, Timeline, trace_viewer
-from tests.conftest import ROOT
+from tests.conftest import ROOT, cells_of
 from tests.test_traces import STEP, two_ranks, written
 
 
@@ -140,12 +139,12 @@ def test_table_shows_what_the_profiler_counted():
 
 
 def test_the_cell_holds_the_script_as_it_is_and_its_check_gives_no_fault_away():
-    book = nbformat.read(ROOT / "notebooks" / "08_profiling.ipynb", as_version=4)
-    [cell] = [cell.source for cell in book.cells if "def make_it_fast" in cell.source]
+    cells = cells_of("08_profiling").values()
+    [cell] = [cell.source for cell in cells if "def make_it_fast" in cell.source]
     script = (ROOT / "notebooks/lessons/profiling/slow_training.py").read_text()
     train = script[script.index("def train"):script.index('if __name__')].strip()
     assert cell.endswith(train.replace("def train", "def make_it_fast"))
-    [check] = [cell for cell in book.cells if cell.source.startswith("ex.make_it_fast.check(")]
+    [check] = [cell for cell in cells if cell.source.startswith("ex.make_it_fast.check(")]
     stored = check.outputs[0]["data"]["text/plain"]
     assert "faults left: 5 of 5\n" in stored and "gone" not in stored
 

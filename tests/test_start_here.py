@@ -2,7 +2,6 @@
 
 import re
 
-import nbformat
 import numpy as np
 import pytest
 import torch.distributed as dist
@@ -11,18 +10,18 @@ from helpers import launch
 from helpers.launcher.run import TIMEOUT
 from lessons.start_here.launch_panel import SHOWN_RUNS, Shown, draw_ranks, launch_panel, scene
 from lessons.start_here.questions import QUESTIONS
-from tests.conftest import ROOT, eventually
+from tests.conftest import ROOT, cells_of, eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def test_what_the_text_says_of_torch_of_launch_and_of_its_scripts():
-    book = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
-    text = " ".join(" ".join(cell.source for cell in book.cells if cell.cell_type == "markdown").split())
+    cells = cells_of("00_start_here").values()
+    text = " ".join(" ".join(cell.source for cell in cells if cell.cell_type == "markdown").split())
     assert f"a time limit: {TIMEOUT} s, or what `timeout` says" in text
     default = dist.Backend.default_device_backend_map
     assert (default["cpu"], default["cuda"]) == ("gloo", "nccl") and "its default is `nccl`" in text
-    code = "\n".join(cell.source for cell in book.cells if cell.cell_type == "code")
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     one_step = re.search(r'"--batch-size", "(\d+)"', code)[1]
     run = launch("train_digits.py", 2, args=["--batch-size", one_step, "--epochs", "1"], show=False)
     assert [rows[0]["steps"] for rows in run.reports] == [1, 1] and 0 < run.reports[0][0]["seconds"] < run.seconds

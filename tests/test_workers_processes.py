@@ -21,7 +21,8 @@ from torch.distributed.run import config_from_args, parse_args
 from helpers import launch
 from helpers.hardware import hardware
 from helpers.launcher import RankError
-from helpers.places import LESSONS, NOTEBOOKS
+from helpers.places import LESSONS
+from tests.conftest import cells_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -107,9 +108,8 @@ for cell in json.load(sys.stdin):
 
 @pytest.mark.long
 def test_the_cells_without_this_course_can_be_pasted_and_leave_no_file(tmp_path):
-    book = json.loads((NOTEBOOKS / "01_processes.ipynb").read_text(encoding="utf-8"))
-    cells = {cell["id"]: "".join(cell["source"]) for cell in book["cells"]}
-    pasted = [cells[name] for name in ("folder-tempfile-temporarydirectory-o", "without-written", "without-run",
+    cells = cells_of("01_processes")
+    pasted = [cells[name].source for name in ("folder-tempfile-temporarydirectory-o", "without-written", "without-run",
                                        "without-removed")]
     said = subprocess.run([sys.executable, "-I", "-c", PASTED], input=json.dumps(pasted), cwd=tmp_path, check=True,
                           capture_output=True, text=True).stdout
