@@ -12,24 +12,20 @@ SAMPLE = {"float32": (2,), "int64": (), "float64": (1, 2), "bfloat16": (3,), "bo
 
 #: Where to look if an exercise's function changes what it was given.
 GIVEN_STAYS = "`pop`, `del` and assignments change what you were given: make something new"
-#: Where to look if no gradient leads back.
-WAY_BACK_ENDS = "a `detach()`, `.data`, `no_grad()` or a new tensor made from numbers: the way back ends there"
 
 
 def made(plan, samples, start=0):
     """The nested value `plan`, with a tensor in place of each dtype's name.
 
     Args:
-        samples: The size of each tensor's dimension 0; for 0, each tensor is a scalar.
+        samples: The size of each tensor's dimension 0.
         start: The first number in each tensor.
     """
 
     def tensor(leaf):
         if leaf not in SAMPLE:
             return leaf
-        shape = ()
-        if samples:
-            shape = (samples, *SAMPLE[leaf])
+        shape = (samples, *SAMPLE[leaf])
         numbers = start + torch.arange(math.prod(shape)).view(shape)
         if leaf == "bool":
             numbers = numbers % 3  # or all but the first would be True
