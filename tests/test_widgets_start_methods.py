@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from helpers import launch
 from helpers.figures import ACTIVITIES
 from lessons.processes import start_methods_explorer as explorer
 
@@ -102,6 +103,40 @@ child.join(30)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     for words in (done.stderr.splitlines()[-1], explorer.NOT_FOUND):
         assert words.startswith("AttributeError: ") and "'__main__'" in words and "'train'" in words
+
+
+def test_a_new_python_has_no_file_to_set_a_notebooks_variables(tmp_path):
+    code = """
+import multiprocessing
+
+WORD = "as the file sets it"
+if __name__ == "__main__":
+    WORD = "changed"
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        print(pool.apply(eval, ("vars(__import__('__main__')).get('WORD')",)))
+"""
+    (tmp_path / "script.py").write_text(code)
+    for command, childs in ((["-c", code], "None"), ([str(tmp_path / "script.py")], "as the file sets it")):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == childs, done.stderr
+    assert explorer.received("spawn", True, False, False)[explorer.VARIABLES].how == explorer.LOST
+    assert explorer.received("spawn", False, False, False)[explorer.VARIABLES].how == explorer.ANEW
+
+
+def test_launch_sends_the_code_of_a_cells_function_and_the_name_of_a_files(tmp_path, monkeypatch):
+    (tmp_path / "module_of_a_learner.py").write_text("word = 'as in the file'\n\ndef train():\n    return word\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import module_of_a_learner
+
+    module_of_a_learner.word = "changed"
+    of_a_cell = {"word": "changed"}
+    exec("def train():\n    return word", of_a_cell)
+    functions = (module_of_a_learner.train, of_a_cell["train"])
+    words = [launch(train, nprocs=1, show=False).results[0] for train in functions]
+    assert words == ["as in the file", "changed"]
+    hows = [explorer.received("launch", in_cell, False, False)[explorer.VARIABLES].how for in_cell in (False, True)]
+    assert hows == [explorer.ANEW, explorer.COMES]
 
 
 def test_cuda_is_refused_in_these_words():

@@ -23,32 +23,29 @@ LOST = "lost"
 #: The rows of the picture.
 THINGS = ("train()", "variables, changed", "modules, torch too", "open files", "threads that compute", "CUDA, in use")
 FUNCTION = 0
+VARIABLES = 1
 THREADS = 4
 CUDA = 5
 MISSING = {THREADS: "no threads yet", CUDA: "CUDA not used yet"}
 #: What becomes of the last three in a child that is no copy of the parent.
 NOT_COPIED = [(LOST, "closed"), (ANEW, "starts its own"), (ANEW, "can start its own")]
-#: What becomes of the parent's things, by method; of the function, see `_function`.
+#: What becomes of the modules and what follows them, by method; before them, see `_function` and `_variables`.
 BECOMES = {
     "fork": [
-        (COMES, "a copy of all of them"),
         (COMES, "already there"),
         (COMES, "open, too"),
         (LOST, "locks, but no threads"),
         (LOST, "handles that do not work"),
     ],
     "spawn": [
-        (ANEW, "as the file sets them"),
-        (ANEW, "imports them again"),
+        (ANEW, "imports what it needs"),
         *NOT_COPIED,
     ],
     "forkserver": [
-        (ANEW, "as the file sets them"),
         (ANEW, "those of the fork server"),
         *NOT_COPIED,
     ],
     "launch": [
-        (COMES, "those that train() uses"),
         (ANEW, "those of the fork server"),
         *NOT_COPIED,
     ],
@@ -63,7 +60,7 @@ WORKS = {
     "fork": "The child is a copy of the parent. The parent has not computed yet, so nothing is missing.",
     "spawn": "A new Python imports the file again. It is slow, and does not inherit what the parent did.",
     "forkserver": "The server only imports, so its copies are clean. They find the function in its file.",
-    "launch": "The child is a clean copy of a fork server that holds torch. It is sent the function's code.",
+    "launch": "The child is a clean copy of a fork server that holds torch. A cell's code is sent to it.",
 }
 
 #: A stamp on the border says what becomes of a thing: its sign, its colour, the left of its legend.
@@ -113,7 +110,8 @@ def received(method, in_cell, threads_used, cuda_used):
     """What the child gets of each thing that the parent has: {row: Received}."""
     place = "cell" if in_cell else "file"
     rows = {FUNCTION: Received(f"train(), in a {place}", *_function(method, in_cell))}
-    for row, becomes in enumerate(BECOMES[method], start=1):
+    rows[VARIABLES] = Received(THINGS[VARIABLES], *_variables(method, in_cell))
+    for row, becomes in enumerate(BECOMES[method], start=VARIABLES + 1):
         rows[row] = Received(THINGS[row], *becomes)
     if not threads_used:
         del rows[THREADS]
@@ -125,11 +123,21 @@ def received(method, in_cell, threads_used, cuda_used):
 def _function(method, in_cell):
     if method == "fork":
         return COMES, "the same function"
+    if not in_cell:
+        return ANEW, "by name, from the file"
     if method == "launch":
         return COMES, "its code, sent by value"
-    if in_cell:
-        return LOST, "only its name: not found"
-    return ANEW, "by name, from the file"
+    return LOST, "only its name: not found"
+
+
+def _variables(method, in_cell):
+    if method == "fork":
+        return COMES, "a copy of all of them"
+    if not in_cell:
+        return ANEW, "as the file sets them"
+    if method == "launch":
+        return COMES, "those that train() uses"
+    return LOST, "no file that sets them"
 
 
 def outcome(method, in_cell, threads_used, cuda_used):
