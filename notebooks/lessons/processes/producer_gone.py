@@ -53,7 +53,7 @@ def received_from(producer, context):
         if isinstance(message, bytes):
             return torch.load(io.BytesIO(message))
         return message
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: by the strategy file_system, which shares by a name
         return type(error).__name__
     finally:
         done.set()

@@ -60,13 +60,16 @@ QUESTIONS = {
             "all three": "The list is sent by value, so the child gets a list of its own.",
         }),
     "queue_after_exit": (
-        "A child puts a tensor into a Queue and ends. Then the parent reads the Queue. What does it get?", {
+        "On Linux, a child puts a tensor into a Queue and ends. Then the parent reads the Queue. What does it "
+        "get?", {
             "an error":
                 "The note says: ask this process for the memory. But this process is gone. If it ended in "
                 "the normal way, it has removed its socket (`FileNotFoundError`). If it was killed, the "
                 "socket is still there, but nobody answers (`ConnectionRefusedError`). So the sender has to "
-                "stay, as `done.wait(60)` makes it do above, or to send bytes, which need nobody.",
-            "the tensor": "The note arrives. But the parent must ask the child for the memory, and it is "
+                "stay, as `done.wait(60)` makes it do above, or to send bytes, which need nobody. (With the "
+                "strategy `file_system`, which a Mac uses, the memory outlives its sender by a moment. If the "
+                "parent reads too late, it gets a `RuntimeError`.)",
+            "the tensor": "The note arrives. But the parent must ask the child for the memory, and the child is "
                           "gone.",
             "nothing: the Queue is empty": "The note was sent before the child ended, so it is in the Queue.",
         }),
