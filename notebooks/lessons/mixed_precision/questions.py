@@ -65,14 +65,13 @@ QUESTIONS = {
     "hidden_instructions": (
         "We hide the instructions for 16 bits. With AVX-512, oneDNN imitates each of them by eight others. How long "
         "does a product in bf16 take?", {
-            "longer than in fp32": "A register holds twice as many numbers of 16 bits. So eight instructions "
-                                   "do the work of two for fp32. To convert both matrices to fp32, "
-                                   "multiply, and convert the result back (*converted*), takes little more "
-                                   "than fp32, because each number is converted once, and used 256 times. With AVX2 "
-                                   "alone, oneDNN has nothing that fits, and torch uses loops of its own. So it does "
-                                   "for fp16 where instructions for fp16 are missing or hidden. A factor above 1× is "
-                                   "slower than fp32. (On a CPU whose instructions cannot be hidden, for example an "
-                                   "Arm, the lines are alike.)",
+            "longer than in fp32":
+                "A register holds twice as many numbers of 16 bits. So eight instructions do the work of two for "
+                "fp32. To convert both matrices to fp32, multiply, and convert the result back (*converted*), takes "
+                "little more than fp32, because each number is converted once, and used 256 times. With AVX2 alone, "
+                "oneDNN has nothing that fits, and torch uses loops of its own. For fp16, torch uses such loops "
+                "wherever the instructions for fp16 are missing or hidden. A factor above 1× is slower than fp32. (On "
+                "a CPU whose instructions cannot be hidden, for example an Arm, the lines are alike.)",
             "half as long as in fp32": "The numbers take half the bytes. But a large product waits for "
                                        "arithmetic, not for memory.",
             "as long as in fp32": "That is nearly so if both matrices are converted to fp32 once "

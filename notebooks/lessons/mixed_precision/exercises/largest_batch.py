@@ -52,10 +52,10 @@ class LargestBatch(Exercise):
     title = "The largest batch"
     task = ("`fits(batch)` tries a training step with `batch` samples. It returns `True`, or raises "
             "`torch.OutOfMemoryError`. Find by trying the largest batch from 1 to `most` that fits, and return "
-            "it. Return 0 if not even one sample fits. If a batch fits, all smaller ones fit. Others use this "
-            "machine, too: never try more than **twice** what fits (if nothing fits, no more than 1), and once a size "
-            "has failed, no larger one. Try at most **30** sizes. Before each try, and when you return, the memory "
-            "of earlier tries has to be free. A step that failed keeps its memory until you leave the `except` "
+            "it, an `int`. Return 0 if not even one sample fits. If a batch fits, all smaller ones fit. Others use "
+            "this machine, too: never try more than **twice** what fits (if nothing fits, no more than 1), and once "
+            "a size has failed, no larger one. Try at most **30** sizes. Before each try, and when you return, the "
+            "memory of earlier tries has to be free. A step that failed keeps its memory until you leave the `except` "
             "block. All other errors are bugs, whatever they speak of: let them through.")
     hints = (
         "First double: 1, 2, 4, 8 …, until it does not fit, or `most` is reached. Then you know one size "
