@@ -275,7 +275,7 @@ def starving_in_words(result):
     alone = ordinary[0]
     load = alone["ms"] * alone["waiting"]
     step = alone["ms"] - load
-    most = max(ordinary.keys() & pinned.keys())
+    in_both = sorted(ordinary.keys() & pinned.keys())
     with_workers = [f"{row['waiting']:.0%} with {workers}" for workers, row in ordinary.items() if workers]
     needed = [math.ceil(row["waiting"] / (1 - row["waiting"])) for row in (alone, pinned[0])]
     words = (
@@ -283,10 +283,13 @@ def starving_in_words(result):
         f"because a batch takes {load:.1f} ms to load and a step takes {step:.1f} ms. "
         f"With workers it waits for {', '.join(with_workers)}; no other numbers were tried. "
         f"Loading divided by step, rounded up, is {needed[0]}, and {needed[1]} in a second run, with pinned memory; "
-        f"this machine has {result['cores']} cores. "
-        f"With {most} workers, the loop takes {ordinary[most]['ms']:.1f} ms a batch from ordinary memory, "
-        f"and {pinned[most]['ms']:.1f} ms from pinned memory."
+        f"this machine has {result['cores']} cores."
     )
+    for workers in in_both[-2:]:
+        words += (
+            f" With {workers} workers, the loop takes {ordinary[workers]['ms']:.1f} ms a batch from ordinary memory, "
+            f"and {pinned[workers]['ms']:.1f} ms from pinned memory."
+        )
     for refusal in sorted(refusals(result)):
         words += f" This machine refused some settings: `{refusal}`."
     return words

@@ -75,10 +75,11 @@ def batches_of(loader):
 class HideTheLoading(Exercise):
     title = "Hide the loading"
     task = ("`dataset` has 50 samples, and each of them waits 8 ms for a disk. The device needs 10 ms for a "
-            "batch of 4. Return a `DataLoader` that gives batches of 4 and every sample once per epoch. A "
-            "long epoch must be at least 3.5 times as fast as without workers. Let at most 4 processes run besides "
-            "the training, and start none after the first epoch. The samples do not fit into memory: read "
-            "them anew in each epoch, and ask for fewer than 50 in advance. The disk stays as slow as it is.")
+            "batch of 4. Return a `DataLoader` that gives batches of 4 and every sample once per epoch. With so "
+            "many samples that the start does not count, an epoch must be at least 3.5 times as fast as without "
+            "workers. Let at most 4 processes run besides the training, and start none after the first epoch. The "
+            "samples do not fit into memory: read them anew in each epoch, and ask for fewer than 50 in advance. The "
+            "disk stays as slow as it is.")
     hints = (
         "One process needs 4 × 8 ms for a batch, and the device takes a batch every 10 ms. How many "
         "processes must load side by side?",
