@@ -13,6 +13,7 @@ from helpers.figures import ACTIVITIES
 from lessons.processes import start_methods_explorer as explorer
 
 SITUATIONS = list(itertools.product(explorer.METHODS, *[[False, True]] * 3))
+VARIABLES = explorer.THINGS.index("variables, changed")
 MEASURED = {"fork": {"ms": 10}, "spawn": {"ms": 2000}, "launch": {"ms": 50}}
 
 
@@ -120,8 +121,8 @@ if __name__ == "__main__":
     for command, childs in ((["-c", code], "None"), ([str(tmp_path / "script.py")], "as the file sets it")):
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60)
         assert done.stdout.strip() == childs, done.stderr
-    assert explorer.received("spawn", True, False, False)[explorer.VARIABLES].how == explorer.LOST
-    assert explorer.received("spawn", False, False, False)[explorer.VARIABLES].how == explorer.ANEW
+    assert explorer.received("spawn", True, False, False)[VARIABLES].how == explorer.LOST
+    assert explorer.received("spawn", False, False, False)[VARIABLES].how == explorer.ANEW
 
 
 def test_launch_sends_the_code_of_a_cells_function_and_the_name_of_a_files(tmp_path, monkeypatch):
@@ -135,7 +136,7 @@ def test_launch_sends_the_code_of_a_cells_function_and_the_name_of_a_files(tmp_p
     functions = (module_of_a_learner.train, of_a_cell["train"])
     words = [launch(train, nprocs=1, show=False).results[0] for train in functions]
     assert words == ["as in the file", "changed"]
-    hows = [explorer.received("launch", in_cell, False, False)[explorer.VARIABLES].how for in_cell in (False, True)]
+    hows = [explorer.received("launch", in_cell, False, False)[VARIABLES].how for in_cell in (False, True)]
     assert hows == [explorer.ANEW, explorer.COMES]
 
 

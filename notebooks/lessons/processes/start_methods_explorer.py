@@ -23,13 +23,12 @@ LOST = "lost"
 #: The rows of the picture.
 THINGS = ("train()", "variables, changed", "modules, torch too", "open files", "threads that compute", "CUDA, in use")
 FUNCTION = 0
-VARIABLES = 1
 THREADS = 4
 CUDA = 5
 MISSING = {THREADS: "no threads yet", CUDA: "CUDA not used yet"}
 #: What becomes of the last three in a child that is no copy of the parent.
 NOT_COPIED = [(LOST, "closed"), (ANEW, "starts its own"), (ANEW, "can start its own")]
-#: What becomes of the modules and what follows them, by method; before them, see `_function` and `_variables`.
+#: What becomes of the modules and what follows them, by method. What comes before them: see `_of_the_program`.
 BECOMES = {
     "fork": [
         (COMES, "already there"),
@@ -109,10 +108,9 @@ class Outcome(NamedTuple):
 def received(method, in_cell, threads_used, cuda_used):
     """What the child gets of each thing that the parent has: {row: Received}."""
     place = "cell" if in_cell else "file"
-    rows = {FUNCTION: Received(f"train(), in a {place}", *_function(method, in_cell))}
-    rows[VARIABLES] = Received(THINGS[VARIABLES], *_variables(method, in_cell))
-    for row, becomes in enumerate(BECOMES[method], start=VARIABLES + 1):
-        rows[row] = Received(THINGS[row], *becomes)
+    things = (f"train(), in a {place}", *THINGS[1:])
+    becomes = (*_of_the_program(method, in_cell), *BECOMES[method])
+    rows = {row: Received(thing, *becomes[row]) for row, thing in enumerate(things)}
     if not threads_used:
         del rows[THREADS]
     if not cuda_used:
@@ -120,24 +118,15 @@ def received(method, in_cell, threads_used, cuda_used):
     return rows
 
 
-def _function(method, in_cell):
+def _of_the_program(method, in_cell):
+    """What becomes of the function, and of the variables."""
     if method == "fork":
-        return COMES, "the same function"
+        return (COMES, "the same function"), (COMES, "a copy of all of them")
     if not in_cell:
-        return ANEW, "by name, from the file"
+        return (ANEW, "by name, from the file"), (ANEW, "as the file sets them")
     if method == "launch":
-        return COMES, "its code, sent by value"
-    return LOST, "only its name: not found"
-
-
-def _variables(method, in_cell):
-    if method == "fork":
-        return COMES, "a copy of all of them"
-    if not in_cell:
-        return ANEW, "as the file sets them"
-    if method == "launch":
-        return COMES, "those that train() uses"
-    return LOST, "no file that sets them"
+        return (COMES, "its code, sent by value"), (COMES, "those that train() uses")
+    return (LOST, "only its name: not found"), (LOST, "no file that sets them")
 
 
 def outcome(method, in_cell, threads_used, cuda_used):
