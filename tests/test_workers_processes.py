@@ -109,10 +109,10 @@ for cell in json.load(sys.stdin):
 @pytest.mark.long
 def test_the_cells_without_this_course_can_be_pasted_and_leave_no_file(tmp_path):
     cells = cells_of("01_processes")
-    pasted = [cells[name].source for name in ("folder-tempfile-temporarydirectory-o", "without-written", "without-run",
-                                       "without-removed")]
-    said = subprocess.run([sys.executable, "-I", "-c", PASTED], input=json.dumps(pasted), cwd=tmp_path, check=True,
-                          capture_output=True, text=True).stdout
+    names = ("folder-tempfile-temporarydirectory-o", "without-written", "without-run", "without-removed")
+    pasted = json.dumps([cells[name].source for name in names])
+    said = subprocess.run([sys.executable, "-I", "-c", PASTED], input=pasted, cwd=tmp_path, check=True,
+                          capture_output=True, text=True, timeout=120).stdout
     assert said.count("ranks: 2") == 2 and "Writing" not in said
     assert not list(tmp_path.iterdir())
 

@@ -143,14 +143,21 @@ def test_keeps_the_last_error(fits, most):
     return good
 
 
-@wrong(ex.largest_batch, "a size that had failed: [192]")
-def test_tries_more_than_what_has_failed(fits, most):
+def without_errors(fits, *errors):
+    """Tries a batch, and returns False in place of one of the errors."""
+
     def fitting(batch):
         try:
             return fits(batch)
-        except torch.OutOfMemoryError:
+        except errors:
             return False
 
+    return fitting
+
+
+@wrong(ex.largest_batch, "a size that had failed: [192]")
+def test_tries_more_than_what_has_failed(fits, most):
+    fitting = without_errors(fits, torch.OutOfMemoryError)
     largest = ex.largest_batch.answer(fitting, most)
     if largest == 100:
         fitting(192)
@@ -159,24 +166,12 @@ def test_tries_more_than_what_has_failed(fits, most):
 
 @wrong(ex.largest_batch, "a bug that is no `RuntimeError`")
 def test_catches_another_error_as_well(fits, most):
-    def fitting(batch):
-        try:
-            return fits(batch)
-        except (torch.OutOfMemoryError, ValueError):
-            return False
-
-    return ex.largest_batch.answer(fitting, most)
+    return ex.largest_batch.answer(without_errors(fits, torch.OutOfMemoryError, ValueError), most)
 
 
 @wrong(ex.largest_batch, "a bug that is a `MemoryError`")
 def test_takes_the_cpu_s_error_for_the_gpu_s(fits, most):
-    def fitting(batch):
-        try:
-            return fits(batch)
-        except (torch.OutOfMemoryError, MemoryError):
-            return False
-
-    return ex.largest_batch.answer(fitting, most)
+    return ex.largest_batch.answer(without_errors(fits, torch.OutOfMemoryError, MemoryError), most)
 
 
 @wrong(ex.largest_batch, "as an int")
