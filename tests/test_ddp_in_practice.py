@@ -113,6 +113,24 @@ def with_batchnorm():
         return plain, first, model(x * 0)[0].item()
 
 
+def with_no_sync():
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.BatchNorm1d(1))
+    x = torch.tensor([[-1.0], [1.0]]) + dist.get_rank()
+    with model.no_sync():
+        model(x).sum().backward()
+    means = []
+    for _ in range(2):
+        model(x * 0).sum().backward()
+        means.append(model.module.running_mean.item())
+    return means
+
+
+def test_buffers_are_not_overwritten_after_a_forward_in_no_sync():
+    (first, second), (others_first, others_second) = launch(with_no_sync, 2, show=False).results
+    assert first != others_first and second == others_second
+
+
 def test_after_a_step_the_plain_networks_differ_and_only_the_first_forward_of_a_test_changes_that():
     plain, first, second = zip(*launch(with_batchnorm, 2, show=False).results, strict=True)
     assert plain[0] != plain[1] and first[0] == first[1] and second[0] != second[1]
