@@ -5,19 +5,21 @@ import math
 import pytest
 
 from helpers.instruments import costs
+from helpers.places import RECORDS
+from helpers.records import stored
 from lessons.model_parallel.schedules import one_f_one_b, simulate
-from lessons.scaling import planner
+from lessons.scaling import planner, published_runs, recorded
 from lessons.scaling import scaling_explorer as scaling
 
 TABLES = planner.published()
 A = TABLES["A"]
-GB = {kind: {int(gpus): 1e9 * gb for gpus, gb in A[kind].items()} for kind in ("all_reduce", "all_gather")}
-CLUSTER = planner.Cluster(989e12, 50e9, **GB, reached=0.53, narrow=500)
+MEASURED, DESCRIBED = (published_runs.clusters(TABLES)[name] for name in ("A", "H100"))
+SOFTWARE = planner.Software(reached=0.6, traffic=400, attention=0.5)
 LLAMA_8B, LLAMA_405B = (costs.Shape(**TABLES[name]["shape"]) for name in "DF")
 
 
 def test_every_published_table_names_its_source():
-    for name in "ABCDEF":
+    for name in "ABCDEFGHI":
         assert TABLES[name]["source"] and TABLES[name]["url"].startswith("https://"), name
     for name in ("Llama 3 405B", "OPT-175B"):
         assert TABLES["failures"][name]["source"] and TABLES["failures"][name]["url"]
@@ -52,11 +54,11 @@ def test_flops_are_what_torch_counts():
 @pytest.mark.parametrize("stages, m", [(1, 4), (8, 3)])
 def test_bubble_is_that_of_the_logical_clock(stages, m):
     layout = planner.Layout(1, 1, stages, m, 1)
-    parts = planner.seconds(LLAMA_8B, layout, CLUSTER, 4096, planner.Habits())
+    parts = planner.seconds(LLAMA_8B, layout, MEASURED, SOFTWARE, 4096, planner.Habits())
     clock = simulate([one_f_one_b(rank, stages, m) for rank in range(stages)])
     assert parts["bubble"] / sum(parts.values()) == pytest.approx(clock.bubble)
-    halved = planner.seconds(LLAMA_8B, layout, CLUSTER._replace(cable=math.inf), 4096, planner.Habits(pieces=2))
-    assert halved["bubble"] / (halved["compute"] or 1) == pytest.approx((stages - 1) / 2 / m)
+    halved = planner.seconds(LLAMA_8B, layout, MEASURED, SOFTWARE, 4096, planner.Habits(pieces=2, hidden=1))
+    assert halved["bubble"] / halved["compute"] == pytest.approx((stages - 1) / 2 / m)
 
 
 def test_busiest_stage_is_that_of_the_best_cut():
@@ -64,18 +66,110 @@ def test_busiest_stage_is_that_of_the_best_cut():
     assert planner.longest_stage(16, 2, 3.6) == 10 and planner.longest_stage(112, 16, 0.5) == 7.5
 
 
-def test_parts_of_a_step_are_there_for_a_reason():
-    def parts(*layout, **habits):
-        return planner.seconds(LLAMA_8B, planner.Layout(*layout), CLUSTER, 4096, planner.Habits(**habits))
+def parts(*layout, cluster=MEASURED, software=SOFTWARE, length=4096, **habits):
+    return planner.seconds(LLAMA_8B, planner.Layout(*layout), cluster, software, length, planner.Habits(**habits))
 
+
+def test_parts_of_a_step_are_there_for_a_reason():
     alone = parts(1, 1, 1, 8, 1)
     assert alone["tensor"] == alone["sends"] == alone["bubble"] == alone["data"] == 0
     split = parts(1, 8, 1, 8, 1)
     assert split["tensor"] > 0 and alone["compute"] / 8 == pytest.approx(split["compute"])
-    assert parts(1, 8, 1, 8, 1, tensor_hidden=0.75)["tensor"] == pytest.approx(split["tensor"] / 4)
-    assert parts(1, 1, 1, 8, 1, recompute=True)["compute"] == pytest.approx(4 / 3 * alone["compute"])
+    assert parts(1, 8, 1, 8, 1, hidden=0.75)["tensor"] == pytest.approx(split["tensor"] / 4)
     assert parts(8, 1, 1, 1, 1)["data"] == pytest.approx(2 * 7 / 8 * 4 * LLAMA_8B.parameters / 436e9)
-    assert parts(8, 1, 1, 1, 1, data_hidden=2 / 3)["data"] == 0
+    assert parts(8, 1, 1, 1, 1, data_hidden=1)["data"] == 0, "computing takes longer"
+
+
+def test_attention_is_charged_as_attention():
+    no_attention = SOFTWARE._replace(attention=math.inf)
+
+    def attention(length, **habits):  # seconds of a step, of 65,536 tokens
+        how = {"length": length, **habits}
+        micro_batch = 65536 // length
+        return (parts(1, 1, 1, 1, micro_batch, **how)["compute"]
+                - parts(1, 1, 1, 1, micro_batch, software=no_attention, **how)["compute"])
+
+    seven_products = 7 * 2 * 4096 * 65536 / 2 * 65536 * LLAMA_8B.layers / (0.5 * MEASURED.peak)
+    assert attention(65536) == pytest.approx(seven_products)
+    assert attention(65536) == pytest.approx(16 * attention(4096))
+    assert attention(65536, recompute=1) == pytest.approx(9 / 7 * attention(65536))
+    assert attention(65536, window=4096) == pytest.approx(2 * attention(4096), rel=0.04)
+    assert planner.seen(6, 6) == 3 and planner.seen(6, 2) == pytest.approx(2 - 4 / 12)
+
+
+def test_recomputation_does_the_layers_forward_again_but_not_the_heads():
+    head = 6 * LLAMA_8B.head * 64 / (SOFTWARE.reached * MEASURED.peak)
+    once, again = (parts(1, 1, 1, 1, 1, length=64, recompute=share)["compute"] for share in (0, 1))
+    assert (again - head) / (once - head) == pytest.approx(4 / 3, rel=1e-3)
+
+
+def test_fsdp_gathers_twice_and_reduce_scatters_once_for_every_micro_batch():
+    numbers, free = 7 / 8 * LLAMA_8B.parameters, DESCRIBED._replace(latency=0)
+    within = 0.55 * 450e9
+    assert parts(8, 1, 1, 3, 1, cluster=free, zero=3)["data"] == pytest.approx(3 * 8 * numbers / within)
+    assert parts(8, 1, 1, 3, 1, cluster=free, zero=2)["data"] == pytest.approx(3 * 6 * numbers / within)
+    half = parts(8, 1, 1, 3, 1, cluster=free, zero=3, data_hidden=0.5)["data"]
+    assert half == pytest.approx(3 * 8 * numbers / within / 2)
+    late, early = (parts(16, 1, 1, 1, 1, cluster=cluster, zero=3)["data"] for cluster in (DESCRIBED, free))
+    assert late - early == pytest.approx(3 * 15 * LLAMA_8B.layers * 5e-6), "three collectives a layer, of 15 rounds"
+
+
+def test_ranks_of_a_node_share_its_cards():
+    """Eight rings side by side: the bytes of all of them go through all cards of a node."""
+    slow = DESCRIBED._replace(latency=0, card=1e9)
+    data = parts(4, 8, 1, 1, 1, cluster=slow)["data"]
+    assert data == pytest.approx(8 * 3 / 4 * LLAMA_8B.parameters / 8 / 1e9)
+
+
+ROWS = published_runs.rows(TABLES)
+SMALL = published_runs.small(ROWS)
+KNOWN = published_runs.fitted(SMALL)
+HELD_OUT = {letter: [run for run in ROWS[letter] if run not in SMALL[library]]
+            for letter, library in published_runs.LIBRARY.items()}
+
+
+def shares(runs_and_libraries, most):
+    found = [abs(run.error(KNOWN[library])) <= most for run, library in runs_and_libraries]
+    return sum(found) / len(found)
+
+
+def test_nine_in_ten_rows_that_were_not_fitted_are_within_15_percent():
+    rows = [(run, published_runs.LIBRARY[letter]) for letter, runs in HELD_OUT.items() for run in runs]
+    assert len(rows) == 159 and shares(rows, 0.15) > 0.9
+    long = [(run, library) for run, library in rows if 4096 <= run.length <= 32768]
+    assert shares(long, 0.25) > 0.95 and shares([row for row in long if row[0].length > 4096], 0.15) > 0.9
+    assert sum(len(runs) for runs in SMALL.values()) == 19, "few"
+
+
+def test_each_model_of_the_published_runs_has_its_parameters():
+    billions = {"1B": 1.31, "3B": 2.65, "7B": 6.65, "13B": 12.84, "30B": 29.96, "70B": 64.85}
+    for run in ROWS["G H100"]:
+        name = run.name.split(",")[0]
+        assert run.shape.parameters / 1e9 == pytest.approx(billions[name], rel=0.01), "NumParams of the page"
+    for run in ROWS["H"] + ROWS["I"]:
+        wanted = float(run.name.split("B on")[0].split()[-1])
+        assert run.shape.parameters / 1e9 == pytest.approx(wanted, rel=0.05), run.name
+        assert run.gpus == int(run.name.split()[-1])
+
+
+def test_todays_attention_is_that_of_the_record():
+    record = stored(RECORDS / "gpus" / "scaling" / "one_gpu_mfu.json")[0]["result"]
+    row, = (row for row in record["rows"] if row["length"] == 8192)
+    share = 7 / 6 * recorded.rates(record, row).attention_tflops / record["peak"]
+    assert planner.ATTENTION == pytest.approx(share, abs=0.005)
+
+
+def test_what_the_bet_on_long_texts_says():
+    from lessons.scaling.questions import QUESTIONS
+
+    question, options = QUESTIONS["sixteen_times_as_long"]
+    short, long = ((run, run.shape.flops(run.length)) for length in (2048, 32768)
+                   for run in ROWS["G H100"] if run.name == f"1B, {length:,} tokens, on 8")
+    assert f"{short[0].published:,}" in question and 3.5 < short[0].published / long[0].published < 4
+    matrices = 6 * (short[0].shape.layers * short[0].shape.layer + short[0].shape.head)
+    reason = next(iter(options.values()))
+    for flops in matrices, short[1] - matrices, long[1] - matrices:
+        assert f"{flops / 1e9:.1f}" in reason
 
 
 def test_layouts_are_all_there_are():

@@ -1,7 +1,7 @@
 """A planner: how long a step takes on a cluster that is not rented yet, for every way to share the work.
 
-A model's `Shape` is in `helpers.instruments.costs`. The seconds are checked against published rows in the lesson and in
-tests, which say by how much they miss.
+A model's `Shape` is in `helpers.instruments.costs`. What is published, as runs of this planner: `published_runs.py`.
+The lesson and tests hold the seconds against them, and say by how much they miss.
 """
 
 import math
@@ -12,9 +12,14 @@ import numpy
 from helpers.places import RECORDS
 from helpers.records import stored
 
+#: GPUs of a machine, in all published tables.
+NODE = 8
+#: The share of the peak that attention reaches today: the record `one_gpu_mfu`, texts of 8,192 tokens, on an H200.
+ATTENTION = 0.57
+
 
 def published():
-    """The published tables A to F and the failure counts, each with its source; see the file."""
+    """The published tables A to I and the failure counts, each with its source; see the file."""
     return stored(RECORDS / "published_scaling.json")
 
 
@@ -35,16 +40,28 @@ class Cluster(NamedTuple):
 
     peak: float
     """FLOP/s of one GPU, by its data sheet, without sparsity."""
-    cable: float
+    memory: float
+    """Bytes/s of one GPU's memory, by its data sheet."""
+    card: float
     """Bytes/s of one GPU's network card, by its data sheet."""
     all_reduce: dict
-    """{GPUs in a group: bytes/s}; we assume 2 (n − 1)/n of the tensor per second; its source does not say."""
+    """{GPUs in a group: bytes/s}, so that an all-reduce takes 2 (n − 1)/n of the tensor over these."""
     all_gather: dict
-    """The same, (n − 1)/n of the tensor over seconds."""
+    """The same, (n − 1)/n of the tensor over these; also a reduce-scatter."""
+    latency: float = 0
+    """Seconds that a round of a ring costs besides; 0 where the bandwidths were measured, and hold it already."""
+
+
+class Software(NamedTuple):
+    """How well a library uses a GPU. All three are to be fitted, on small runs of the same library and GPU."""
+
     reached: float
-    """The share of the peak that a GPU reaches when it multiplies large matrices. To be fitted."""
-    narrow: float
-    """The width at which all that is no product of matrices takes as long as these products. To be fitted."""
+    """The share of the peak that products of matrices reach."""
+    traffic: float
+    """Bytes that all else (norms, activations, copies) moves to and from memory, of each token and number of a
+    layer's width."""
+    attention: float
+    """The share of the peak that attention reaches."""
 
 
 class Habits(NamedTuple):
@@ -52,14 +69,28 @@ class Habits(NamedTuple):
 
     pieces: int = 1
     """Pieces of the list of layers that each stage holds: more than 1 where the pipeline is interleaved."""
-    recompute: bool = False
-    """Whether backward computes each layer again."""
-    zero: bool = False
-    """Whether data-parallel ranks divide the optimizer's states: ZeRO-1."""
-    tensor_hidden: float = 0
-    """The share of tensor parallelism's messages that hides behind computing."""
+    recompute: float = 0
+    """The share of the layers' forward that backward does again: 1 with full checkpointing."""
+    zero: int = 0
+    """The stage of ZeRO, 0 to 3. FSDP is 3, or 2 where it keeps the weights until backward."""
+    hidden: float = 0
+    """The share of tensor parallelism's messages, and of those between stages, that hides behind computing."""
     data_hidden: float = 0
-    """The share of computing behind which the messages of data parallelism can hide."""
+    """The share of data parallelism's messages that hides behind computing, as far as computing takes so long."""
+    window: float = math.inf
+    """How many tokens back attention looks: all, or a sliding window."""
+
+
+def described(peak, memory, link, card):
+    """A `Cluster` of which a table names only the parts; `link` and `card`: bytes/s of one GPU, by data sheets.
+
+    Assumes that a ring reaches 55 % of NVLink in a node (table A's H100s do), and 80 % of all cards of a node between
+    nodes, and that each of its rounds costs 5 µs.
+    """
+    within = 0.55 * link
+    between = min(within, 0.8 * NODE * card)
+    ring = {NODE: within, 2 * NODE: between}
+    return Cluster(peak, memory, card, ring, ring, latency=5e-6)
 
 
 def bandwidth(table, gpus):
@@ -70,15 +101,21 @@ def bandwidth(table, gpus):
     return math.exp(logarithm)
 
 
-def layer_seconds(shape, layout, cluster, length):
-    """Seconds in which a rank computes its part of one layer for one micro-batch, forward and backward.
+def seen(length, window):
+    """How many tokens a token looks at, on average, with causal attention: half of a text, or less with a window."""
+    window = min(window, length)
+    return window - window**2 / (2 * length)
 
-    Products of matrices take time ~ width². All else moves bytes ~ width: it costs more in narrow layers.
-    """
-    flops = 6 * shape.layer + 6 * shape.width * length  # of a token; causal: half of attention's scores
-    tokens = layout.micro_batch * length
-    products = flops * tokens / layout.tensor / (cluster.peak * cluster.reached)
-    return products * (1 + cluster.narrow / shape.width)
+
+def layer_seconds(shape, layout, cluster, software, length, habits):
+    """Seconds in which a rank computes its part of one layer for one micro-batch, forward and backward."""
+    tokens = layout.micro_batch * length / layout.tensor
+    products = 6 * shape.layer * tokens / (software.reached * cluster.peak)
+    rest = software.traffic * shape.width * tokens / cluster.memory
+    # 2 products in forward; backward does one of them again, and 4 for the gradients. Each: 2 · width FLOPs a pair.
+    attention = 7 * 2 * shape.width * seen(length, habits.window) * tokens / (software.attention * cluster.peak)
+    forward = (products + rest) / 3 + attention * 2 / 7
+    return products + rest + attention + habits.recompute * forward
 
 
 def longest_stage(layers, stages, head):
@@ -93,11 +130,12 @@ def longest_stage(layers, stages, head):
     return min(cuts)
 
 
-def gather_seconds(shape, layout, cluster, length):
+def gather_seconds(shape, layout, cluster, length, recompute):
     """Seconds in which tensor-parallel ranks exchange activations (bf16) for a layer and a micro-batch."""
     activation = 2 * layout.micro_batch * length * shape.width  # bytes between two layers
     # Forward and backward of a layer each gather and reduce-scatter twice.
-    moved = 8 * (layout.tensor - 1) / layout.tensor * activation
+    times = 8 + 4 * recompute
+    moved = times * (layout.tensor - 1) / layout.tensor * activation
     return moved / bandwidth(cluster.all_gather, layout.tensor)
 
 
@@ -106,48 +144,96 @@ def send_seconds(shape, layout, cluster, length, pieces):
     if layout.pipeline == 1:
         return 0
     activation = 2 * layout.micro_batch * length * shape.width
-    return pieces * 2 * activation / layout.tensor / cluster.cable
+    return pieces * 2 * activation / layout.tensor / cluster.card
 
 
 def data_seconds(shape, layout, cluster, zero):
-    """Seconds in which data-parallel ranks sum gradients in float32, and with ZeRO-1 gather weights in bf16.
+    """Seconds in which data-parallel ranks sum gradients in float32, and with ZeRO gather weights in bf16.
 
-    The groups of all stages are busy at the same time, so each gets the bandwidth of a group of all GPUs.
+    The groups of all stages are busy at the same time, so each gets the bandwidth of a group of all GPUs, and between
+    nodes at most its share of a node's cards.
     """
-    data, tensor, pipeline, *_ = layout
+    data, tensor, pipeline, micro_batches, _ = layout
     numbers = (data - 1) / data * shape.parameters / (tensor * pipeline)
-    gpus = data * tensor * pipeline
-    if zero:
-        # Each number is reduce-scattered with 4 bytes, and gathered with 2.
-        return 6 * numbers / bandwidth(cluster.all_gather, gpus)
-    # A ring sends each number twice, with 4 bytes.
-    return 8 * numbers / bandwidth(cluster.all_reduce, gpus)
+    table = cluster.all_gather if zero else cluster.all_reduce
+    speed = bandwidth(table, data * tensor * pipeline)
+    rounds = 0
+    if data * tensor > NODE:
+        speed = min(speed, NODE * cluster.card / tensor)
+        rounds = (data - 1) * shape.layers / pipeline  # of one collective; each layer has its own
+    if zero < 2:
+        # A ring sends each number twice, with 4 bytes; with ZeRO-1 once with 4 bytes and once with 2.
+        return (6 if zero else 8) * numbers / speed + 2 * rounds * cluster.latency
+    # FSDP gathers before forward and before backward, or once, and reduce-scatters, for every micro-batch.
+    gathers = zero - 1
+    one = (2 * gathers + 4) * numbers / speed + (gathers + 1) * rounds * cluster.latency
+    return micro_batches * one
 
 
-def seconds(shape, layout, cluster, length, habits):
+def seconds(shape, layout, cluster, software, length, habits):
     """Seconds of one step, as a dict of its parts: "compute", "tensor", "sends", "bubble" and "data"."""
-    head = shape.head / (shape.layer + shape.width * length)
-    stage = longest_stage(shape.layers, layout.pipeline, head)
-    if habits.recompute:
-        stage *= 4 / 3  # forward, a third of a layer's work, is done again
+    layer = layer_seconds(shape, layout, cluster, software, length, habits)
+    tokens = layout.micro_batch * length / layout.tensor
+    head = 6 * shape.head * tokens / (software.reached * cluster.peak)
+    stage = longest_stage(shape.layers, layout.pipeline, head / layer)
     # One micro-batch in the busiest stage:
-    compute = stage * layer_seconds(shape, layout, cluster, length)
-    tensor = stage * gather_seconds(shape, layout, cluster, length) * (1 - habits.tensor_hidden)
-    sends = send_seconds(shape, layout, cluster, length, habits.pieces)
+    compute = stage * layer
+    tensor = stage * gather_seconds(shape, layout, cluster, length, habits.recompute) * (1 - habits.hidden)
+    sends = send_seconds(shape, layout, cluster, length, habits.pieces) * (1 - habits.hidden)
     # The whole step:
     bubble = (layout.pipeline - 1) / habits.pieces * (compute + tensor + sends)
-    hidden = habits.data_hidden * layout.micro_batches * compute
-    data = max(0, data_seconds(shape, layout, cluster, habits.zero) - hidden)
+    data = data_seconds(shape, layout, cluster, habits.zero)
+    data -= min(habits.data_hidden * data, layout.micro_batches * compute)
     return {"compute": layout.micro_batches * compute, "tensor": layout.micro_batches * tensor,
             "sends": layout.micro_batches * sends, "bubble": bubble, "data": data}
 
 
-def mfu(shape, layout, cluster, length, habits):
-    """The share of the GPUs' peak that goes into the model's own FLOPs, by `seconds`."""
-    gpus = layout.data * layout.tensor * layout.pipeline
-    tokens = layout.data * layout.micro_batches * layout.micro_batch * length
-    step = sum(seconds(shape, layout, cluster, length, habits).values())
-    return shape.flops(length) * tokens / step / (gpus * cluster.peak)
+class Run(NamedTuple):
+    """A training run: what `seconds` wants to know, and what was published."""
+
+    name: str
+    shape: object
+    layout: Layout
+    cluster: Cluster
+    length: int
+    habits: Habits
+    published: float = math.nan
+    """Tokens/s of each GPU."""
+
+    @property
+    def gpus(self):
+        return self.layout.data * self.layout.tensor * self.layout.pipeline
+
+    def tokens_per_second(self, software):
+        """Of each GPU, predicted."""
+        layout = self.layout
+        tokens = layout.data * layout.micro_batches * layout.micro_batch * self.length
+        step = seconds(self.shape, layout, self.cluster, software, self.length, self.habits)
+        return tokens / self.gpus / sum(step.values())
+
+    def error(self, software):
+        """Predicted over published, less 1."""
+        return self.tokens_per_second(software) / self.published - 1
+
+
+def fit(runs, software, numbers):
+    """`software` with those of its `numbers` (names) changed for which the errors of `runs` are smallest.
+
+    Tries each number a little larger and a little smaller, keeps what helps, and takes ever smaller steps.
+    """
+    def worse(tried):
+        return sum(math.log1p(run.error(tried)) ** 2 for run in runs)
+
+    step = 0.1
+    while step > 1e-3:
+        tries = [software._replace(**{number: getattr(software, number) * factor})
+                 for number in numbers for factor in (1 + step, 1 / (1 + step))]
+        best = min(tries, key=worse)
+        if worse(best) < worse(software):
+            software = best
+        else:
+            step /= 2
+    return software
 
 
 def layouts(gpus, batch, layers):

@@ -33,18 +33,17 @@ QUESTIONS = {
             "a quarter of them":
                 "That is so when you start at the critical batch size: the sum falls from 1 + 1 to 1 + 1/2.",
         }),
-    "one_piece": (
-        "Llama 3 405B on 8,192 GPUs has 16 stages, and each pipeline does 32 micro-batches. With 8 pieces a "
-        "stage, the planner counts a bubble of 15/8 micro-batches. How much longer does it think a step "
-        "takes with one piece a stage?", {
-            "about 1.4 times as long":
-                "The bubble is then 15 micro-batches. (32 + 15) / (32 + 15/8) is 1.39. It sends fewer "
-                "messages, which saves a little.",
-            "hardly longer":
-                "That holds where there are many more micro-batches than stages. Here the bubble grows from "
-                "2 to 15 micro-batches, and there are only 32.",
-            "8 times as long":
-                "Only the bubble grows 8 times. The 32 micro-batches themselves take as long as before.",
+    "sixteen_times_as_long": (
+        "With texts of 2,048 tokens, MPT-1B (24 layers, width 2,048, 1.3 billion parameters) trains 45,455 tokens/s on "
+        "each of eight H100s. How many with texts of 32,768 tokens, which are 16 times as long?", {
+            "about a quarter as many":
+                "By the formula, the matrices need 7.9 GFLOP a token at any length, and attention 1.2 at 2,048 "
+                "tokens, but 19.3 at 32,768. Together that is three times as many. Attention is also slower than "
+                "products, so a token takes nearly four times as long.",
+            "a sixteenth as many":
+                "Only attention grows with the length of the text. At 2,048 tokens it has an eighth of the FLOPs.",
+            "about as many":
+                "That would hold without attention. Each token looks at all earlier ones, 16 times as many as before.",
         }),
     "four_times_the_gpus": (
         "Your training moves to four times as many GPUs. A save takes as long as before. How often should "
@@ -60,10 +59,10 @@ QUESTIONS = {
                 "much.",
         }),
     "true_mfu": (
-        "nanoGPT divides by an A100's 312 TFLOP/s. An H100 has a peak of 989 TFLOP/s in bf16. What is the "
-        "true MFU of the run that reported 104 % on an H100?", {
+        "nanoGPT divides by an A100's peak of 312 TFLOP/s in bf16. Of an H100, the data sheet names two peaks in "
+        "bf16: 989, and 1,979 with sparsity. What is the true MFU of the run that reported 104 % on an H100?", {
             "33 %": "The run reached 104 % of 312, which is 324 TFLOP/s. That is a third of 989.",
             "52 %": "That would be right if an H100's peak were twice an A100's. It is three times as high.",
-            "16 %": "That divides by 1,979 TFLOP/s, which hold for 2:4 sparsity. Training is dense.",
+            "16 %": "That divides by 1,979 TFLOP/s, which hold where half of the numbers are zero. Training is dense.",
         }),
 }

@@ -10,12 +10,12 @@ from helpers.experiments import attempt, experiment, milliseconds
 from helpers.instruments.costs import Shape
 from helpers.models import GPT
 
-#: FLOP/s in bfloat16 with dense matrices, by NVIDIA's data sheets.
+#: FLOP/s in bfloat16 with dense matrices, and bytes/s of the memory, by NVIDIA's data sheets.
 PEAKS = {
-    "NVIDIA H100 80GB HBM3": 989e12,
-    "NVIDIA H200": 989e12,
-    "NVIDIA A100-SXM4-40GB": 312e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA H100 80GB HBM3": (989e12, 3350e9),
+    "NVIDIA H200": (989e12, 4800e9),
+    "NVIDIA A100-SXM4-40GB": (312e12, 1555e9),
+    "NVIDIA A100-SXM4-80GB": (312e12, 2039e9),
 }
 LAYERS = 4
 #: Width of the model, and tokens of a text.
@@ -63,8 +63,8 @@ def one_gpu_mfu(rows=ROWS, tokens=32768, vocabulary=32768, head=128, size=8192):
     """How much of one GPU's peak does a training step reach, in wide and narrow models and with long texts?
 
     A GPT of four layers in bfloat16, with fused attention and AdamW, 32,768 tokens a step. MFU counts FLOPs as
-    `costs.Shape.flops` does, with all of attention's scores. The speed of attention alone counts half of them, as the
-    planner's `layer_seconds` does, because the causal mask leaves the others out.
+    `costs.Shape.flops` does, with all of attention's scores. The speed of attention alone counts half of them, because
+    the causal mask leaves the others out.
     """
     def milliseconds_of(width, length):
         return {"step ms": step_milliseconds(width, length, tokens, vocabulary, head),
@@ -74,23 +74,25 @@ def one_gpu_mfu(rows=ROWS, tokens=32768, vocabulary=32768, head=128, size=8192):
     for width, length in rows:
         times = attempt(milliseconds_of, width, length)
         result.append({"width": width, "length": length, **times})
+    peak, memory = PEAKS.get(torch.cuda.get_device_name(), (0, 0))
     return {
         "rows": result,
         "tokens": tokens,
         "vocabulary": vocabulary,
         "product": product_tflops(size),
-        "peak": PEAKS.get(torch.cuda.get_device_name(), 0) / 1e12,
+        "peak": peak / 1e12,
+        "memory": memory / 1e12,
     }
 
 
 class Rates(NamedTuple):
     """What a step reaches. Half of attention's scores are masked, and a kernel need not compute them."""
 
-    flops: float  # without masked scores: what the planner's `layer_seconds` counts
     mfu: float  # with all scores, as a share of the peak
     computed: float  # the same without masked scores
     attention_tflops: float  # without masked scores
     other_tflops: float
+    other_flops: float  # in products that are not attention's
 
 
 def peak_tflops(result):
@@ -111,25 +113,25 @@ def rates(result, row):
     other_flops = all_flops - 2 * half_of_scores
     other_ms = row["step ms"] - row["attention ms"]
     return Rates(
-        flops=flops,
         mfu=all_flops / at_peak,
         computed=flops / at_peak,
         attention_tflops=half_of_scores / row["attention ms"] / 1e9,
         other_tflops=other_flops / other_ms / 1e9,
+        other_flops=other_flops,
     )
 
 
 def fitted(result, rows):
-    """The planner's two numbers from rows of one length: (share of the peak that is reached, narrow)."""
-    peak = 1e12 * peak_tflops(result)
-    inverse_widths = []
-    slower = []  # than at the peak, so many times: 1/reached · (1 + narrow/width), a line over 1/width
+    """From rows of one length, without attention: (share of the peak that products reach, picoseconds that all else
+    takes, of each token and number of a layer's width)."""
+    terms = []
     for row in rows:
-        seconds = row["step ms"] / 1e3
-        inverse_widths.append(1 / row["width"])
-        slower.append(seconds * peak / rates(result, row).flops)
-    slope, at_infinity = numpy.polyfit(inverse_widths, slower, 1)
-    return 1 / at_infinity, slope / at_infinity
+        products = rates(result, row).other_flops / (1e12 * peak_tflops(result))  # seconds at the peak
+        rest = 1e-12 * LAYERS * row["width"] * result["tokens"]
+        seconds = (row["step ms"] - row["attention ms"]) / 1e3
+        terms.append([products / seconds, rest / seconds])
+    slower, picoseconds = numpy.linalg.lstsq(terms, numpy.ones(len(terms)), rcond=None)[0]
+    return 1 / slower, picoseconds
 
 
 @one_gpu_mfu.tells
@@ -160,18 +162,22 @@ def longest_in_words(result, row):
     reached = rates(result, row)
     of_step = row["attention ms"] / row["step ms"]
     of_product = reached.attention_tflops / result["product"]
+    again = 7 / 6 * reached.attention_tflops / peak_tflops(result)
     return (f"With texts of {row['length']:,} tokens, the MFU is {reached.mfu:.0%}. But MFU counts all scores of "
             "attention, and the causal mask lets the kernel skip half of them. Without those, the step reaches "
             f"{reached.computed:.0%}. So compare MFUs only at the same length. Attention takes {of_step:.0%} of this "
             f"step. It runs at {reached.attention_tflops:,.0f} TFLOP/s, not counting what it skips: {of_product:.0%} "
-            "of the product's speed. (The planner does not count that either, and assumes one speed for both.)")
+            "of the product's speed. The planner also counts the product that backward does again. So counted, "
+            f"attention reaches {again:.0%} of the peak.")
 
 
 def fitted_in_words(result, rows):
-    reached, narrow = fitted(result, rows)
+    reached, picoseconds = fitted(result, rows)
     length = rows[0]["length"]
-    return (f"Fitted to the rows of length {length:,}, the planner's *reached* is {reached:.0%} and its *narrow* "
-            f"{narrow:,.0f}.")
+    moved = (f"which is a *traffic* of {picoseconds * result['memory']:.0f} bytes, if the memory moves "
+             f"{result['memory']} TB/s" if result["memory"] else "by its memory's bytes/s that is the *traffic*")
+    return (f"Fitted to the rows of length {length:,}, without attention, the planner's *reached* is {reached:.0%}. "
+            f"All else takes {picoseconds:.0f} ps of each token and number of a layer's width, {moved}.")
 
 
 def mfu_table(result):

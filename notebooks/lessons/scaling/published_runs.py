@@ -1,0 +1,136 @@
+"""What the published tables B and D to I say, as runs of the planner, with the assumptions where they say nothing."""
+
+from helpers.instruments.costs import Shape
+from lessons.scaling import planner
+from lessons.scaling.planner import Habits, Layout, Run
+
+CARD = 50e9  #: bytes/s of a network card of 400 Gbit/s
+#: Computing hides all of these messages, says table E's source; we assume it of F and H, too.
+OVERLAPPING = Habits(hidden=1, data_hidden=1)
+#: We assume that half of FSDP's messages hides.
+FSDP = Habits(zero=3, data_hidden=0.5)
+
+
+def clusters(tables):
+    """{name: `Cluster`} of the tables: "A" with the bandwidths that were measured, others by their description."""
+    def described(gpu, card):
+        return planner.described(*tables["gpus"][gpu], card)
+
+    peak, memory, _ = tables["gpus"]["H100"]
+    all_reduce, all_gather = ({int(gpus): 1e9 * gb for gpus, gb in tables["A"][kind].items()}
+                              for kind in ("all_reduce", "all_gather"))
+    return {"A": planner.Cluster(peak, memory, CARD, all_reduce, all_gather), "H100": described("H100", CARD),
+            "A100 80GB": described("A100 80GB", CARD / 2), "A100 40GB": described("A100 40GB", CARD / 2)}
+
+
+def gpt(layers, width, vocabulary, keys=1.0, tied=False):
+    """A model without gates: its feed-forward nets have two matrices of width × 4 width."""
+    return Shape(layers, width, 8 * width / 3, vocabulary, tied, keys)
+
+
+def table_b(tables):
+    """nanotron: the best layout of a sweep for each model and number of nodes. We assume that it hides no message."""
+    measured = tables["A"]
+    cluster = clusters(tables)["A"]
+    for nodes, name, mfu, *ways, zero in tables["B"]["rows"]:
+        shape = Shape(**measured["shapes_inferred"][name], vocabulary=measured["vocabulary_inferred"])
+        published = mfu / 100 * cluster.peak / shape.flops(4096)
+        yield Run(f"{name} on {8 * nodes}", shape, Layout(*ways), cluster, 4096, Habits(zero=zero), published)
+
+
+def table_d(tables):
+    """torchtitan: Llama 3.1 8B on 8 and 128 GPUs. Selective checkpointing: we assume half of forward."""
+    table = tables["D"]
+    for name, row in table["tokens"].items():
+        for gpus, published in row.items():
+            yield Run(f"8B {name} on {gpus}", Shape(**table["shape"]), Layout(int(gpus), 1, 1, 1, 2),
+                      clusters(tables)["H100"], table["length"], FSDP._replace(recompute=0.5), published)
+
+
+def table_e(tables):
+    """Megatron-Core. We assume pieces of one layer each, and a network as table F's."""
+    table = tables["E"]
+    cluster = clusters(tables)["H100"]
+    for name, _, width, layers, tensor, pipeline, gpus, batch, tflops, _ in table["rows"]:
+        shape = gpt(layers, width, table["vocabulary"])
+        layout = Layout(48, tensor, pipeline, batch // 48, 1)
+        habits = OVERLAPPING._replace(pieces=layers // pipeline)
+        yield Run(f"{name} on {gpus:,}", shape, layout, cluster, 4096, habits, 1e12 * tflops / shape.flops(4096))
+
+
+def table_f(tables):
+    """Llama 3 405B. We assume pieces of one layer each."""
+    table = tables["F"]
+    shape = Shape(**table["shape"])
+    for gpus, *ways, tflops in table["rows"]:
+        yield Run(f"405B on {gpus:,}", shape, Layout(*ways), clusters(tables)["H100"], table["length"],
+                  OVERLAPPING._replace(pieces=8), 1e12 * tflops / shape.flops(table["length"]))
+
+
+def table_g(tables, gpu):
+    """MPT with FSDP on one kind of GPU. Of the H100s' network we assume cards of 400 Gbit/s."""
+    table = tables["G"]
+    for name, length, gpus, micro_batch, micro_batches, zero, recompute, published in table["rows"][gpu]:
+        shape = gpt(*table["shapes"][name], table["vocabulary"], tied=True)
+        yield Run(f"{name}, {length:,} tokens, on {gpus}", shape, Layout(gpus, 1, 1, micro_batches, micro_batch),
+                  clusters(tables)[gpu], length, FSDP._replace(zero=zero, recompute=recompute), published)
+
+
+def table_h(tables):
+    """NVIDIA's recipes, in NeMo."""
+    for name, model in tables["H"]["models"].items():
+        tensor, pipeline, pieces, micro_batches, micro_batch = model["layout"]
+        shape = gpt(model["layers"], model["width"], model["vocabulary"], model["keys"])
+        for gpus, step in model["seconds"].items():
+            data = int(gpus) // (tensor * pipeline)
+            layout = Layout(data, tensor, pipeline, micro_batches, micro_batch)
+            tokens = micro_batches * micro_batch * model["length"] / (tensor * pipeline)  # of each GPU
+            yield Run(f"{name} on {gpus}", shape, layout, clusters(tables)["H100"], model["length"],
+                      OVERLAPPING._replace(pieces=pieces), tokens / step)
+
+
+def table_i(tables):
+    """fms-fsdp: Llama 2 on 128 GPUs. We assume 80 GB, and table G's network."""
+    table = tables["I"]
+    for name, layers, width, hidden, keys, micro_batch, recompute, published in table["rows"]:
+        yield Run(f"{name} on 128", Shape(layers, width, hidden, table["vocabulary"], False, keys),
+                  Layout(128, 1, 1, 1, micro_batch), clusters(tables)["A100 80GB"], 4096,
+                  FSDP._replace(recompute=recompute), published)
+
+
+#: Which library's numbers each table is predicted with. Of F, H and I nothing is fitted.
+LIBRARY = {"B": "nanotron", "E": "Megatron", "F": "Megatron", "H": "Megatron", "G H100": "FSDP, H100",
+           "G A100 80GB": "FSDP, A100 80GB", "G A100 40GB": "FSDP, A100 40GB", "I": "FSDP, A100 80GB"}
+
+
+def rows(tables):
+    """{table: list of its runs}, of all tables in LIBRARY."""
+    result = {"B": table_b(tables), "E": table_e(tables), "F": table_f(tables), "H": table_h(tables),
+              "I": table_i(tables)}
+    for gpu in tables["G"]["rows"]:
+        result[f"G {gpu}"] = table_g(tables, gpu)
+    return {name: list(runs) for name, runs in result.items()}
+
+
+def small(rows):
+    """{library: the runs that it is fitted on}, from `rows`."""
+    result = {
+        "nanotron": [run for run in rows["B"] if run.gpus <= 16],
+        "Megatron": [run for run in rows["E"] if run.layout.pipeline == 1],
+    }
+    for name in "G H100", "G A100 80GB", "G A100 40GB":
+        smallest = [run for run in rows[name] if run.name.startswith("1B") and run.gpus == 8]
+        by_length = sorted(smallest, key=lambda run: run.length)
+        result[LIBRARY[name]] = [by_length[0], by_length[-1]]
+    result["FSDP, H100"][:1] = [run for run in rows["G H100"] if run.gpus == 8 and run.length == 2048]
+    return result
+
+
+def fitted(small):
+    """{library: its `Software`}. Traffic belongs to a library: MPT's on A100s is that on H100s."""
+    new = planner.Software(reached=0.6, traffic=400, attention=planner.ATTENTION)  # where the search begins
+    result = {name: planner.fit(small[name], new, ["reached", "traffic"]) for name in ("nanotron", "Megatron")}
+    result["FSDP, H100"] = planner.fit(small["FSDP, H100"], new, ["reached", "traffic", "attention"])
+    for name in "FSDP, A100 80GB", "FSDP, A100 40GB":
+        result[name] = planner.fit(small[name], result["FSDP, H100"], ["reached", "attention"])
+    return result
