@@ -19,7 +19,7 @@ LLAMA_8B, LLAMA_405B = (costs.Shape(**TABLES[name]["shape"]) for name in "DF")
 
 
 def test_every_published_table_names_its_source():
-    for name in "ABCDEFGHI":
+    for name in "ABCDEFGHIJ":
         assert TABLES[name]["source"] and TABLES[name]["url"].startswith("https://"), name
     for name in ("Llama 3 405B", "OPT-175B"):
         assert TABLES["failures"][name]["source"] and TABLES["failures"][name]["url"]
@@ -135,10 +135,10 @@ def shares(runs_and_libraries, most):
 
 def test_nine_in_ten_rows_that_were_not_fitted_are_within_15_percent():
     rows = [(run, published_runs.LIBRARY[letter]) for letter, runs in HELD_OUT.items() for run in runs]
-    assert len(rows) == 159 and shares(rows, 0.15) > 0.9
+    assert len(rows) == 166 and shares(rows, 0.15) > 0.9
     long = [(run, library) for run, library in rows if 4096 <= run.length <= 32768]
     assert shares(long, 0.25) > 0.95 and shares([row for row in long if row[0].length > 4096], 0.15) > 0.9
-    assert sum(len(runs) for runs in SMALL.values()) == 19, "few"
+    assert sum(len(runs) for runs in SMALL.values()) == 23, "few"
 
 
 def test_each_model_of_the_published_runs_has_its_parameters():
@@ -146,10 +146,10 @@ def test_each_model_of_the_published_runs_has_its_parameters():
     for run in ROWS["G H100"]:
         name = run.name.split(",")[0]
         assert run.shape.parameters / 1e9 == pytest.approx(billions[name], rel=0.01), "NumParams of the page"
-    for run in ROWS["H"] + ROWS["I"]:
-        wanted = float(run.name.split("B on")[0].split()[-1])
-        assert run.shape.parameters / 1e9 == pytest.approx(wanted, rel=0.05), run.name
-        assert run.gpus == int(run.name.split()[-1])
+    for run in ROWS["H"] + ROWS["I"] + ROWS["J"]:
+        wanted, gpus = run.name.replace("1T", "1008B").replace(",", "").split()[-3::2]
+        assert run.shape.parameters / 1e9 == pytest.approx(float(wanted[:-1]), rel=0.05), run.name
+        assert run.gpus == int(gpus)
 
 
 def test_todays_attention_is_that_of_the_record():

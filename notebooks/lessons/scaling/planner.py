@@ -19,7 +19,7 @@ ATTENTION = 0.57
 
 
 def published():
-    """The published tables A to I and the failure counts, each with its source; see the file."""
+    """The published tables A to J and the failure counts, each with its source; see the file."""
     return stored(RECORDS / "published_scaling.json")
 
 

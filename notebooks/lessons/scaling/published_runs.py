@@ -1,4 +1,4 @@
-"""What the published tables B and D to I say, as runs of the planner, with the assumptions where they say nothing."""
+"""What the published tables B and D to J say, as runs of the planner, with the assumptions where they say nothing."""
 
 from helpers.instruments.costs import Shape
 from lessons.scaling import planner
@@ -98,15 +98,29 @@ def table_i(tables):
                   FSDP._replace(recompute=recompute), published)
 
 
+def table_j(tables):
+    """Megatron-LM of 2021 on A100s. We assume that TP takes up to a node, micro-batches of one text, one piece a stage,
+    no message hidden, and table G's network."""
+    table = tables["J"]
+    for name, layers, width, parts, gpus, batch, tflops in table["rows"]:
+        shape = gpt(layers, width, table["vocabulary"], tied=True)
+        tensor, data = min(parts, planner.NODE), gpus // parts
+        # The published FLOPs count the layers' forward twice.
+        flops = shape.flops(2048) + 2 * layers * shape.layer + 4 * layers * width * 2048
+        yield Run(f"{name} on {gpus:,}", shape, Layout(data, tensor, parts // tensor, batch // data, 1),
+                  clusters(tables)["A100 80GB"], 2048, Habits(recompute=1), 1e12 * tflops / flops)
+
+
 #: Which library's numbers each table is predicted with. Of F, H and I nothing is fitted.
 LIBRARY = {"B": "nanotron", "E": "Megatron", "F": "Megatron", "H": "Megatron", "G H100": "FSDP, H100",
-           "G A100 80GB": "FSDP, A100 80GB", "G A100 40GB": "FSDP, A100 40GB", "I": "FSDP, A100 80GB"}
+           "G A100 80GB": "FSDP, A100 80GB", "G A100 40GB": "FSDP, A100 40GB", "I": "FSDP, A100 80GB",
+           "J": "Megatron, A100"}
 
 
 def rows(tables):
     """{table: list of its runs}, of all tables in LIBRARY."""
     result = {"B": table_b(tables), "E": table_e(tables), "F": table_f(tables), "H": table_h(tables),
-              "I": table_i(tables)}
+              "I": table_i(tables), "J": table_j(tables)}
     for gpu in tables["G"]["rows"]:
         result[f"G {gpu}"] = table_g(tables, gpu)
     return {name: list(runs) for name, runs in result.items()}
@@ -117,6 +131,7 @@ def small(rows):
     result = {
         "nanotron": [run for run in rows["B"] if run.gpus <= 16],
         "Megatron": [run for run in rows["E"] if run.layout.pipeline == 1],
+        "Megatron, A100": [run for run in rows["J"] if run.layout.pipeline == 1],
     }
     for name in "G H100", "G A100 80GB", "G A100 40GB":
         smallest = [run for run in rows[name] if run.name.startswith("1B") and run.gpus == 8]
@@ -133,4 +148,5 @@ def fitted(small):
     result["FSDP, H100"] = planner.fit(small["FSDP, H100"], new, ["reached", "traffic", "attention"])
     for name in "FSDP, A100 80GB", "FSDP, A100 40GB":
         result[name] = planner.fit(small[name], result["FSDP, H100"], ["reached", "attention"])
+    result["Megatron, A100"] = planner.fit(small["Megatron, A100"], result["FSDP, A100 80GB"], ["reached", "traffic"])
     return result
