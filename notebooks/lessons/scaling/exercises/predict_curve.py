@@ -99,6 +99,8 @@ class PredictCurve(Alone):
                 rates="return list(step_tokens / (terms(wanted) @ unknown) / wanted)"),
         mistake("`tokens_per_second` counts all GPUs together, not each GPU",
                 seconds="seconds = step_tokens / (np.array(tokens_per_second) * gpus)"),
+        mistake("the rates stand in another order than `wanted`",
+                rates="return list(step_tokens / (terms(sorted(wanted)) @ unknown))"),
         mistake("these are seconds of a step, not tokens per second", rates="return list(terms(wanted) @ unknown)"),
         mistake(not_in_proportion, rates="return [n / gpus[0] * tokens_per_second[0] for n in wanted]"),
         mistake(not_in_proportion, rates="return [n / gpus[-1] * tokens_per_second[-1] for n in wanted]"),
