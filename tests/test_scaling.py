@@ -148,7 +148,7 @@ def test_the_lesson_names_every_row_that_it_misses():
         for run in runs:
             if abs(run.error(KNOWN[published_runs.LIBRARY[letter]])) > 0.15:
                 named = run.name.replace(",", "").split()[0]
-                assert f"Table {letter}" in text or named in text or letter == "B" and run.gpus == 512, run.name
+                assert f"Table {letter}" in text or named in text or (letter == "B" and run.gpus == 512), run.name
     missed_on_512 = [run for run in HELD_OUT["B"] if run.gpus == 512 and abs(run.error(KNOWN["nanotron"])) > 0.15]
     assert len(missed_on_512) == 3 and "three models on 512" in text
     states = costs.states(30e9, 8, "ZeRO-3")
