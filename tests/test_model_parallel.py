@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from helpers import launch
+from lessons.model_parallel.dry_run import dry_run
 from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
 from lessons.model_parallel.schedules import gpipe, interleaved, messages, one_f_one_b, simulate
 from tests.conftest import shapes_of
@@ -53,8 +53,7 @@ def test_a_schedule_that_cannot_be_run_is_refused(orders, said):
 @pytest.mark.long  # lesson 10 runs it, too
 def test_dry_run_counts_a_llama_of_70_billion():
     """Without a step of real size anywhere: one and two blocks, and a straight line to 80."""
-    args = ["--mesh", "2", "4", "2", "--layers", "1", "2", "1", "--length", "256"]
-    one, two, again = launch("dry_run.py", 1, args=args, show=False, timeout=200).results[0]
+    one, two, again = (dry_run((2, 4, 2), layers, length=256) for layers in (1, 2, 1))
     assert one == again, "the first model of a process must not count more, as it would in torch 2.11 with betas"
     block = two["parameters"] - one["parameters"]
     assert block == 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192

@@ -1,14 +1,11 @@
 """One process acts as rank 0 of thousands: a step of Llama 3 70B, with nothing allocated and nothing sent.
 
-    launch("dry_run.py", nprocs=1, args=["--mesh", "16", "128", "8", "--layers", "3", "5"])
+    dry_run((16, 128, 8), layers=3)
 
 The mesh is (copies, shards, tensor): FSDP2 shards among `shards` ranks, `copies` hold the same, and `tensor`
-ranks split each layer. Several --mesh are possible. Reports, for each mesh and number of layers, what rank 0
-would hold, pass through collectives and compute, RoPE left out.
-With --sequence the norms, and what is added around the layers, are cut by the length of the text.
+ranks split each layer. RoPE is left out.
 """
 
-import argparse
 import math
 import warnings
 
@@ -26,18 +23,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers import report
 from lessons.model_parallel.llama import Llama
 
 PART = Shard(1)  # of the text: dimension 1 is its length
 
 
 class Sent(TorchDispatchMode):
-    """Bytes that pass collectives, by name: of each call the larger of what goes in and what comes out."""
+    """Bytes that a rank of a large ring sends: of each call the larger of what goes in and what comes out.
+
+    An all-reduce counts twice, because it is a reduce-scatter and an all-gather.
+    """
 
     def __init__(self):
         super().__init__()
-        self.bytes = {}
+        self.bytes = 0
         self.calls = 0
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -45,8 +44,7 @@ class Sent(TorchDispatchMode):
         space, name = operator.name().split("::")
         if space in ("c10d", "_c10d_functional") and "wait" not in name:
             sizes = [leaf.nbytes for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)]
-            name = name.partition(".")[0].strip("_")
-            self.bytes[name] = self.bytes.get(name, 0) + max(sizes)
+            self.bytes += max(sizes) * (2 if "reduce" in name and "scatter" not in name else 1)
             self.calls += 1
         return result
 
@@ -71,14 +69,14 @@ class FusedNorm(torch.autograd.Function):
 def fuse(model, mesh, sequence):
     """Make the norms `FusedNorm`s; if `sequence`, of this rank's part of the text, then gather their results.
 
-    The sum of the norms' gradients over the tensor ranks is left out: they are small.
+    The result is a DTensor, so that the gradients of all layers that use it are added up before they are sent, once.
+    The sum of the norms' own gradients over the tensor ranks is left out: they are small.
     """
     def forward_of(norm):
         def forward(x):
             y = FusedNorm.apply(x, norm.weight)
-            if sequence:
-                y = DTensor.from_local(y, mesh, (PART,), run_check=False).full_tensor()
-            return y
+            y = DTensor.from_local(y, mesh, (PART if sequence else Replicate(),), run_check=False)
+            return y.redistribute(placements=(Replicate(),))
 
         return forward
 
@@ -121,7 +119,7 @@ def prepare(model, device, length):
 
 
 def step(layers, mesh, length, sequence, **shape):
-    """What rank 0 holds, passes through collectives (GiB) and computes (TFLOP) on a text of `length` tokens."""
+    """What rank 0 holds and sends (GiB) and computes (TFLOP) on a text of `length` tokens."""
     with torch.device("meta"):
         model = Llama(layers, **shape)
     fuse(model, mesh["tensor"], sequence)
@@ -146,28 +144,22 @@ def step(layers, mesh, length, sequence, **shape):
         "parameters": total,
         "states": 4 * shards / 2**30,  # weights, gradients, and two numbers of AdamW's for each weight
         "peak": peak["Total"] / 2**30,
-        "sent": sum(sent.bytes.values()) / 2**30,
+        "sent": sent.bytes / 2**30,
         "calls": sent.calls,
         "tflop": flops / tensor / 1e12,
     }
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mesh", type=int, nargs=3, action="append", required=True,
-                        metavar=("COPIES", "SHARDS", "TENSOR"))
-    parser.add_argument("--layers", type=int, nargs="+", default=(3, 5))
-    parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--sequence", action="store_true")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    for shape in options.mesh:
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=math.prod(shape))
-        mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=("copies", "shards", "tensor"))
-        for layers in options.layers:
-            report(mesh=shape, **step(layers, mesh, options.length, options.sequence))
+def dry_run(mesh, layers, sequence=False, length=4096):
+    """A step of rank 0 of a mesh (copies, shards, tensor): what `step` counts, as a dict.
+
+    With `sequence` the norms, and what is added around the layers, are cut by the length of the text.
+    """
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=math.prod(mesh))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            named = init_device_mesh("cpu", tuple(mesh), mesh_dim_names=("copies", "shards", "tensor"))
+            return {"mesh": mesh, **step(layers, named, length, sequence)}
+    finally:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

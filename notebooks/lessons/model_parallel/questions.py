@@ -51,39 +51,37 @@ QUESTIONS = {
                 "The text is cut, and not the weight: each rank has a gradient of the weight's full size.",
         }),
     "mesh_that_fits": (
-        "Llama 3 70B, one text of 4,096 tokens, GPUs of 80 GiB, no checkpointing. Which meshes (copies × "
-        "shards × tensor) fit?", {
-            "16 × 128 × 8 and 128 × 16 × 8": "Eight ranks share the activations of a text, so each holds "
-                                             "less. Without tensor parallelism one rank keeps all "
-                                             "activations of its text, which are far larger than its share "
-                                             "of the states.",
-            "16 × 128 × 8 and 16 × 1024 × 1": "More shards cut the states, which are small already: 1,051 "
-                                              "GiB among 1,024 ranks. They do not cut the activations.",
-            "all three": "Without tensor parallelism one rank keeps all activations of its text: more than "
-                         "80 GiB.",
+        "Llama 3 70B, texts of 4,096 tokens, no checkpointing: with 16 × 128 × 8 a rank holds 39 GiB at most. "
+        "And with 16 × 1,024 × 1?", {
+            "more than 80 GiB": "Of the 39 GiB only about 1 GiB are states: 1,051 GiB among 1,024 ranks. Most of "
+                                "the rest are activations that eight ranks shared. Now one rank keeps them all.",
+            "about 39 GiB, too": "The states are cut into 1,024 parts, as before. But eight ranks shared the "
+                                 "activations of a text, and now nobody shares them.",
+            "less than 39 GiB": "There are eight times as many shards, but also an eighth of the tensor-parallel "
+                                "ranks. So a rank's part of the states is as large as before.",
         }),
     "not_divided": (
         "The division by 8 is missing. Whose final loss changes by more than 1 %?", {
             "SGD's, and that of AdamW with clipping": "AdamW divides each gradient by a running mean of its "
                                                       "size, so a factor of 8 disappears. SGD takes steps "
-                                                      "eight times too long. Clipping cuts gradients that "
-                                                      "are eight times too large more often, down to the "
-                                                      "same norm, so large and small ones look alike. That "
-                                                      "is another training, even if its loss is sometimes "
-                                                      "the smaller one.",
-            "only SGD's": "With clipping it also matters: gradients that are eight times too large are cut "
-                          "more often.",
+                                                      "eight times too long. Clipping shortens 20 of the 50 "
+                                                      "right gradients, and 49 of those that are eight times "
+                                                      "too large. Then AdamW sees equal norms where the right "
+                                                      "gradients become smaller. That is another training, "
+                                                      "even if its loss is the smaller one.",
+            "only SGD's": "With clipping it also matters: the norms were 0.16 to 0.01. Times 8, nearly all are above "
+                          "0.05, and are shortened.",
             "everybody's": "AdamW divides each gradient by a running mean of its size, so a constant factor "
                            "disappears.",
         }),
     "where_is_c": (
         "In program C, `down` and `up` are right, `norm` and `words` are not. Where is the mistake?", {
-            "where the norm's result goes into `up`":
+            "before `up` (place 1)":
                 "Backward comes from the loss: through `down` and `up`, then to the norm. So it goes wrong "
                 "between `up` and the norm. Each rank knows what its part of `up` adds to this gradient, and "
                 "nobody sums it.",
-            "in the loss": "Backward begins at the loss, so `up` and `down` would be wrong, too.",
-            "in the sums after backward": "A sum that is missing there leaves a part in each rank, which the "
-                                          "table would say. It says so of D and E.",
+            "in the loss (place 3)": "Backward begins at the loss, so `up` and `down` would be wrong, too.",
+            "in the sums after backward (place 4)": "A sum that is missing there leaves a part in each rank, "
+                                                    "which the table would say. It says so of D and E.",
         }),
 }
