@@ -18,6 +18,41 @@ def test_by_asking_what_is_held(rank, ranks, micro_batches):
     return todo
 
 
+@wrong(ex.one_f_one_b, "rank 0's list holds B0")
+def test_writes_as_the_lesson_prints_them(rank, ranks, micro_batches):
+    return [f"{kind}{i}" for i in range(micro_batches) for kind in "FB"]
+
+
+@wrong(ex.column_parallel, "It is whole in each rank, and needs no sum")
+def test_takes_torchs_all_reduce_for_the_gather(x, weight, bias, loss_of):
+    from torch.distributed import _functional_collectives as functional
+
+    n, rank = dist.get_world_size(), dist.get_rank()
+    mine = torch.nn.functional.linear(x, weight, bias)
+    parts = [torch.zeros_like(mine) for _ in range(n)]
+    parts[rank] = mine
+    output = functional.all_reduce(torch.cat(parts, 1), "sum", dist.group.WORLD)
+    loss_of(output).backward()
+    dist.all_reduce(x.grad)
+    return output
+
+
+@wrong(ex.mean_gradient, "`xs` or `ys`")
+def test_empties_the_lists(model, loss_fn, xs, ys):
+    samples = sum(map(len, xs))
+    while xs:
+        x = xs.pop()
+        (loss_fn(model(x), ys.pop()) * len(x) / samples).backward()
+
+
+@wrong(ex.mean_gradient, "the weights")
+def test_steps_as_well(model, loss_fn, xs, ys):
+    samples = sum(map(len, xs))
+    for x, y in zip(xs, ys, strict=True):
+        (loss_fn(model(x), y) * len(x) / samples).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
 @wrong(ex.column_parallel, "bytes sent")
 def test_gathers_the_weights(x, weight, bias, loss_of):
     n, rank = dist.get_world_size(), dist.get_rank()

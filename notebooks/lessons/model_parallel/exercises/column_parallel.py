@@ -88,6 +88,7 @@ class ColumnParallel(InGroup):
         own = {}
         for name, tensor in {"x": x, "weight": weight.chunk(n)[rank], "bias": bias.chunk(n)[rank]}.items():
             own[name] = tensor.clone().requires_grad_()
+        before = {name: tensor.detach().clone() for name, tensor in own.items()}
         graph = torch.zeros((), requires_grad=True)  # lets `backward` run where the output has no graph
 
         output = column_parallel(*own.values(), lambda output: (output ** 2 * slope).sum() + graph)
@@ -98,6 +99,7 @@ class ColumnParallel(InGroup):
         return {
             "kind of output": kind,
             "output": values,
+            "changed": [name for name, tensor in own.items() if not tensor.equal(before[name])],
             "without a gradient": [name for name, tensor in own.items() if tensor.grad is None],
             "gradients": {name: tensor.grad.tolist() for name, tensor in own.items() if tensor.grad is not None},
             "bytes sent": bytes_sent(column_parallel.traffic, n),
@@ -108,9 +110,11 @@ class ColumnParallel(InGroup):
     in_order = "in which order, and along which dimension, are the parts put together? And the bias?"
     no_gradient = ("is `loss_of(output).backward()` called, in every rank? Autograd does not see a collective: "
                    "write an `autograd.Function` around it")
-    own_rows = "which part of the output's gradient belongs to this rank's rows? And `x` was used by all ranks"
+    own_rows = ("which part of the output's gradient belongs to this rank's rows? It is whole in each rank, and "
+                "needs no sum. But `x` was used by all ranks")
 
     rules = (
+        nothing("changed", "a layer reads its input and its weights, and writes neither", "they stay as they were"),
         same("kind of output", f"the `return`; {in_order}"),
         same("output", in_order),
         nothing("without a gradient", no_gradient, "gradients of all three"),
@@ -131,6 +135,9 @@ class ColumnParallel(InGroup):
         mistake(no_gradient, backward=""),
         mistake(no_gradient,
                 output="output = Gather.forward(None, torch.nn.functional.linear(Copy.apply(x), weight, bias))"),
+        mistake("reads its input and its weights",
+                output="with torch.no_grad():\n    x.mul_(n)\n"
+                       "output = Gather.apply(torch.nn.functional.linear(Copy.apply(x), weight, bias))"),
         mistake("where is the bias added?",
                 output="output = Gather.apply(torch.nn.functional.linear(Copy.apply(x), weight))"),
         stop("must match the size", in_order, join="return torch.cat(parts, 0)"),

@@ -5,7 +5,7 @@ from torch import nn
 
 from helpers.exercises.alone import Alone
 from helpers.exercises.mistakes import mistake
-from helpers.exercises.rules import between, same
+from helpers.exercises.rules import between, nothing, same
 from helpers.instruments.memory import held_bytes
 
 
@@ -40,6 +40,8 @@ class MeanGradient(Alone):
         xs = [torch.ones(200 * size, 2).double() for size in sizes]
         ys = [(2 - i) * x[:, :1] / 2 for i, x in enumerate(xs)]  # alone, micro-batch i has the gradient i + 2
 
+        given = [tensor.clone() for tensor in (*xs, *ys)]
+        before = model.state_dict()["0.weight"].clone()
         with held_bytes() as held_for_the_largest:
             mean_gradient(model, nn.functional.mse_loss, [max(xs, key=len)], [max(ys, key=len)])
         model.zero_grad()
@@ -47,7 +49,15 @@ class MeanGradient(Alone):
             mean_gradient(model, nn.functional.mse_loss, xs, ys)
 
         gradient = layer.weight.grad
+        changed = []
+        if not all(map(torch.equal, (*xs, *ys), given)) or len(xs) + len(ys) != len(given):
+            changed.append("`xs` or `ys`")
+        if not layer.weight.equal(before):
+            changed.append("the weights")
+        if not model.training:
+            changed.append("the model's mode")
         return {
+            "changed": changed,
             "gradient": None if gradient is None else round(gradient[0, 0].item(), 6),
             "micro-batches held at once": round(held.peak / max(1, held_for_the_largest.peak), 1),
         }
@@ -55,6 +65,8 @@ class MeanGradient(Alone):
     # ---------------------------------------------------------------------------------------- what must hold
 
     rules = (
+        nothing("changed", "only gradients change here: a step of the optimizer, or other batches, are the caller's",
+                "all but the gradients stays as it was"),
         same("gradient", "is each micro-batch used, and by how much does its loss count?", within=1e-9),
         between("micro-batches held at once", lambda wanted, case: (0, 1.4),
                 "a `backward` before the next forward frees the activations, unless `retain_graph=True` or a loss "
@@ -72,6 +84,9 @@ class MeanGradient(Alone):
                 backward="(loss_fn(model(x), y) * x.numel() / samples).backward()"),
         mistake("each loss is a mean over its own samples already",
                 backward="(loss_fn(model(x), y) * 1 / samples).backward()"),
+        mistake("only gradients change here", backward="(loss_fn(model.eval()(x), y) * len(x) / samples).backward()"),
+        mistake("only gradients change here",
+                backward="(loss_fn(model(x), y) * len(x) / samples).backward()\nx.zero_()"),
         mistake("is a gradient overwritten?",
                 backward="model.zero_grad()\n(loss_fn(model(x), y) * len(x) / samples).backward()"),
         mistake("is `backward` called, and are its gradients still there at the end?",

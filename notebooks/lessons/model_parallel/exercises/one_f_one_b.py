@@ -42,7 +42,8 @@ class OneFOneB(Alone):
         orders = []
         for rank in range(stages):
             steps = one_f_one_b(rank, stages, micro_batches)
-            orders.append([tuple(step) for step in steps])  # a list for a pair is right, too
+            # A list for a pair is right, too.
+            orders.append([tuple(step) if isinstance(step, list) else step for step in steps])
         try:
             timeline = simulate(orders)
         except (TypeError, ValueError) as error:
