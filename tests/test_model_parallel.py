@@ -1,16 +1,21 @@
 """Model parallelism: a schedule's clock against the formula, the dry run, the explorer."""
 
+import ast
+
+import nbformat
 import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B, schedules
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from lessons.model_parallel.dry_run import dry_run
 from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
 from lessons.model_parallel.schedules import gpipe, interleaved, messages, one_f_one_b, simulate
-from tests.conftest import shapes_of
+from tests.conftest import ROOT, shapes_of
+
+LESSON = nbformat.read(ROOT / "notebooks" / "10_model_parallel.ipynb", as_version=4)
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -40,6 +45,31 @@ def test_interleaved_is_the_formulas_and_torchs(p, m, v):
                        for step in table[rank] if step] for rank in range(p)]
 
 
+def test_the_lists_of_the_lesson_are_those_of_1f1b():
+    (cell,) = [cell for cell in LESSON.cells if cell.id == "lists-of-1f1b"]
+    names = {}
+    exec(cell.source, names)
+    assert [names["from_the_lists"](rank, 4, 8) for rank in range(4)] == [one_f_one_b(rank, 4, 8) for rank in range(4)]
+
+
+def test_no_cell_but_the_learners_knows_the_answer_by_its_name():
+    code = "\n".join(cell.source for cell in LESSON.cells if cell.cell_type == "code")
+    bound = [getattr(node, "asname", None) or node.name for node in ast.walk(ast.parse(code))
+             if isinstance(node, ast.FunctionDef | ast.alias)]
+    for name in ("one_f_one_b", "column_parallel", "mean_gradient"):
+        assert bound.count(name) == 1, "its stub"
+
+
+@pytest.mark.parametrize("directions, together", [(("isend", "isend"), False), (("isend", "irecv"), True)])
+def test_torch_starts_messages_together_where_a_rank_sends_and_receives(directions, together, monkeypatch):
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    started = []
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda messages: started.append(len(messages)) or [])
+    schedules._batch_p2p([dist.P2POp(getattr(dist, name), torch.ones(1), 1) for name in directions])
+    dist.destroy_process_group()
+    assert bool(started) == (together or torch.__version__ < "2.14")
+
+
 @pytest.mark.parametrize("orders, said", [
     ([[("B", 0), ("F", 0)]], r"rank 0 is at \('B', 0\) and waits for ever for rank 0's \('F', 0\)"),
     ([[("F", 0), ("B", 0)], [("B", 0), ("F", 0)]], "rank 0 is at .* waits for ever for rank 1's"),
@@ -65,6 +95,8 @@ def test_dry_run_counts_a_llama_of_70_billion():
     matrices = block - 2 * 8192
     assert two["tflop"] - one["tflop"] == pytest.approx(6 * matrices * 256 / 2 / 1e12, rel=0.001)
     assert two["calls"] > one["calls"] and two["peak"] > two["states"]
+    # A reduce-scatter and an all-gather are one all-reduce.
+    assert dry_run((2, 4, 2), 2, sequence=True, length=256)["sent"] == two["sent"]
 
 
 def test_pipeline_holds_sends_and_computes_what_the_schedule_says():
