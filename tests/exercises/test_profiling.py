@@ -8,53 +8,81 @@ from tests.answers import edited, edits, right, wrong
 
 test_profile_the_loop = edits(
     ex.profile_the_loop,
-    ("            prof.step()",
-     "            prof.step()\n            if batch is batches[-2]:\n                break\n"
-     "    train_step(batches[-1])",
-     "is every batch trained while the profiler runs"))
+    ("prof.step()", "batch = torch.randn(64, 64) @ torch.randn(64, 64); prof.step()",
+     "step 2 also holds aten::randn"),
+    ("enumerate(batches,", "enumerate(iter(lambda: batches and batches.pop(0), []),",
+     "afterwards `batches` holds nothing"),
+    ("number % 2", "(number + 1) % 2", "after batch a the training did update"),
+    ("batches, start=1", "batches[:10], start=1", "after update the training did nothing"),
+)
 
 
-@wrong(ex.profile_the_loop, "`trace`['step 2'] is ''")
-def test_labels_around_nothing(prof, batches, train_step):
+@wrong(ex.profile_the_loop, "step 2 holds nothing")
+def test_labels_around_nothing(prof, batches, accumulate, update):
     from torch.profiler import record_function
 
-    for batch in batches:
-        train_step(batch)
+    for number, batch in enumerate(batches):
+        accumulate(batch)
+        if number % 2:
+            update()
     with prof:
-        for number, _ in enumerate(batches):
+        for number in range(len(batches) // 2):
             with record_function(f"batch {number}"):
                 pass
             prof.step()
 
 
-@wrong(ex.profile_the_loop, "calls of `step()`: 0")
-def test_a_profiler_of_its_own(prof, batches, train_step):
+@wrong(ex.profile_the_loop, "no trace was written")
+def test_a_profiler_of_its_own(prof, batches, accumulate, update):
     from torch.profiler import profile
 
     with profile() as mine:
-        for batch in batches:
-            train_step(batch)
-            mine.step()
+        for number, batch in enumerate(batches):
+            accumulate(batch)
+            if number % 2:
+                update()
+                mine.step()
 
 
 @right(ex.profile_the_loop)
-def test_steps_between_the_batches(prof, batches, train_step):
+def test_steps_between_the_updates_and_labels_of_its_own(prof, batches, accumulate, update):
+    from torch.profiler import record_function
+
     with prof:
         for number, batch in enumerate(batches):
-            if number > 0:
+            if number > 0 and number % 2 == 0:
                 prof.step()
-            train_step(batch)
+            with record_function(f"batch {number}"):
+                accumulate(batch)
+            if number % 2:
+                update()
 
 
 @right(ex.profile_the_loop)
-def test_started_and_stopped_by_hand(prof, batches, train_step):
+def test_started_and_stopped_by_hand(prof, batches, accumulate, update):
     prof.start()
     try:
-        for batch in batches:
-            train_step(batch)
+        for first, second in zip(batches[::2], batches[1::2], strict=True):
+            accumulate(first)
+            accumulate(second)
+            update()
             prof.step()
     finally:
         prof.stop()
+
+
+@right(ex.profile_the_loop)
+def test_what_the_schedule_leaves_out_is_trained_after_the_profiler(prof, batches, accumulate, update):
+    with prof:
+        for number, batch in enumerate(batches[:10], start=1):
+            accumulate(batch)
+            if number % 2 == 0:
+                update()
+                prof.step()
+    for number, batch in enumerate(batches[10:], start=1):
+        accumulate(batch)
+        if number % 2 == 0:
+            update()
 
 
 @right(ex.find_the_culprit)
