@@ -5,6 +5,9 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from helpers import launch
 from helpers.figures import ACTIVITIES
@@ -161,3 +164,35 @@ def test_each_fault_shows_in_the_trace(tmp_path):
         assert calls["aten::lift_fresh"] >= 8, "all images, for each piece"
         assert calls["gloo:all_gather"] >= 1, "the ranks compare their weights"
         assert trace.seconds()["other"] > 0.008, "the log's disk, and Python"
+
+
+# ------------------------------------------------------------------------------------- what the lesson says of torch
+
+
+def test_columns_and_operators_are_called_as_the_lesson_calls_them():
+    rows = torch.randn(32, 64)
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        nn.functional.linear(rows, torch.randn(8, 64), torch.randn(8))
+        torch.cdist(rows, rows)
+        rows.square()
+        torch.tensor([1.0])
+    averages = {row.key: row for row in prof.key_averages()}
+    assert {"aten::linear", "aten::addmm", "aten::pow", "aten::lift_fresh"} <= set(averages)
+    assert "aten::_euclidean_dist" in averages, "cdist multiplies matrices"
+    row = averages["aten::addmm"]
+    assert hasattr(row, "device_time_total") and not hasattr(row, "cuda_time_total")
+    assert "not all" in torch.cuda.set_sync_debug_mode.__doc__ and torch.OutOfMemoryError
+
+
+def test_lines_that_wait_are_those_of_the_record():
+    (record,) = json.loads((ROOT / "data/records/gpus/profiling/item_waits.json").read_text())
+    named = record["result"]["named"]
+    assert named["loss.item()"] and named["print(loss)"] and named["loss.cpu()"]
+    assert not named["losses.append(loss.detach())"], "the way out that the answer of the prediction names"
+
+
+def test_no_cell_trains_as_the_exercise_wants_it():
+    """Each loop of the lesson ends a step after one batch; in the exercise, a step has two."""
+    accumulating = [cell for cell in cells_of("08_profiling").values() if "accumulate(batch)" in cell.source]
+    (hunted,) = [cell for cell in accumulating if cell.cell_type == "code"]
+    assert hunted.source.endswith("\n        prof.step()"), "after the loop: the fault"
