@@ -67,6 +67,9 @@ _TAKEN = {"name", "lesson", "key", "check", "hint", "solution", "first_broken", 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
 #: The traceback in the message of an error that a loader's worker, or a replica's thread, has passed on.
 _RELAYED = re.compile(r"\.\nOriginal Traceback(?s:.*)\n .*\n")
+#: What torch's C++ functions say after "incompatible function arguments": all types that they take, and all values that
+#: they were given, thousands of characters.
+_SIGNATURES = re.compile(r" The following argument types are supported:(?s:.*)")
 
 
 class Note(str):
@@ -360,7 +363,7 @@ class Exercise:
         words = f"failed: {failure.message}"
         if failure.traceback and not failure.message.startswith("SystemExit"):
             words = f"raised {failure.message}"
-        return _RELAYED.sub(": ", f"{who} {words}")
+        return _SIGNATURES.sub("", _RELAYED.sub(": ", f"{who} {words}"))
 
     def _has_one_rank(self):
         return self.world_sizes == (1,)

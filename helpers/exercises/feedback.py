@@ -14,7 +14,7 @@ RIGHT, WRONG = "#2e9e4f", "#c77700"  # the colours of what holds, and of what do
 _LOOK = {NOT_ATTEMPTED: ("○", "#808080"), NOT_YET: ("✘", WRONG), CORRECT: ("✔", RIGHT)}
 
 #: A row of feedback is cut off after as many characters. Our own words need half of it, but a learner may return a
-#: megabyte, and torch lists all that a function takes (`all_to_all_single` given tensors as counts: 12,000 characters).
+#: megabyte.
 _LONGEST = 600
 
 

@@ -55,6 +55,26 @@ def test_every_token_to_every_expert(x, expert, weight, net, exchange):
     return (back.view(n, tokens, -1) * share.T[..., None]).sum(0)
 
 
+@wrong(ex.merge_blocks, "subtract the larger")
+def test_exp_of_what_is_large(out1, logsum1, out2, logsum2):
+    total = logsum1.exp() + logsum2.exp()
+    return ((logsum1.exp() / total)[:, None] * out1 + (logsum2.exp() / total)[:, None] * out2), total.log()
+
+
+@wrong(ex.merge_blocks, "the first block is masked")
+def test_subtracts_the_first_ones(out1, logsum1, out2, logsum2):
+    weight = (logsum2 - logsum1).exp()
+    return (out1 + weight[:, None] * out2) / (1 + weight)[:, None], logsum1 + weight.log1p()
+
+
+@right(ex.rows_of_two)
+def test_into_the_rows_that_came(rows, receive, nets):
+    expert = torch.arange(len(nets)).repeat(len(receive)).repeat_interleave(receive.flatten())
+    for e, net in enumerate(nets):
+        rows[expert == e] = net(rows[expert == e])
+    return rows
+
+
 @right(ex.rows_of_two)
 def test_cut_and_put_together(rows, receive, nets):
     parts = rows.split(receive.flatten().tolist())
@@ -64,5 +84,9 @@ def test_cut_and_put_together(rows, receive, nets):
 
 test_to_their_experts = edits(ex.to_their_experts, (
     "exchange(x[order // k]", "exchange(x.detach()[order // k]", "is everything inside the graph?"))
+test_experts_compute_foreign_rows = edits(ex.rows_of_two, (
+    "done[expert == e] = net(rows[expert == e])", "done[expert == e] = net(rows)[expert == e]",
+    "an expert computes its own rows only"))
+test_results_outside_the_graph = edits(ex.rows_of_two, ("return done", "return done.detach()", "in the graph of"))
 test_a_net_for_each_part = edits(ex.rows_of_two, (
     "for e, net in enumerate(nets):", "for e, net in list(enumerate(nets)) * 2:", "a net was called 2 times"))

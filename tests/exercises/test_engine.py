@@ -207,6 +207,16 @@ def test_returns_a_lot():
     assert len(repr(feedback)) < 1000 and len(feedback._repr_html_()) < 1500
 
 
+def test_torch_lists_all_that_a_function_takes():
+    def answer(number):
+        import torch
+
+        return torch._C._distributed_c10d.ReduceOp("sum", number, number)
+
+    feedback = not_yet_with(answer, "raised TypeError", "incompatible constructor arguments.")
+    assert "supported" not in repr(feedback)
+
+
 class NumberAlone(Number):
     world_sizes = (1,)
     timeout = 1

@@ -6,7 +6,7 @@ import torch
 
 from helpers.exercises.alone import Alone
 from helpers.exercises.mistakes import mistake
-from helpers.exercises.rules import same
+from helpers.exercises.rules import each, same
 
 
 class Scores(NamedTuple):
@@ -61,9 +61,17 @@ class MergeBlocks(Alone):
 
     # ---------------------------------------------------------------------------------------- what must hold
 
+    def overflow(mine, wanted, case):
+        for name, numbers in mine.items():
+            if not torch.tensor(numbers).isfinite().all():
+                return f"`{name}` is {numbers}", "finite numbers"
+
+    larger_first = ("an overflow: `exp` of a large number is inf; inf / inf and inf - inf are nan. Before `exp`, "
+                    "subtract the larger of each query's two `logsum`")
     share = "how much does each block count? Its share of the sum of all exp(score)"
 
     rules = (
+        each(overflow, larger_first),
         same("out", share, within=1e-9),
         same("logsum", "the logarithm of which sum?", within=1e-9),
     )

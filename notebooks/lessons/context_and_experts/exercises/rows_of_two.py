@@ -14,7 +14,7 @@ class RowsOfTwo(Alone):
     task = ("This rank has several experts, `nets`. `receive`, [ranks, experts of this rank], says how many "
             "rows came from each rank for each of them. Each rank has sent its rows sorted by expert, and "
             "`rows` holds them **as they arrived**: first all of rank 0. Return the results, in the order of "
-            "`rows`. Call each net once.")
+            "`rows`. Call each net once, with its own rows and no others.")
     hints = (
         "Write down for two ranks and two experts whose each row is: rank 0's for expert 0, rank 0's "
         "for expert 1, then?",
@@ -42,19 +42,29 @@ class RowsOfTwo(Alone):
 
     def observe(rows_of_two, counts):
         receive = torch.tensor(counts)
-        rows = torch.arange(2.0 * receive.sum()).view(-1, 2)
+        arrived = torch.arange(2.0 * receive.sum()).view(-1, 2).requires_grad_()
+        rows = arrived.clone()  # as in training: not a leaf of the graph
         calls = Counter()
+        seen = [0] * receive.shape[1]
 
         def net_of(expert):
             def net(x):
                 calls[expert] += 1
+                seen[expert] += len(x)
                 return 1000 * (expert + 1) + x
 
             return net
 
         nets = [net_of(expert) for expert in range(receive.shape[1])]
         done = rows_of_two(rows, receive, nets)
-        return {"results": done.tolist(), "calls of a net": max(calls.values(), default=0)}
+        total = done.sum() + torch.zeros((), requires_grad=True)  # zeros, where the graph was cut
+        gradient, = torch.autograd.grad(total, arrived, materialize_grads=True)
+        return {
+            "results": done.tolist(),
+            "calls of a net": max(calls.values(), default=0),
+            "rows by net": seen,
+            "gradient of the rows": gradient.tolist(),
+        }
 
     # ---------------------------------------------------------------------------------------- what must hold
 
@@ -68,6 +78,8 @@ class RowsOfTwo(Alone):
     rules = (
         same("results", f"{order_of_arrival} And how does its net's result get into each row?"),
         holds(called_again, "collect all rows of an expert first"),
+        same("rows by net", "an expert computes its own rows only"),
+        same("gradient of the rows", "are the results in the graph of `rows`? The layers before learn through it"),
     )
 
     # ------------------------------------------------------------------------------------ what people write

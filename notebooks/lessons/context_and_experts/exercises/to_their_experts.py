@@ -78,7 +78,7 @@ class ToTheirExperts(InGroup):
         send = torch.bincount(expert.flatten(), minlength=n)
         receive = torch.empty_like(send)
         dist.all_to_all_single(receive, send)                                                           #: counts
-        send, receive = send.tolist(), receive.tolist()
+        send, receive = send.tolist(), receive.tolist()                                                 #: lists
         done = exchange(net(exchange(x[order // k], send, receive)), receive, send)                     #: travel
         return torch.zeros_like(x).index_add(0, order // k, done * weight.flatten()[order, None])       #: add
 
@@ -135,6 +135,9 @@ class ToTheirExperts(InGroup):
         mistake("the weights are not in the order of the rows",
                 add="return torch.zeros_like(x).index_add(0, order // k, done * weight.flatten()[:, None])"),
         mistake("how much does each expert count?", add="return torch.zeros_like(x).index_add(0, order // k, done)"),
+        mistake("each weight counts as it is: those of a token need not add up to 1",
+                add="weight = weight / weight.sum(1, keepdim=True)\n"
+                    "return torch.zeros_like(x).index_add(0, order // k, done * weight.flatten()[order, None])"),
         mistake("weigh what an expert makes of a token, not what it is given",
                 travel="rows = x[order // k] * weight.flatten()[order, None]\n"
                        "done = exchange(net(exchange(rows, send, receive)), receive, send)",
@@ -142,6 +145,8 @@ class ToTheirExperts(InGroup):
         mistake("a token's rows must be added up",
                 add="return torch.zeros_like(x).index_copy(0, order // k, done * weight.flatten()[order, None])"),
         stop("where it expected", counts_first, counts="receive = send"),
+        stop("incompatible function arguments", "`exchange` takes the counts as lists of numbers: `.tolist()`",
+             lists="pass"),
     )
 
 
