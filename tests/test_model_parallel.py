@@ -7,12 +7,22 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B, schedules
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from lessons.model_parallel.dry_run import dry_run
 from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
-from lessons.model_parallel.schedules import gpipe, interleaved, messages, one_f_one_b, simulate
+from lessons.model_parallel.schedules import (
+    cost,
+    dual_pipe_v,
+    gpipe,
+    interleaved,
+    messages,
+    most_held,
+    one_f_one_b,
+    simulate,
+    zero_bubble_v,
+)
 from tests.conftest import ROOT, shapes_of
 
 LESSON = nbformat.read(ROOT / "notebooks" / "10_model_parallel.ipynb", as_version=4)
@@ -35,14 +45,56 @@ def test_interleaved_is_the_formulas_and_torchs(p, m, v):
     orders = [interleaved(rank, p, m, v) for rank in range(p)]
     assert simulate(orders).bubble == pytest.approx((p - 1) / (v * m + p - 1))
     assert messages(orders) == 2 * m * (p * v - 1)
-    # Torch only builds: nothing runs.
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=p)
-    stages = [PipelineStage(nn.Linear(1, 1), i * p, p * v, torch.device("cpu")) for i in range(v)]
-    table = ScheduleInterleaved1F1B(stages, m, loss_fn=nn.functional.mse_loss).pipeline_order
+    assert orders == torchs_own("ScheduleInterleaved1F1B", p, m, [i * p for i in range(v)])
+
+
+def torchs_own(schedule, ranks, micro_batches, stages_of_rank_0):
+    """By rank, what torch's schedule of that name does, in our words. Torch only builds it: nothing runs."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    number = ranks * len(stages_of_rank_0)
+    stages = [PipelineStage(nn.Linear(1, 1), i, number, torch.device("cpu")) for i in stages_of_rank_0]
+    table = getattr(schedules, schedule)(stages, micro_batches, loss_fn=nn.functional.mse_loss).pipeline_order
     dist.destroy_process_group()
-    kinds = {"FORWARD": "F", "FULL_BACKWARD": "B"}
-    assert orders == [[(kinds[step.computation_type.name], step.microbatch_index, step.stage_index)
-                       for step in table[rank] if step] for rank in range(p)]
+    kinds = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+    orders = []
+    for rank in range(ranks):
+        # A forward and a backward that overlap are one action with two parts.
+        steps = [part for action in table[rank] if action for part in action.sub_actions or [action]]
+        orders.append([(kinds[step.computation_type.name], step.microbatch_index, step.stage_index) for step in steps])
+    return orders
+
+
+LIKE_A_V = {"ScheduleZBVZeroBubble": zero_bubble_v, "ScheduleDualPipeV": dual_pipe_v}
+
+
+@pytest.mark.parametrize("p, m", [(1, 2), (3, 7), (4, 8), (8, 16), (5, 23)])
+@pytest.mark.parametrize("name", LIKE_A_V)
+def test_stages_like_a_v_are_torchs(name, p, m):
+    orders = [LIKE_A_V[name](rank, p, m) for rank in range(p)]
+    assert orders == torchs_own(name, p, m, [0, 2 * p - 1])
+    timeline = simulate(orders)
+    assert timeline.end == 6 * m + p - 1, "a stage costs 3 for each micro-batch, a rank has two"
+    # One more where a rank does a forward before the backward that makes room for it.
+    assert timeline.held == [2 * p + (name == "ScheduleDualPipeV")] * p
+    assert messages(orders) == 4 * m * (p - 1), "between the two stages of the last rank there is none"
+
+
+def test_ranks_of_zero_bubble_never_wait_once_they_have_begun():
+    for rank, starts in enumerate(simulate([zero_bubble_v(rank, 4, 8) for rank in range(4)]).starts):
+        begins = list(starts.values())
+        ends = [begin + cost(step) for step, begin in starts.items()]
+        assert begins == [rank, *ends[:-1]]
+
+
+@pytest.mark.parametrize("p, m", [(4, 3), (2, 1), (6, 10)])
+def test_zero_bubble_of_few_micro_batches_is_torchs(p, m):
+    orders = [zero_bubble_v(rank, p, m) for rank in range(p)]
+    assert orders == torchs_own("ScheduleZBVZeroBubble", p, m, [0, 2 * p - 1])
+
+
+def test_activations_are_held_until_the_weights_gradients_are_there():
+    assert most_held([("F", 0), ("I", 0), ("F", 1), ("W", 0), ("I", 1), ("W", 1)]) == 2
+    assert most_held([("F", 0), ("B", 0), ("F", 1), ("I", 1), ("W", 1)]) == 1
 
 
 def test_the_lists_of_the_lesson_are_those_of_1f1b():
@@ -71,9 +123,10 @@ def test_torch_starts_messages_together_where_a_rank_sends_and_receives(directio
 
 
 @pytest.mark.parametrize("orders, said", [
-    ([[("B", 0), ("F", 0)]], r"rank 0 is at \('B', 0\) and waits for ever for rank 0's \('F', 0\)"),
-    ([[("F", 0), ("B", 0)], [("B", 0), ("F", 0)]], "rank 0 is at .* waits for ever for rank 1's"),
+    ([[("B", 0), ("F", 0)]], r"rank 0 is at \('B', 0\) and waits for ever for the output of micro-batch 0 by rank 0"),
+    ([[("F", 0), ("B", 0)], [("B", 0), ("F", 0)]], "rank 0 is at .* waits for ever for the gradient .* by rank 1"),
     ([[("F", 0), ("F", 0)]], "twice"),
+    ([[("F", 0), ("W", 0)]], r"rank 0 is at \('W', 0\) and waits for ever for the gradient"),
 ])
 def test_a_schedule_that_cannot_be_run_is_refused(orders, said):
     with pytest.raises(ValueError, match=said):
@@ -132,4 +185,13 @@ def test_pipeline_of_many_tasks_has_few_frames():
 def test_pipeline_explorer_stores_its_presets():
     stage = schedule_explorer()
     assert len(stage.story["scenes"]) >= 1 + len(stage.story["presets"])
-    assert len(str(stage.story)) < 110_000
+    assert len(str(stage.story)) < 140_000
+
+
+def test_pipeline_shows_halves_of_backwards():
+    frames = scene("DualPipeV", 4, 3, 2)["frames"]
+    assert "0 to 7" in frames[0]["title"], "3 micro-batches are too few for four ranks"
+    assert "idle 6%; rank 0 held at most 4.5" in frames[-1]["title"]
+    busy = {shape["text"][0]: shape for frame in frames for name, shape in shapes_of(frame).items()
+            if name.startswith("rank ") and "text" in shape}
+    assert set(busy) == set("FBIW") and [kind for kind, shape in busy.items() if shape.get("hatch") == "xx"] == ["W"]

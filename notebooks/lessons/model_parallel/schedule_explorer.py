@@ -1,4 +1,4 @@
-"""The pipeline explorer: ranks in a row, by three schedules.
+"""The pipeline explorer: ranks in a row, by five schedules.
 
 Messages glide from rank to rank: a forward to the right, a backward to the left. Above each rank grows and shrinks the
 pile of activations that it holds. Below, in lanes of time, bars grow for what each rank does.
@@ -11,11 +11,28 @@ from helpers.figures import HELD
 from helpers.widgets.shapes import Lanes, box, doing, path, words
 from helpers.widgets.stage import Stage, buttons, preset, slider
 from lessons.model_parallel.pictures import SHADES
-from lessons.model_parallel.schedules import cost, gpipe, interleaved, messages, one_f_one_b, simulate
+from lessons.model_parallel.schedules import (
+    cost,
+    dual_pipe_v,
+    gpipe,
+    interleaved,
+    messages,
+    one_f_one_b,
+    ranks_of_stages,
+    receiver,
+    simulate,
+    stage_of,
+    zero_bubble_v,
+)
 
-SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "Interleaved": interleaved}
-#: On a dark page the edge of a backward tells it from the background.
-EDGES = {"F": None, "B": "#8fa2ff"}
+SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "Interleaved": interleaved, "ZB-V": zero_bubble_v,
+             "DualPipeV": dual_pipe_v}
+#: Those with two stages on each rank, laid out like a V.
+LIKE_A_V = ("ZB-V", "DualPipeV")
+#: A backward is darker than a forward, whole or in parts. On a dark page its edge tells it from the background.
+LOOKS = {"F": {"fill": SHADES["F"]}}
+LOOKS |= {kind: {"fill": SHADES["B"], "line": "#8fa2ff"} for kind in "BIW"}
+LOOKS["W"] |= {"hatch": "xx"}
 WIDE = 560
 TOP = 138  #: of the ranks' boxes; above them are the piles
 HIGH = 38
@@ -25,19 +42,19 @@ BESIDE = 6  #: so many activations of whole micro-batches lie beside each other 
 
 
 class Task(NamedTuple):
-    """A forward or a backward of a micro-batch in a stage."""
+    """A forward, a backward or a part of a backward, of a micro-batch in a stage."""
 
     rank: int
-    kind: str  # "F" or "B"
+    kind: str  # "F", "B", "I" or "W"
     micro_batch: int
     name: str  # the micro-batch's number, with a mark ′ for the rank's second stage, two for the third
     begin: int
     end: int
-    to: int  # the rank that gets its result, or None
+    to: int  # the other rank that gets its result, or None
 
 
 class Held(NamedTuple):
-    """Activations that a rank holds, from the begin of a forward to the end of its backward."""
+    """Activations that a rank holds, from the begin of a forward to the end of its backward, or of its W."""
 
     rank: int
     name: str
@@ -84,14 +101,19 @@ def scene(schedule, ranks, micro_batches, v):
         micro_batches = math.ceil(micro_batches / ranks) * ranks
         orders = [interleaved(rank, ranks, micro_batches, v) for rank in range(ranks)]
     else:
-        off, v = ["v"], 1
+        off, v = ["v"], 2 if schedule in LIKE_A_V else 1
+        if schedule == "DualPipeV":
+            micro_batches = max(micro_batches, 2 * ranks)
         orders = [SCHEDULES[schedule](rank, ranks, micro_batches) for rank in range(ranks)]
     timeline = simulate(orders)
     lanes = _lanes(ranks, timeline.end)
     frames = _frames(timeline, Row(ranks, v), lanes)
+    meaning = "F is a forward, B a backward, which takes twice as long."
+    if schedule in LIKE_A_V:
+        meaning += " I and W are a backward's halves: the gradient of the input, and (crossed) those of the weights."
     frames[0] |= {
         "title": f"Before: micro-batches 0 to {micro_batches - 1}, and {ranks * v} stages on {ranks} ranks",
-        "note": "F is a forward, B a backward, which takes twice as long. A mark ′ stands for a rank's second stage.",
+        "note": f"{meaning} A mark ′ stands for a rank's second stage.",
     }
     held = [f"{steps / v:.3g}" for steps in timeline.held]
     frames[-1] |= {
@@ -117,7 +139,7 @@ def _lanes(ranks, end):
 
 
 def _frames(timeline, row, lanes):
-    tasks = tasks_of(timeline, row.per_rank)
+    tasks = tasks_of(timeline)
     held = held_of(tasks)
     spans = list(_spans(tasks, lanes))
     fixed = [*lanes.shapes(), *_fixed(row)]
@@ -146,20 +168,16 @@ def _frames(timeline, row, lanes):
     return frames
 
 
-def tasks_of(timeline, per_rank):
+def tasks_of(timeline):
     """All that is done on a `Timeline`, rank by rank, in the rank's order."""
     ranks = len(timeline.starts)
+    homes = ranks_of_stages(timeline.starts)
     tasks = []
     for rank, steps in enumerate(timeline.starts):
         for step, begin in steps.items():
-            kind, micro_batch, *named = step
-            stage = named[0] if named else rank
-            name = str(micro_batch) + "′" * (stage // ranks)
-            next_stage = stage + 1 if kind == "F" else stage - 1
-            to = None
-            if 0 <= next_stage < ranks * per_rank:
-                to = next_stage % ranks
-            tasks.append(Task(rank, kind, micro_batch, name, begin, begin + cost(step), to))
+            kind, micro_batch, *_ = step
+            name = str(micro_batch) + "′" * (stage_of(rank, step) // ranks)
+            tasks.append(Task(rank, kind, micro_batch, name, begin, begin + cost(step), receiver(rank, step, homes)))
     return tasks
 
 
@@ -176,7 +194,7 @@ def held_of(tasks):
                 place += 1
             places[key] = place
             begins[key] = task.begin
-        else:
+        elif task.kind != "I":  # what its W needs stays
             held.append(Held(*key, places.pop(key), begins[key], task.end))
     return held
 
@@ -194,7 +212,7 @@ def _fixed(row):
 def _spans(tasks, lanes):
     """For the lanes: all tasks."""
     for task in tasks:
-        look = {"fill": SHADES[task.kind]}
+        look = {name: value for name, value in LOOKS[task.kind].items() if name != "line"}
         if lanes.at(task.end) - lanes.at(task.begin) > 8 * len(str(task.micro_batch)) + 5:
             look["text"] = task.name
         # A gap tells a bar from the next one.
@@ -213,11 +231,7 @@ def _ranks(busy, row):
         look = doing("waiting")
         if rank in busy:
             task = busy[rank]
-            look = {
-                "fill": SHADES[task.kind],
-                "line": EDGES[task.kind],
-                "text": task.kind + task.name,
-            }
+            look = LOOKS[task.kind] | {"text": task.kind + task.name}
         left = row.middle(rank) - row.wide / 2
         yield box(f"rank {rank}", left, TOP, row.wide, HIGH, **look)
 
@@ -240,7 +254,7 @@ def _messages(sent, row):
         top = TOP if kind == "F" else TOP + 20
         left = row.middle(task.to) - MESSAGE / 2
         look = {
-            "fill": SHADES[kind],
+            "fill": LOOKS[kind]["fill"],
             "text": str(task.micro_batch),
             "from": {"x": row.middle(rank) - MESSAGE / 2},
             "passes": True,
@@ -251,7 +265,8 @@ def _messages(sent, row):
 def schedule_explorer():
     """Pipeline explorer: micro-batches go forward and, darker, backward through the ranks; above each rank is the pile
     of activations that it holds, and lanes of time show who computes and who waits. Interleaved gives each rank v
-    short stages, and rounds the micro-batches up to a multiple of the ranks."""
+    short stages, and rounds the micro-batches up to a multiple of the ranks. ZB-V and DualPipeV give it two, laid out
+    like a V, and halve backwards; DualPipeV takes at least twice as many micro-batches as ranks."""
     controls = {
         "schedule": buttons("schedule", "GPipe", SCHEDULES),
         "ranks": slider("ranks", 4, range(1, 9)),
@@ -267,6 +282,8 @@ def schedule_explorer():
                        micro_batches=5),
         "interleaved": preset("Press Play. How long does rank 3 wait at first?", schedule="Interleaved",
                               micro_batches=4),
+        "zero bubble": preset("Press Play. Does a rank wait between its first forward and its last backward? And how "
+                              "high does the pile of rank 3 grow?", schedule="ZB-V", micro_batches=7),
     }
     return Stage("schedule_explorer", schedule_explorer.__doc__, scene, controls,
                  look="Dotted is waiting. Where is it: at the beginning, in the middle, at the end?",

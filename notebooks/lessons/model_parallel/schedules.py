@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 
-COST = {"F": 1, "B": 2}
-"""Of a forward and of a backward of one micro-batch in one stage, in units of a forward of this stage."""
+COST = {"F": 1, "B": 2, "I": 1, "W": 1}
+"""Of a forward and of a backward of one micro-batch in one stage, in units of a forward of this stage.
+
+A backward can be done in two parts: "I", the gradient of the stage's input, for which the stage before waits, and "W",
+those of its weights, for which nobody waits.
+"""
 
 
 @dataclass(frozen=True)
@@ -11,7 +15,7 @@ class Timeline:
     """When each rank does what, and what follows from it."""
 
     starts: list
-    """By rank: {("F" or "B", micro-batch[, stage]): when it starts}, in the rank's order."""
+    """By rank: {("F", "B", "I" or "W", micro-batch[, stage]): when it starts}, in the rank's order."""
 
     @property
     def end(self):
@@ -32,7 +36,7 @@ class Timeline:
 
     @property
     def held(self):
-        """By rank: how many micro-batches have gone forward through a stage and not yet backward, at most."""
+        """By rank: how many micro-batches have gone forward through a stage and not yet all backward, at most."""
         return [most_held(rank) for rank in self.starts]
 
 
@@ -41,82 +45,78 @@ def cost(step):
 
 
 def most_held(order):
-    """The most micro-batches whose activations a rank holds at once: a forward adds one, its backward frees it."""
+    """The most micro-batches whose activations a rank holds at once.
+
+    A forward adds one. Its backward frees it: a "B", or the "W", which needs the activations, too.
+    """
     held = 0
     most = 0
     for kind, *_ in order:
-        held += 1 if kind == "F" else -1
+        held += {"F": 1, "I": 0}.get(kind, -1)
         most = max(most, held)
     return most
 
 
 def simulate(orders):
-    """Run the ranks' lists of ("F" or "B", micro-batch[, stage]) by a logical clock; return a `Timeline`.
+    """Run the ranks' lists of (kind of `COST`, micro-batch[, stage]) by a logical clock; return a `Timeline`.
 
-    Stage s lies on rank s % p. Without a stage, a step is one of the rank's only stage.
-    A forward needs that of the stage before, a backward that of the stage behind and its own stage's forward.
+    Without a stage, a step is one of the rank's only stage. A forward needs the output of the stage before. A backward
+    needs its own stage's output, and the gradient of the stage behind; its "W" needs its own "I".
 
     Raises:
         ValueError: ranks wait for each other for ever (it says who for what), or an instruction stands twice.
     """
-    stages = number_of_stages(orders)
+    homes = ranks_of_stages(orders)
     todo = [list(order) for order in orders]
     starts = [{} for _ in orders]
     clocks = [0 for _ in orders]
+    there = {}  # what a step has made, ("output" or "gradient", micro-batch, stage): since when
     while any(todo):
         needs = {}
         for rank, steps in enumerate(todo):
             if steps:
-                needs[rank] = needed_by(rank, steps[0], len(orders), stages)
-        ready = [rank for rank in needs if first_missing(needs[rank], starts) is None]
+                needs[rank] = needed_by(rank, steps[0], homes)
+        ready = [rank for rank, needed in needs.items() if there.keys() >= set(needed)]
         if not ready:
             rank = min(needs)
-            other, step = first_missing(needs[rank], starts)
-            raise ValueError(f"rank {rank} is at {todo[rank][0]} and waits for ever for rank {other}'s {step}")
+            what, micro_batch, stage = next(one for one in needs[rank] if one not in there)
+            raise ValueError(f"rank {rank} is at {todo[rank][0]} and waits for ever for the {what} of micro-batch "
+                             f"{micro_batch} by rank {homes[stage]}")
         for rank in ready:
             step = todo[rank].pop(0)
             if step in starts[rank]:
                 raise ValueError(f"rank {rank} does {step} twice")
-            start = clocks[rank]
-            for other, needed in needs[rank]:
-                start = max(start, starts[other][needed] + cost(needed))
-            starts[rank][step] = start
-            clocks[rank] = start + cost(step)
+            starts[rank][step] = max([clocks[rank], *(there[one] for one in needs[rank])])
+            clocks[rank] = starts[rank][step] + cost(step)
+            if step[0] != "W":
+                what = "output" if step[0] == "F" else "gradient"
+                there[what, step[1], stage_of(rank, step)] = clocks[rank]
     return Timeline(starts)
 
 
-def number_of_stages(orders):
-    """One for each rank, unless the steps name their stages."""
-    stages = len(orders)
-    for order in orders:
-        for _, _, *named in order:
-            if named:
-                stages = max(stages, named[0] + 1)
-    return stages
+def stage_of(rank, step):
+    """The stage that a step names, or the rank's only one."""
+    _, _, *named = step
+    return named[0] if named else rank
 
 
-def needed_by(rank, step, ranks, stages):
-    """The steps that must end before this one starts, as (rank that does it, step)."""
-    kind, micro_batch, *named = step
-    stage = named[0] if named else rank
-    if kind == "F":
-        needed = [("F", stage - 1)]
-    else:
-        needed = [("F", stage), ("B", stage + 1)]
-    steps = []
-    for needed_kind, needed_stage in needed:
-        if 0 <= needed_stage < stages:  # before the first stage comes the data, behind the last one the loss
-            names_stage = (needed_stage,) if named else ()
-            steps.append((needed_stage % ranks, (needed_kind, micro_batch, *names_stage)))
-    return steps
+def ranks_of_stages(orders):
+    """{stage: the rank on which it lies}, as the steps say."""
+    return {stage_of(rank, step): rank for rank, order in enumerate(orders) for step in order}
 
 
-def first_missing(needed, starts):
-    """The first of the needed steps that has not started yet; None if all have."""
-    for rank, step in needed:
-        if step not in starts[rank]:
-            return rank, step
-    return None
+def needed_by(rank, step, homes):
+    """What must be there before this step starts, as ("output" or "gradient", micro-batch, stage)."""
+    kind, micro_batch, *_ = step
+    stage = stage_of(rank, step)
+    needed = {
+        "F": [("output", stage - 1)],
+        "B": [("output", stage), ("gradient", stage + 1)],
+        "I": [("output", stage), ("gradient", stage + 1)],
+        "W": [("gradient", stage)],
+    }
+    # Before the first stage comes the data, behind the last one the loss.
+    return [(what, micro_batch, its_stage) for what, its_stage in needed[kind] if its_stage in homes]
 
 
 def gpipe(rank, ranks, micro_batches):
@@ -167,7 +167,94 @@ def in_turns(forwards, backwards, warm_up):
     return order + backwards[turns:]
 
 
+def zero_bubble_v(rank, ranks, micro_batches):
+    """ZB-V: two stages on each rank, laid out like a V, and weights' gradients where a rank would wait.
+
+    The first stage and the last lie on rank 0. Source: Qi et al., 2023, https://arxiv.org/abs/2401.10241, section 6.
+    """
+    first, last = rank, 2 * ranks - 1 - rank
+    behind = ranks - rank  # ranks from here to the bottom of the V
+    forward_1, input_1, weights_1 = ("F", first), ("I", first), ("W", first)
+    forward_2, input_2, weights_2 = ("F", last), ("I", last), ("W", last)
+    # With fewer micro-batches it is the same schedule, and those that are too many are left out.
+    enough = max(2 * ranks - 1, micro_batches)
+    turn = [input_1, weights_1, forward_2, input_2, weights_2]
+    steps = [
+        *[forward_1] * (2 * behind - 1),
+        *[forward_2, forward_1] * rank,
+        *[forward_2, input_2, weights_2] * behind,
+        *[forward_1, *turn] * (enough - ranks - behind + 1),
+        *turn * (behind - 1),
+        *[input_1, input_2] * rank,
+        *[input_1, weights_1] * behind,
+        *[weights_2] * rank,
+        *[weights_1] * rank,
+    ]
+    return [step for step in numbered(steps) if step[1] < micro_batches]
+
+
+def dual_pipe_v(rank, ranks, micro_batches):
+    """DualPipeV: the stages like a V; in the middle a forward of one end and a backward of the other go together.
+
+    It takes at least twice as many micro-batches as there are ranks. DeepSeek runs the forward beside the backward, so
+    that each hides the other's messages; here one comes after the other.
+    Source: https://github.com/deepseek-ai/DualPipe; DualPipe itself: https://arxiv.org/abs/2412.19437, section 3.2.1.
+    """
+    first, last = rank, 2 * ranks - 1 - rank
+    behind = ranks - 1 - rank
+    forward_1, backward_1, input_1 = ("F", first), ("B", first), ("I", first)
+    forward_2, backward_2, input_2 = ("F", last), ("B", last), ("I", last)
+    weights = ("W", None)  # of the stage that waits longest
+    turns = micro_batches - ranks - behind
+    # At the end only inputs' gradients are hurried on, for which the ranks before wait.
+    last_backwards = [(backward_2, input_2), (backward_1, input_1)] * (rank + 1)
+    steps = [
+        *[forward_1] * (2 * behind),
+        *[forward_1, forward_2] * (rank + 1),
+        *[input_2, weights, forward_2] * behind,
+        *[forward_1, backward_2, forward_2, backward_1] * turns,
+        *[backward_2, forward_2, backward_1] * behind,
+        *[whole for whole, _ in last_backwards[:rank + 1]],
+        *[part for _, part in last_backwards[rank + 1:]],
+        *[weights, input_1] * behind,
+        *[weights] * (rank + 1),
+    ]
+    return numbered(steps)
+
+
+def numbered(steps):
+    """Steps (kind, stage) as (kind, micro-batch, stage): each stage takes its micro-batches one after the other.
+
+    A "W" without a stage is that of the oldest "I" that has none yet.
+    """
+    counts = {}
+    without_weights = []  # (micro-batch, stage)
+    order = []
+    for kind, stage in steps:
+        if kind == "W":
+            micro_batch, stage = next(one for one in without_weights if stage in (None, one[1]))
+            without_weights.remove((micro_batch, stage))
+        else:
+            counted = kind == "F", stage  # a "B" and an "I" count as the same
+            micro_batch = counts.get(counted, 0)
+            counts[counted] = micro_batch + 1
+            if kind == "I":
+                without_weights.append((micro_batch, stage))
+        order.append((kind, micro_batch, stage))
+    return order
+
+
+def receiver(rank, step, homes):
+    """The rank that gets a step's result, or None if no other one does."""
+    kind, *_ = step
+    toward = {"F": 1, "B": -1, "I": -1}
+    if kind == "W":
+        return None
+    other = homes.get(stage_of(rank, step) + toward[kind])
+    return None if other == rank else other
+
+
 def messages(orders):
-    """How often a stage sends to another: at each border each micro-batch's output, and its gradient back."""
-    steps = sum(len(order) for order in orders)
-    return steps - steps // number_of_stages(orders)
+    """How often a rank sends to another: at each border each micro-batch's output, and its gradient back."""
+    homes = ranks_of_stages(orders)
+    return sum(receiver(rank, step, homes) is not None for rank, order in enumerate(orders) for step in order)
