@@ -10,9 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from helpers import RankError, launch
 from helpers.figures import title
 from helpers.nodes import Job, Nodes
 from helpers.places import LESSONS
+from helpers.ports import free_port
 from lessons.many_machines.nodes_map import NodesMap
 from tests.conftest import ROOT, eventually, running
 
@@ -102,6 +104,28 @@ def test_a_rank_that_aborts_after_its_work_is_tried_again_and_nobody_waits_for_i
         job = lab.torchrun(script, tries, timeout=100)
     assert job.exitcodes == {0: 0, 1: 0} and tries.exists(), job.outputs
     assert time.monotonic() - began < 100
+
+
+@pytest.mark.long
+def test_static_rendezvous_numbers_nodes_as_told_and_restarts_only_the_rank_that_failed(lab):
+    """As lesson 12 says. With c10d all agents meet again, as its picture shows."""
+    job, port = Job(lab), free_port()
+    for node in (0, 1):
+        static = ["--nnodes=2", f"--node-rank={1 - node}", f"--master-addr={lab.addresses[1]}",
+                  f"--master-port={port}", "--max-restarts=3"]
+        job.add(node, [sys.executable, "-m", "torch.distributed.run", *static, RECIPES / "lives.py"])
+
+    def lives(node, since=0):
+        return {row["began"] for row in list(job.rows) if row["node"] == node and row["began"] > since}
+
+    assert job.until(lambda job: lives(0) and lives(1), 60)
+    assert [rank.environ()["RANK"] for node in (0, 1) for rank in job.ranks(node)] == ["1", "0"]
+    killed = time.time()
+    job.ranks(1)[0].kill()
+    assert job.until(lambda job: lives(1, killed), 60)
+    time.sleep(3)
+    assert not lives(0, killed)
+    job.stop()
 
 
 OWNER = """
@@ -242,3 +266,11 @@ def test_map_shows_steps_marks_and_ends():
     assert "node 0: done after step 3 in a world of 2; node 1: killed" in figure.get_label()
     assert [list(line.get_ydata()) for line in figure.axes[0].lines[:2]] == [[1, 2, 3]] * 2
     assert title(figure) == "Figure: What each node has done"
+
+
+@pytest.mark.long
+def test_elastic_does_not_go_on_from_the_snapshot_of_another_run(tmp_path):
+    launch(RECIPES / "elastic.py", nprocs=1, args=[tmp_path / "snapshot", "mine"], show=False)
+    with pytest.raises(RankError) as caught:
+        launch(RECIPES / "elastic.py", nprocs=1, args=[tmp_path / "snapshot", "another"], show=False)
+    assert "is of run mine, not of another" in caught.value.logs[0] + str(caught.value)

@@ -9,12 +9,38 @@ from tests.answers import edited, edits, right
 test_any_world = edits(
     ex.any_world,
     ("return {slot: state", "return None and {slot: state", "did not return: [0, 1, 2, 3, 4]"),
+    ((("(loss_of(step, slot) / slots)", "(loss_of(step, slot) / len(mine))"),
+     ("    dist.all_reduce(parameter.grad)\n",
+      "    dist.all_reduce(parameter.grad)\n            parameter.grad /= dist.get_world_size()\n")),
+     "['slot 0'] is 0.1666"),
+    ("in net.parameters():", "in list(net.parameters())[:1]:", "gradients of ranks 0 and 1 differ"),
+    ("        optimizer.step()", "        optimizer.step(); optimizer.step()", "`steps of the optimizer` is 8"),
 )
 test_averaged = right(ex.any_world)(edited(
     ex.any_world,
     ("/ slots", "* dist.get_world_size() / slots"),
     ("    dist.all_reduce(parameter.grad)\n",
      "    dist.all_reduce(parameter.grad)\n            parameter.grad /= dist.get_world_size()\n")))
+
+
+@right(ex.any_world)
+def test_states_as_rows_of_a_table(net, optimizer, loss_of, steps, slots, random):
+    mine = range(dist.get_rank(), slots, dist.get_world_size())
+    for step in steps:
+        optimizer.zero_grad()
+        for slot in mine:
+            torch.set_rng_state(random[slot])
+            loss_of(step, slot).backward()
+            random[slot] = torch.get_rng_state()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= slots
+        optimizer.step()
+    table = torch.zeros(slots, len(random[0]), dtype=torch.uint8)
+    for slot in mine:
+        table[slot] = random[slot]
+    dist.all_reduce(table)
+    return {slot: table[slot] for slot in range(slots)}
 
 
 @right(ex.any_world)
@@ -47,6 +73,8 @@ test_who_waits = edits(
     ("return waiting", "return list(waiting.items())", "what your function returns, and its type"),
     ("return waiting", "return {rank: row for rank, row in waiting.items() if row[2]}",
      "all have come: `waits`[0]"),
+    ("sorted(other for other in groups[name] if not came(other, name, number))",
+     "{other for other in groups[name] if not came(other, name, number)}", "`missing`[0] is '{2}'"),
 )
 
 

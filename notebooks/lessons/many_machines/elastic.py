@@ -16,8 +16,9 @@ from torch import nn
 from helpers.data import Digits
 
 SLOTS = 2
-STEPS = 80
+STEPS = 40
 EVERY = 10  # steps between two snapshots
+HELD = 28  # after how many steps `--hold` waits
 
 
 def save(state, path):
@@ -29,9 +30,9 @@ def save(state, path):
 
 
 def wait_to_be_watched(step, options):
-    """In each step a moment; in the last one until it may be made."""
+    """After each step a moment; after step HELD until a node has been killed."""
     time.sleep(options.pause)
-    while options.last_after and step == STEPS - 1 and not os.path.exists(options.last_after):
+    while options.hold and step == HELD and not os.path.exists(options.hold):
         time.sleep(0.05)
 
 
@@ -69,7 +70,6 @@ def main(options):
         for parameter in net.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()
-        wait_to_be_watched(step, options)
         print(json.dumps({"began": began, "time": time.time(), "world": world_size, "step": step + 1}))
         if (step + 1) % EVERY == 0:
             own = {slot: random[slot] for slot in range(rank, SLOTS, world_size)}
@@ -80,6 +80,7 @@ def main(options):
             if rank == 0:
                 save({"run": options.run, "step": step + 1, "net": net.state_dict(),
                       "optimizer": optimizer.state_dict(), "random": random}, options.snapshot)
+        wait_to_be_watched(step + 1, options)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -88,6 +89,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("snapshot")
     parser.add_argument("run", help="whose snapshot it is; the same when the job is submitted anew")
-    parser.add_argument("--pause", type=float, default=0, help="seconds to wait in each step, to be watched")
-    parser.add_argument("--last-after", metavar="FILE", help="make the last step only when this file exists")
+    parser.add_argument("--pause", type=float, default=0, help="seconds to wait after each step, to be watched")
+    parser.add_argument("--hold", metavar="FILE", help=f"after step {HELD} wait until this file exists")
     main(parser.parse_args())

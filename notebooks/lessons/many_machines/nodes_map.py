@@ -8,7 +8,7 @@ from helpers.figures import ACTIVITIES
 
 MARKERS = "ox+|"
 #: Seconds between two pictures while a job runs.
-INTERVAL = 0.7
+INTERVAL = 2
 
 
 class NodesMap:

@@ -14,18 +14,22 @@ QUESTIONS = {
             "the job's `rdzv-id`": "It is a part of some keys, and keys can be listed or guessed.",
             "a password": "The store has none.",
         }),
-    "least_micro_batch": ("With these two numbers, over 50 Mbit/s: in which way does a micro-batch take "
-                          "least time?", {
-        "accumulating 4 micro-batches": "It sends only a quarter of the bits for each micro-batch.",
-        "overlap, as DDP does": "Overlap hides the shorter of the two. Here computing is much shorter, so "
-                                "the cable is busy all the time.",
-        "float16": "It sends half of the bits. Accumulating sends a quarter.",
-    }),
-    "node_killed": ("Node 1 is killed. What happens to the rank on node 0?", {
-        "it fails and is started again": "Its collective fails. The agent starts it again with one rank, and "
-                                         "it loads the snapshot.",
-        "its agent is told, and kills it": "No agent hears of it before the agents meet again.",
-        "it trains on, alone": "It is in the middle of a collective with a rank that is gone.",
+    "overlap_over_slow_cable": (
+        "`by hand`, a step needs the sum of these two times. How much of that sum does DDP's overlap save, at "
+        "most, over 50 Mbit/s?", {
+            "about a tenth": "Overlap hides the shorter of the two times, here computing, and only the part of it "
+                             "that comes after the first gradients. The cable is busy for all the rest.",
+            "about half": "That is the most it can save, and it takes two times of equal length. Here sending is "
+                          "several times as long as computing.",
+            "nearly all of the sending": "Sending can hide only behind computing, and computing is over long before "
+                                         "the last gradient is sent.",
+        }),
+    "node_killed": ("Node 1 is killed. What happens to the rank on node 0, which comes to an all-reduce?", {
+        "it fails and is started again": "The all-reduce loses its connection and raises an error. So a rank has "
+                                         "failed: its agent asks for a meeting, starts it again as the only rank, "
+                                         "and it loads the snapshot.",
+        "its agent is told, and kills it": "No agent hears of it: nobody is left on node 1 to ask for a meeting.",
+        "it trains on, alone": "An all-reduce needs every rank of its group, and one is gone.",
         "it waits for ever": "When a process is killed, the system closes its connections, so the collective "
                              "fails. If the machine loses its power, nothing is closed, and the rank waits "
                              "for the timeout of the group.",

@@ -86,7 +86,7 @@ class AgentOptions(Alone):
     def observe(agent_options, job):
         read = {}  # {name of an option: {node: its value}}
         for node in range(len(job.addresses)):
-            returned = agent_options(node, job.addresses, job.gpus, job.name)
+            returned = agent_options(node, list(job.addresses), job.gpus, job.name)
             options = [returned] if isinstance(returned, str) else [str(option) for option in returned]
             for name, value in read_by_torchrun(options).items():
                 read.setdefault(name, {})[f"node {node}"] = value

@@ -65,32 +65,42 @@ class AnyWorld(InGroup):
 
     def observe(any_world, case):
         torch.manual_seed(0)
-        net = torch.nn.Linear(1, 1).double()
+        net = torch.nn.ModuleDict({name: torch.nn.Linear(SLOTS, 1, bias=False).double() for name in ("once", "drawn")})
         optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
         states = {slot: torch.Generator().manual_seed(slot).get_state() for slot in range(SLOTS)}
         calls = []
+        weights = []
+        numbers = []
         gradients = []
         not_returned = set()
 
         def note_gradients(*_):
-            gradients.append([float(parameter.grad or 0) for parameter in net.parameters()])
+            once, drawn = (torch.zeros(SLOTS) if layer.weight.grad is None else layer.weight.grad.flatten()
+                           for layer in net.values())
+            gradients.append(once.tolist() + drawn.tolist())
+            weights.append({f"slot {slot}": once[slot].item() for slot in range(SLOTS)})
+            numbers.append({f"slot {slot}": (drawn[slot] / once[slot]).item() for slot in range(SLOTS)})
 
-        def loss_of(step, slot):  # digit `slot` of the gradient is a random one of this slot's
+        def loss_of(step, slot):  # the gradients of a slot's two inputs: its weight, and that times a random number
             calls.append((step, slot))
-            return SLOTS * 10**slot * torch.randint(1, 10, ()) * net(torch.ones(1).double()).sum()
+            own = torch.nn.functional.one_hot(torch.tensor(slot), SLOTS).double()
+            return (net["once"](own) + torch.randint(1, 10, ()) * net["drawn"](own)).sum()
 
         optimizer.register_step_pre_hook(note_gradients)
         for steps in (range(3, 5), range(5, 7)):  # twice, as before and after a restart
             returned = any_world(net, optimizer, loss_of, steps, SLOTS, dict(states)) or {}
             not_returned |= states.keys() - returned.keys()
-            states |= returned
+            states |= {slot: state.clone() for slot, state in returned.items()}  # a generator crashes on a table's row
         slots_by_step = Counter(step for step, slot in set(calls))
         return {
             "slots whose state it did not return": sorted(not_returned),
             "most slots in a step": max(slots_by_step.values(), default=0),
             "a share, rounded up": -(-SLOTS // dist.get_world_size()),
             "calls": calls,
-            "gradient of each step": gradients,
+            "steps of the optimizer": len(gradients),
+            "gradients": gradients,
+            "each step's weight of each slot": weights,
+            "each step's random number of each slot": numbers,
             "weights": parameters_to_vector(net.parameters()).tolist(),
             "next random number of each slot": [next_number(state) for state in states.values()],
         }
@@ -111,16 +121,25 @@ class AnyWorld(InGroup):
                 return (f"in step {step}, `loss_of` was called {times[step, slot]} times for slot {slot}",
                         "once for each slot, in each of the steps, by all ranks together")
 
+    def ranks_step_alike(mine, wanted, case):
+        first, *others = [rank["gradients"] for rank in mine]
+        for rank, gradients in enumerate(others, 1):
+            if gradients != first:
+                return (f"the gradients of ranks 0 and {rank} differ at an `optimizer.step()`",
+                        "the same in all ranks, for every parameter")
+
     rules = (
         nothing("slots whose state it did not return",
                 "in the next world another rank may have that slot: how does it get the slot's state?",
                 "the states of all slots, in every rank"),
         between("most slots in a step", lambda wanted, case: (0, wanted["a share, rounded up"]), shares),
         holds(each_slot_once, shares),
-        same("gradient of each step", within=1e-9,
-             look="that of the mean, for each `optimizer.step()`, the same in all ranks. Its digits, from the "
-                  "right, belong to slots 0, 1, …: is each in it once, from the random state that the slot's last "
-                  "time has left?"),
+        same("steps of the optimizer", "one in each step, when the gradients of all slots are summed"),
+        same("each step's weight of each slot", within=1e-9,
+             look="in the mean, each slot weighs 1 / `slots`: at each `optimizer.step()`, in every rank"),
+        holds(ranks_step_alike, "which parameters' gradients are summed over the ranks?"),
+        same("each step's random number of each slot", within=1e-9,
+             look="a slot's loss begins with the random state that the slot's last one has left"),
         same("weights", "one `optimizer.step()` in each step changes them, and nothing else", within=1e-9),
         same("next random number of each slot", "is a slot's state that of the rank that worked for it?"),
     )

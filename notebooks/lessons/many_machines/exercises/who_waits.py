@@ -172,7 +172,9 @@ class WhoWaits(Alone):
         for rank, name, seconds, missing in rows:
             names[rank] = str(name)
             seconds_waited[rank] = float(seconds)
-            missing_ranks[rank] = str([int(other) for other in missing])
+            if isinstance(missing, list | tuple):
+                missing = [int(other) for other in missing]
+            missing_ranks[rank] = str(missing)
         return {"waits": waits, "profiling_name": names, "seconds": seconds_waited, "missing": missing_ranks}
 
     # ---------------------------------------------------------------------------------------- what must hold
