@@ -10,7 +10,8 @@ QUESTIONS = {
     }),
     "stranger_at_store": (
         "Another process reaches the store's port. What does it need to read and change what is there?", {
-            "nothing": "The store does not ask who connects.",
+            "nothing": "By default neither the store nor the gradients have a password or encryption. The "
+                       "store does not ask who connects.",
             "the job's `rdzv-id`": "It is a part of some keys, and keys can be listed or guessed.",
             "a password": "The store has none.",
         }),
