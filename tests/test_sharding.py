@@ -1,7 +1,10 @@
 """Sharding: the calculator against what real ranks hold, the explorer, the script that trains with FSDP2."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
+import psutil
 import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -13,6 +16,7 @@ from helpers.instruments import costs
 from helpers.instruments.memory import memory_by_kind
 from helpers.models import GPT
 from lessons.sharding import memory_explorer as memory
+from lessons.sharding import train_fsdp
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 SHAPE = {"width": 96, "layers": 2, "heads": 6, "vocabulary": 300, "length": 16}
@@ -115,6 +119,19 @@ def test_presets_of_the_explorer_show_what_they_ask_for():
     assert len(stage.story["scenes"]) == 16, "each model, number of ranks, batch; with and without checkpointing"
 
 
+def states_of(checkpoint):
+    """All that a checkpoint of `train_fsdp.py` holds, in one list."""
+    dcp_to_torch_save(checkpoint, checkpoint / "whole.pt")
+    return tree_leaves(torch.load(checkpoint / "whole.pt", weights_only=True))
+
+
+def equal_bits(states, other):
+    tensors = [leaf for leaf in states if isinstance(leaf, torch.Tensor)]
+    assert len(tensors) == 4 * len(list(GPT().parameters()))  # weights, two means, counters of steps
+    return all(torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
+               for one, two in zip(states, other, strict=True))
+
+
 def test_train_fsdp_killed_and_resumed_ends_with_the_same_bits(tmp_path):
     def trained(name, *args):
         args = tmp_path / name, "--steps", "3", *args
@@ -125,11 +142,42 @@ def test_train_fsdp_killed_and_resumed_ends_with_the_same_bits(tmp_path):
         trained("killed", "--die-in-step", "2")
     resumed = trained("killed")
     assert whole[-1]["loss"] < whole[0]["loss"] - 0.3 and resumed == whole[2:]
-    ends = []
-    for name in ("whole", "killed"):
-        dcp_to_torch_save(tmp_path / name / "step-3", tmp_path / name / "whole.pt")
-        ends.append(tree_leaves(torch.load(tmp_path / name / "whole.pt", weights_only=True)))
-    states = 4 * len(list(GPT().parameters()))  # weights, two means, counters of steps
-    assert sum(isinstance(leaf, torch.Tensor) for leaf in ends[0]) == states
-    assert all(torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-               for one, other in zip(*ends, strict=True))
+    assert equal_bits(states_of(tmp_path / "whole" / "step-3"), states_of(tmp_path / "killed" / "step-3"))
+
+
+#: When a run is killed from outside: what then lies in its folder. The second to fourth are moments of a save.
+KILLED = {
+    "before anything is saved": "",
+    "a save has begun": "unfinished",
+    "the first rank's file is there": "unfinished/__0_0.distcp",
+    "all is written, and has no name": "unfinished/.metadata",
+    "between two steps": "step-3",
+}
+
+
+def torchrun(folder):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+               train_fsdp.__file__, str(folder), "--steps", "5", "--width", "128"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    torchrun(folder).communicate(timeout=100)
+    return states_of(folder / "step-5")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("there", KILLED.values(), ids=KILLED)
+def test_train_fsdp_may_be_killed_at_any_moment(tmp_path, there, undisturbed):
+    killed = torchrun(tmp_path)
+    assert "from step 0" in killed.stdout.readline()
+    while not (tmp_path / there).exists():
+        assert killed.poll() is None, "it has ended, and the moment did not come"
+    for process in [*psutil.Process(killed.pid).children(recursive=True), killed]:
+        process.kill()
+    killed.wait()
+    assert not (tmp_path / "step-5").exists()
+    torchrun(tmp_path).communicate(timeout=100)
+    assert equal_bits(states_of(tmp_path / "step-5"), undisturbed)

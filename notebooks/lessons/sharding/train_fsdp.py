@@ -27,24 +27,16 @@ TEXT = torch.frombuffer(bytearray(Path(argparse.__file__).read_bytes()), dtype=t
 def build(mesh, options):
     with torch.device("meta"):  # shapes without memory: no rank ever holds the whole model
         model = GPT(width=options.width)
-    settings = {
-        "mesh": mesh,
-        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-        "reshard_after_forward": True,  # False: gathered once a step and not twice, and held until backward
-    }
-    # `offload_policy=CPUOffloadPolicy()` would keep shards and optimizer in the CPU's memory. The group then needs
-    # the backend "cpu:gloo,cuda:nccl", because clipping adds up norms that lie on the CPU.
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    how = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": True}
     for block in model.blocks:
         if options.compile:
             block.compile(backend=options.compile)  # first compile, then shard
-        fully_shard(block, **settings)
-    fully_shard(model, **settings)
+        fully_shard(block, **how)
+    fully_shard(model, **how)
     model.to_empty(device=mesh.device_type)  # memory for this rank's shards
     # DTensor gives each GPU its part of one stream of random numbers. CPUs need a seed each.
-    seed = 0
-    if mesh.device_type == "cpu":
-        seed = dist.get_rank()
-    torch.manual_seed(seed)
+    torch.manual_seed(dist.get_rank() if mesh.device_type == "cpu" else 0)
     for module in model.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
@@ -67,8 +59,7 @@ def save(model, optimizer, folder, step):
 
 def resume(model, optimizer, folder):
     """Continue from the newest checkpoint, if there is one. Returns the step that comes next."""
-    steps = [int(path.name.removeprefix("step-")) for path in folder.glob("step-*")]
-    newest = max(steps, default=0)
+    newest = max((int(path.name.removeprefix("step-")) for path in folder.glob("step-*")), default=0)
     if newest:
         weights, states = get_state_dict(model, optimizer)
         dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder / f"step-{newest}")  # into its tensors
@@ -76,28 +67,7 @@ def resume(model, optimizer, folder):
     return newest
 
 
-def main(options):
-    gpus = torch.cuda.device_count()
-    local_size = int(os.environ["LOCAL_WORLD_SIZE"])
-    if 0 < gpus < local_size:
-        raise SystemExit(f"{gpus} GPU(s) for {local_size} ranks: start as many ranks as GPUs, "
-                         'or set CUDA_VISIBLE_DEVICES="" to train on the CPU')
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # as the next line wants it on GPUs
-    torch.use_deterministic_algorithms(True)  # so that a resumed run ends with the same bits
-    # On the CPU each rank is to draw its own shards' numbers, and nobody changes what the model returns.
-    warnings.filterwarnings("ignore", "DTensor random operators|FSDP2-wrapped module")
-    if gpus:
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    model, optimizer = build(mesh, options)
-    first = resume(model, optimizer, options.folder)
-    if dist.get_rank() == 0:
-        print(f"{mesh.size()} rank(s) over {dist.get_backend()}, on {device.type}, from step {first}")
+def train(model, optimizer, first, device, options):
     for step in range(first, options.steps):
         if step == options.die_in_step:
             os.kill(os.getpid(), signal.SIGKILL)  # as if its machine were gone
@@ -112,6 +82,25 @@ def main(options):
         optimizer.zero_grad()
         report(step=step, loss=loss.item(), norm=norm.full_tensor().item())
         save(model, optimizer, options.folder, step + 1)
+
+
+def main(options):
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # as the next line wants it on GPUs
+    torch.use_deterministic_algorithms(True)  # so that a resumed run ends with the same bits
+    # On the CPU each rank is to draw its own shards' numbers, and nobody changes what the model returns.
+    warnings.filterwarnings("ignore", "DTensor random operators|FSDP2-wrapped module")
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # a GPU for each rank
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    model, optimizer = build(init_device_mesh(device.type, (dist.get_world_size(),)), options)
+    first = resume(model, optimizer, options.folder)
+    if dist.get_rank() == 0:
+        print(f"{dist.get_world_size()} rank(s) over {dist.get_backend()}, on {device.type}, from step {first}")
+    train(model, optimizer, first, device, options)
     dist.barrier()  # nobody leaves while others still talk
     dist.destroy_process_group()
 
