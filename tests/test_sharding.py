@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from helpers import RankError, launch
 from helpers.instruments import costs
-from helpers.instruments.memory import memory_by_kind
+from helpers.instruments.memory import held_bytes, memory_by_kind
 from helpers.models import GPT
 from lessons.sharding import memory_explorer as memory
 from lessons.sharding import train_fsdp
@@ -41,33 +41,51 @@ def test_calculator_says_what_is_counted(checkpointing):
         assert max(one.activations for one in moments) == pytest.approx(kept + 2 * scores, rel=0.05)
 
 
-def shares(stages):
-    """What a rank holds after a step of DDP, and of FSDP2."""
+def shares(ways):
+    """What a rank holds right after backward, and between two steps: bytes of all that operators have made."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel as DDP
 
     dist.init_process_group("gloo")
     found = {}
-    for stage in stages:
-        model = GPT(**SHAPE)
-        total = sum(parameter.numel() for parameter in model.parameters())
-        if stage == "ZeRO-3":
-            fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-        model(torch.ones(2, SHAPE["length"], dtype=torch.long)).square().mean().backward()
-        with memory_by_kind(model, optimizer) as moments:
-            optimizer.step()
-        found[stage] = moments[-1], total
-    dist.barrier()
+    for way in ways:
+        with held_bytes() as held:
+            model = GPT(**SHAPE)
+            total = sum(parameter.numel() for parameter in model.parameters())
+            if way == "ZeRO-3":
+                fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+                trained = model
+            else:
+                trained = DDP(model, gradient_as_bucket_view=way == "views")
+            optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+            for _ in range(2):
+                trained(torch.ones(2, SHAPE["length"], dtype=torch.long)).square().mean().backward()
+                after_backward = held.now
+                optimizer.step()
+                optimizer.zero_grad()
+            found[way] = after_backward, held.now, total
+        dist.barrier()
     return found
 
 
 def test_calculator_says_what_a_rank_holds():
-    for rank in launch(shares, 2, args=(["DDP", "ZeRO-3"],), show=False, timeout=60).results:
-        for stage, (held, total) in rank.items():
-            for kind, size in costs.states(total, 2, stage).items():
-                assert getattr(held, kind) == pytest.approx(size, rel=0.01), (stage, kind)
+    ways = "ZeRO-3", "DDP", "views"
+    for rank in launch(shares, 2, args=(ways,), show=False, timeout=60).results:
+        for way, (after_backward, between, total) in rank.items():
+            states = costs.states(total, 2, "ZeRO-3" if way == "ZeRO-3" else "DDP")
+            stays = states["parameters"] + states["optimizer"]
+            gradients = states["gradients"]
+            bucket = {"ZeRO-3": 0, "DDP": gradients, "views": 0}[way]
+            in_the_bucket = gradients if way == "views" else bucket
+            assert after_backward == pytest.approx(stays + gradients + bucket, rel=0.01), way
+            assert between == pytest.approx(stays + in_the_bucket, rel=0.01), way
+
+
+def test_calculator_counts_ddps_bucket():
+    held = memory.held(list(memory.MODELS)[0], ranks=4, batch=1, checkpointing=False)
+    assert held["DDP"]["bucket"] == held["DDP"]["gradients"] > 0 == held["ZeRO-1"]["bucket"]
 
 
 def test_states_of_zero_are_cut_in_order_and_rounded_up():
@@ -94,8 +112,9 @@ def test_explorer_shows_the_models_numbers(model, checkpointing):
     for row, stage in enumerate(costs.STAGES):
         most = [wanted[stage][kind] / 2**30 for kind in memory.KINDS]
         assert bars(frames[-1], row, memory.KINDS) == pytest.approx(most)
-        parameters, _, _, optimizer, _ = most
-        assert bars(frames[0], row, memory.KINDS) == pytest.approx([parameters, 0, 0, optimizer, 0]), "between steps"
+        parameters, _, _, optimizer, bucket, _ = most
+        stays = [parameters, 0, 0, optimizer, bucket, 0]
+        assert bars(frames[0], row, memory.KINDS) == pytest.approx(stays), "between steps"
         assert bars(frames[3], row, memory.KINDS)[2] == pytest.approx(most[2] / 2), "half of the gradients are there"
         away = [bars(frame, row, ["sent"])[0] for frame in frames]
         assert away == sorted(away) and away[0] == 0
@@ -112,7 +131,7 @@ def test_presets_of_the_explorer_show_what_they_ask_for():
                        for changed in ({"ranks": 1}, {"ranks": 256}, {"checkpointing": True}))
     states = "parameters", "gradients", "optimizer"
     assert bars(one, 0, states) == pytest.approx(bars(one, 2, states)), "with one rank there is nothing to share"
-    assert max(bars(many, 3, ["gathered", "gradients", "optimizer"])[1:]) < 0.1 < bars(many, 3, ["activations"])[0]
+    assert max(bars(many, 3, ["gathered", "gradients", "optimizer", "bucket"])[1:]) < 0.1 < bars(many, 3, ["activations"])[0]
     assert bars(less, 0, ["activations"])[0] < 0.5 * bars(many, 0, ["activations"])[0]
     stage = memory.memory_explorer()
     assert [preset["frame"] for preset in stage.story["presets"]] == [0, -1, -1, -1]

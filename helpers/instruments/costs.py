@@ -22,6 +22,8 @@ def parameters(width, layers, vocabulary, length):
 def states(parameters, ranks, stage):
     """Bytes that one rank holds of a model in float32 under AdamW, by kind; pieces are rounded up.
 
+    DDP's gradients lie in its buckets, as with `gradient_as_bucket_view`; else its buckets take as much again.
+
     Source: Rajbhandari et al., 2019, https://arxiv.org/abs/1910.02054, section 5.
     """
     number, piece = STAGES.index(stage), -(-parameters // ranks)

@@ -12,8 +12,11 @@ from helpers.widgets.stage import Stage, buttons, checkbox, preset, slider
 
 GIB = 2**30
 GPU_GIB = 80
-COLOURS = HELD | {"parameters": HELD["weights"]}
-KINDS = "parameters", "gathered", "gradients", "optimizer", "activations"
+KINDS = "parameters", "gathered", "gradients", "optimizer", "bucket", "activations"
+LOOKS = {kind: {"fill": HELD[kind]} for kind in KINDS if kind in HELD} | {
+    "parameters": {"fill": HELD["weights"]},
+    "bucket": {"fill": HELD["gradients"], "hatch": "..."},  # copies of the gradients
+}
 #: By stage: how often all parameters, or as many gradients, pass through a gather or a reduce-scatter.
 COLLECTIVES = {"DDP": 2, "ZeRO-1": 2, "ZeRO-2": 2, "ZeRO-3": 3}
 
@@ -37,12 +40,13 @@ class Moment(NamedTuple):
     activations: float = 0  # as evenly as gradients come, here
 
     def share(self, kind):
-        """What share is held of a kind; parameters and the optimizer's states stay."""
+        """What share is held of a kind; parameters, the bucket and the optimizer's states stay."""
         return getattr(self, kind, 1)
 
 
 MOMENTS = (
-    Moment("Between two steps", "Each rank holds its parameters and its optimizer's states.", (0, 0, 0, 0)),
+    Moment("Between two steps", "Each rank holds its parameters and its optimizer's states. DDP holds its bucket, too.",
+           (0, 0, 0, 0)),
     Moment("Half-way through forward",
            "Layers keep activations for backward. ZeRO-3 gathers each block's parameters.",
            (0, 0, 0, 0.5), gathered=1, activations=0.5),
@@ -73,7 +77,8 @@ def held(model, ranks, batch, checkpointing):
     kept += 2 * 4 * batch * length * vocabulary
     found = {}
     for stage in STAGES:
-        found[stage] = states(total, ranks, stage) | {"gathered": 0, "activations": kept}
+        found[stage] = states(total, ranks, stage) | {"gathered": 0, "bucket": 0, "activations": kept}
+    found["DDP"]["bucket"] = found["DDP"]["gradients"]  # without `gradient_as_bucket_view`, as by default
     found["ZeRO-3"]["gathered"] = 4 * max(block_parameters(width), vocabulary * (width + 1))
     return found
 
@@ -118,7 +123,7 @@ def _legend():
     for number, kind in enumerate(KINDS):
         x = LEFT + 160 * (number % 3)
         y = 405 + 22 * (number // 3)
-        yield from key(kind, x, y, fill=COLOURS[kind])
+        yield from key(kind, x, y, **LOOKS[kind])
 
 
 def _stage(chart, row, stage, sizes, away):
@@ -129,7 +134,7 @@ def _stage(chart, row, stage, sizes, away):
     total = 0
     for kind in KINDS:
         wide = chart.x(sizes[kind]) - LEFT
-        yield box(f"{kind} {row}", chart.x(total), y, wide, HIGH, fill=COLOURS[kind], round=0)
+        yield box(f"{kind} {row}", chart.x(total), y, wide, HIGH, round=0, **LOOKS[kind])
         total += sizes[kind]
     yield words(f"total {row}", RIGHT, y + 8, f"{total:,.1f} GiB", size=14)
     if total > GPU_GIB:
