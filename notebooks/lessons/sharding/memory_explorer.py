@@ -69,7 +69,7 @@ HIGH = 34  #: of a bar
 
 
 def held(model, ranks, batch, checkpointing):
-    """Bytes by stage and kind of one of MODELS; `batch` is one rank's."""
+    """Bytes by stage and kind, of those that it has, of one of MODELS; `batch` is one rank's."""
     width, layers, heads, vocabulary, length = MODELS[model]
     total = parameters(width, layers, vocabulary, length)
     kept = activations(width, layers, heads, vocabulary, length, batch, checkpointing)
@@ -77,7 +77,7 @@ def held(model, ranks, batch, checkpointing):
     kept += 2 * 4 * batch * length * vocabulary
     found = {}
     for stage in STAGES:
-        found[stage] = states(total, ranks, stage) | {"gathered": 0, "bucket": 0, "activations": kept}
+        found[stage] = states(total, ranks, stage) | {"activations": kept}
     found["DDP"]["bucket"] = found["DDP"]["gradients"]  # without `gradient_as_bucket_view`, as by default
     found["ZeRO-3"]["gathered"] = 4 * max(block_parameters(width), vocabulary * (width + 1))
     return found
@@ -132,7 +132,7 @@ def _stage(chart, row, stage, sizes, away):
     yield words(f"stage {row}", LEFT - 8, y + 17, stage, "end", bold=True, size=14)
     yield box(f"gpu {row}", LEFT, y, chart.x(GPU_GIB) - LEFT, HIGH, layer=-1)
     total = 0
-    for kind in KINDS:
+    for kind in [kind for kind in KINDS if kind in sizes]:
         wide = chart.x(sizes[kind]) - LEFT
         yield box(f"{kind} {row}", chart.x(total), y, wide, HIGH, round=0, **LOOKS[kind])
         total += sizes[kind]
