@@ -12,7 +12,7 @@ from helpers.widgets.stage import Stage, buttons, checkbox, preset, slider
 
 GIB = 2**30
 GPU_GIB = 80
-KINDS = "parameters", "gathered", "gradients", "optimizer", "bucket", "activations"
+KINDS = "parameters", "bucket", "gathered", "gradients", "optimizer", "activations"
 LOOKS = {kind: {"fill": HELD[kind]} for kind in KINDS if kind in HELD} | {
     "parameters": {"fill": HELD["weights"]},
     "bucket": {"fill": HELD["gradients"], "hatch": "..."},  # copies of the gradients
@@ -45,8 +45,7 @@ class Moment(NamedTuple):
 
 
 MOMENTS = (
-    Moment("Between two steps", "Each rank holds its parameters and its optimizer's states. DDP holds its bucket, too.",
-           (0, 0, 0, 0)),
+    Moment("Between two steps", "Ranks hold parameters and optimizer's states; DDP its bucket, too.", (0, 0, 0, 0)),
     Moment("Half-way through forward",
            "Layers keep activations for backward. ZeRO-3 gathers each block's parameters.",
            (0, 0, 0, 0.5), gathered=1, activations=0.5),
