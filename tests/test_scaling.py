@@ -20,7 +20,7 @@ LLAMA_8B, LLAMA_405B = (costs.Shape(**TABLES[name]["shape"]) for name in "DF")
 
 
 def test_every_published_table_names_its_source():
-    for name in "ABCDEFGHIJ":
+    for name in (*"ABCDEFGHIJK", "Llama 3.1 8B on 64 H100s"):
         assert TABLES[name]["source"] and TABLES[name]["url"].startswith("https://"), name
     for name in ("Llama 3 405B", "OPT-175B"):
         assert TABLES["failures"][name]["source"] and TABLES["failures"][name]["url"]
@@ -135,11 +135,62 @@ def shares(runs_and_libraries, most):
 
 
 def test_nine_in_ten_rows_that_were_not_fitted_are_within_15_percent():
-    rows = [(run, published_runs.LIBRARY[letter]) for letter, runs in HELD_OUT.items() for run in runs]
-    assert len(rows) == 166 and shares(rows, 0.15) > 0.9
+    """Of the tables that we knew; of unseen ones the next test keeps what the lesson says."""
+    rows = [(run, published_runs.LIBRARY[letter]) for letter, runs in HELD_OUT.items() if letter[0] not in "IK"
+            for run in runs]
+    assert len(rows) == 162 and shares(rows, 0.15) > 0.9
     long = [(run, library) for run, library in rows if 4096 <= run.length <= 32768]
     assert shares(long, 0.25) > 0.95 and shares([row for row in long if row[0].length > 4096], 0.15) > 0.9
     assert sum(len(runs) for runs in SMALL.values()) == 23, "few"
+
+
+def test_unseen_rows_miss_by_what_the_lesson_says():
+    """K is within 5 %. I is not, unless its page means the network of a GPU."""
+    assert max(abs(run.error(KNOWN[published_runs.LIBRARY["K"]])) for run in HELD_OUT["K"]) < 0.05
+    for gpu in TABLES["I"]["clusters"]:
+        numbers = KNOWN[published_runs.LIBRARY[f"I {gpu}"]]
+        assert all(-0.3 < run.error(numbers) < -0.15 for run in HELD_OUT[f"I {gpu}"])
+        assert max(abs(run.error(numbers)) for run in published_runs.table_i(TABLES, gpu, together=1)) < 0.11
+
+
+def test_habits_explain_most_of_the_miss_of_nvidias_run():
+    nvidia = TABLES["Llama 3.1 8B on 64 H100s"]
+    published = nvidia["batch"] * nvidia["length"] / nvidia["seconds"] / 64
+    assert 1e12 / published / 64 / 86400 == pytest.approx(nvidia["days for 1T tokens"], abs=0.01)
+    assert published * LLAMA_8B.flops(8192) / MEASURED.peak == pytest.approx(nvidia["mfu"] / 100, rel=0.03)
+    for name in "nanotron", "Megatron", "FSDP, H100":
+        def too_long(layout, habits, numbers=KNOWN[name]):
+            run = planner.Run("", LLAMA_8B, planner.Layout(*layout), DESCRIBED, 8192, habits)
+            return published / run.tokens_per_second(numbers) - 1
+
+        assumed = too_long((64, 1, 1, 8, 1), published_runs.FSDP._replace(recompute=0.5))
+        recipe = too_long((64, 1, 1, 16, 1), published_runs.OVERLAPPING)
+        assert 0 < recipe < assumed / 2, "NeMo is faster than any of our numbers say"
+
+
+def test_widths_that_are_too_close_make_products_reach_more_than_the_peak():
+    close = [run for run in ROWS["G A100 80GB"] if run.gpus == 8 and run.length == 2048
+             and run.name.startswith(("13B", "30B"))]
+    numbers = planner.fit(close, SOFTWARE, ["reached", "traffic"])
+    assert numbers.reached > 1 and KNOWN["FSDP, A100 80GB"].reached < 0.85
+
+
+def test_zero_1_at_the_bandwidths_of_its_collectives_makes_3_57b_too_slow():
+    shape = costs.Shape(**A["shapes_inferred"]["3.57B"], vocabulary=A["vocabulary_inferred"])
+    tokens = A["tokens"]["3.57B ZeRO-1"]
+
+    def sends(gpus):
+        bytes_a_gb = 4 / A["reduce_scatter"][gpus] + 2 / A["all_gather"][gpus]
+        return (int(gpus) - 1) / int(gpus) * shape.parameters * bytes_a_gb / 1e9
+
+    step = A["batch"] * A["length"]
+    alone = 8 * (step / 8 / tokens["8"] - sends("8"))
+    predicted = step / 256 / (alone / 256 + sends("256"))
+    assert predicted / tokens["256"] - 1 == pytest.approx(-0.27, abs=0.01)
+
+
+def test_a_ring_through_all_cards_is_five_cards_in_the_planner():
+    assert planner.bandwidth(DESCRIBED.all_gather, 64) / DESCRIBED.card == pytest.approx(5, abs=0.1)
 
 
 def test_the_lesson_names_every_row_that_it_misses():
@@ -148,7 +199,7 @@ def test_the_lesson_names_every_row_that_it_misses():
         for run in runs:
             if abs(run.error(KNOWN[published_runs.LIBRARY[letter]])) > 0.15:
                 named = run.name.replace(",", "").split()[0]
-                assert f"Table {letter}" in text or named in text or (letter == "B" and run.gpus == 512), run.name
+                assert f"Table {letter[0]}" in text or named in text or (letter == "B" and run.gpus == 512), run.name
     missed_on_512 = [run for run in HELD_OUT["B"] if run.gpus == 512 and abs(run.error(KNOWN["nanotron"])) > 0.15]
     assert len(missed_on_512) == 3 and "three models on 512" in text
     states = costs.states(30e9, 8, "ZeRO-3")
@@ -160,7 +211,7 @@ def test_each_model_of_the_published_runs_has_its_parameters():
     for run in ROWS["G H100"]:
         name = run.name.split(",")[0]
         assert run.shape.parameters / 1e9 == pytest.approx(billions[name], rel=0.01), "NumParams of the page"
-    for run in ROWS["H"] + ROWS["I"] + ROWS["J"]:
+    for run in ROWS["H"] + ROWS["I H100"] + ROWS["I A100 80GB"] + ROWS["J"] + ROWS["K"]:
         wanted, gpus = run.name.replace("1T", "1008B").replace(",", "").split()[-3::2]
         assert run.shape.parameters / 1e9 == pytest.approx(float(wanted[:-1]), rel=0.05), run.name
         assert run.gpus == int(gpus)

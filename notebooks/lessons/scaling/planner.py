@@ -19,7 +19,7 @@ ATTENTION = 0.57
 
 
 def published():
-    """The published tables A to J and the failure counts, each with its source; see the file."""
+    """The published tables A to K and the failure counts, each with its source; see the file."""
     return stored(RECORDS / "published_scaling.json")
 
 
@@ -53,7 +53,7 @@ class Cluster(NamedTuple):
 
 
 class Software(NamedTuple):
-    """How well a library uses a GPU. All three are to be fitted, on small runs of the same library and GPU."""
+    """How well a library uses a GPU: to be fitted, on small runs of the same library and GPU."""
 
     reached: float
     """The share of the peak that products of matrices reach."""
@@ -84,8 +84,8 @@ class Habits(NamedTuple):
 def described(peak, memory, link, card):
     """A `Cluster` of which a table names only the parts; `link` and `card`: bytes/s of one GPU, by data sheets.
 
-    Assumes that a ring reaches 55 % of NVLink in a node (table A's H100s do), and 80 % of all cards of a node between
-    nodes, and that each of its rounds costs 5 µs.
+    Assumes that a ring reaches 55 % of NVLink in a node (table A's H100s gather at that speed), and 80 % of all cards
+    of a node between nodes, and that each of its rounds costs 5 µs.
     """
     within = 0.55 * link
     between = min(within, 0.8 * NODE * card)
@@ -219,7 +219,8 @@ class Run(NamedTuple):
 def fit(runs, software, numbers):
     """`software` with those of its `numbers` (names) changed for which the errors of `runs` are smallest.
 
-    Tries each number a little larger and a little smaller, keeps what helps, and takes ever smaller steps.
+    Tries each number a little larger and a little smaller, keeps what helps, and takes ever smaller steps. A share
+    above 1 says that the runs cannot tell the numbers apart, or that they used another format than the peak's.
     """
     def worse(tried):
         return sum(math.log1p(run.error(tried)) ** 2 for run in runs)

@@ -1,4 +1,4 @@
-"""What the published tables B and D to J say, as runs of the planner, with the assumptions where they say nothing."""
+"""What the published tables B and D to K say, as runs of the planner, with the assumptions where they say nothing."""
 
 from helpers.instruments.costs import Shape
 from lessons.scaling import planner
@@ -89,13 +89,15 @@ def table_h(tables):
                       OVERLAPPING._replace(pieces=pieces), tokens / step)
 
 
-def table_i(tables):
-    """fms-fsdp: Llama 2 on 128 GPUs. We assume 80 GB, and table G's network."""
+def table_i(tables, gpu, together=planner.NODE):
+    """fms-fsdp: Llama 2 on one kind of GPU. We read its Gbit/s as what the GPUs of a node have `together`."""
     table = tables["I"]
-    for name, layers, width, hidden, keys, micro_batch, recompute, published in table["rows"]:
-        yield Run(f"{name} on 128", Shape(layers, width, hidden, table["vocabulary"], False, keys),
-                  Layout(128, 1, 1, 1, micro_batch), clusters(tables)["A100 80GB"], 4096,
-                  FSDP._replace(recompute=recompute), published)
+    gpus, gbit = table["clusters"][gpu].values()
+    cluster = planner.described(*tables["gpus"][gpu], 1e9 * gbit / 8 / together)
+    for name, layers, width, hidden, keys, recompute, published in table["rows"]:
+        yield Run(f"{name} on {gpus}", Shape(layers, width, hidden, table["vocabulary"], False, keys),
+                  Layout(gpus, 1, 1, 1, 2), cluster, table["length"], FSDP._replace(recompute=recompute),
+                  published[gpu])
 
 
 def table_j(tables):
@@ -111,18 +113,29 @@ def table_j(tables):
                   clusters(tables)["A100 80GB"], 2048, Habits(recompute=1), 1e12 * tflops / flops)
 
 
-#: Which library's numbers each table is predicted with. Of F, H and I nothing is fitted.
+def table_k(tables):
+    """torchtitan: Llama 2 and 3 on 64 A100s. We assume table G's network."""
+    table = tables["K"]
+    for name, layers, width, hidden, keys, vocabulary, length, micro_batch, recompute, published in table["rows"]:
+        yield Run(f"{name} on {table['gpus']}", Shape(layers, width, hidden, vocabulary, False, keys),
+                  Layout(table["gpus"], 1, 1, 1, micro_batch), clusters(tables)["A100 80GB"], length,
+                  FSDP._replace(recompute=recompute), published)
+
+
+#: Which library's numbers each table is predicted with. Of F, H, I and K nothing is fitted.
 LIBRARY = {"B": "nanotron", "E": "Megatron", "F": "Megatron", "H": "Megatron", "G H100": "FSDP, H100",
-           "G A100 80GB": "FSDP, A100 80GB", "G A100 40GB": "FSDP, A100 40GB", "I": "FSDP, A100 80GB",
-           "J": "Megatron, A100"}
+           "G A100 80GB": "FSDP, A100 80GB", "G A100 40GB": "FSDP, A100 40GB", "I A100 80GB": "FSDP, A100 80GB",
+           "I H100": "FSDP, H100", "J": "Megatron, A100", "K": "FSDP, A100 80GB"}
 
 
 def rows(tables):
     """{table: list of its runs}, of all tables in LIBRARY."""
     result = {"B": table_b(tables), "E": table_e(tables), "F": table_f(tables), "H": table_h(tables),
-              "I": table_i(tables), "J": table_j(tables)}
+              "J": table_j(tables), "K": table_k(tables)}
     for gpu in tables["G"]["rows"]:
         result[f"G {gpu}"] = table_g(tables, gpu)
+    for gpu in tables["I"]["clusters"]:
+        result[f"I {gpu}"] = table_i(tables, gpu)
     return {name: list(runs) for name, runs in result.items()}
 
 
@@ -142,7 +155,8 @@ def small(rows):
 
 
 def fitted(small):
-    """{library: its `Software`}. Traffic belongs to a library: MPT's on A100s is that on H100s."""
+    """{library: its `Software`}. What small runs cannot tell is borrowed: MPT's traffic on A100s is that on H100s,
+    attention's share is the record's, or for Megatron on A100s MPT's."""
     new = planner.Software(reached=0.6, traffic=400, attention=planner.ATTENTION)  # where the search begins
     result = {name: planner.fit(small[name], new, ["reached", "traffic"]) for name in ("nanotron", "Megatron")}
     result["FSDP, H100"] = planner.fit(small["FSDP, H100"], new, ["reached", "traffic", "attention"])
