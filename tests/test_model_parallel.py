@@ -21,6 +21,7 @@ from lessons.model_parallel.schedules import (
     most_held,
     one_f_one_b,
     simulate,
+    zero_bubble_1p,
     zero_bubble_v,
 )
 from tests.conftest import ROOT, shapes_of
@@ -48,13 +49,20 @@ def test_interleaved_is_the_formulas_and_torchs(p, m, v):
     assert orders == torchs_own("ScheduleInterleaved1F1B", p, m, [i * p for i in range(v)])
 
 
-def torchs_own(schedule, ranks, micro_batches, stages_of_rank_0):
-    """By rank, what torch's schedule of that name does, in our words. Torch only builds it: nothing runs."""
+def built(schedule, ranks, micro_batches, stages_of_rank_0):
+    """Torch's schedule of that name, as rank 0 builds it: nothing runs."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     number = ranks * len(stages_of_rank_0)
     stages = [PipelineStage(nn.Linear(1, 1), i, number, torch.device("cpu")) for i in stages_of_rank_0]
-    table = getattr(schedules, schedule)(stages, micro_batches, loss_fn=nn.functional.mse_loss).pipeline_order
-    dist.destroy_process_group()
+    try:
+        return getattr(schedules, schedule)(stages, micro_batches, loss_fn=nn.functional.mse_loss)
+    finally:
+        dist.destroy_process_group()
+
+
+def torchs_own(schedule, ranks, micro_batches, stages_of_rank_0):
+    """By rank, what torch's schedule of that name does, in our words."""
+    table = built(schedule, ranks, micro_batches, stages_of_rank_0).pipeline_order
     kinds = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
     orders = []
     for rank in range(ranks):
@@ -79,11 +87,57 @@ def test_stages_like_a_v_are_torchs(name, p, m):
     assert messages(orders) == 4 * m * (p - 1), "between the two stages of the last rank there is none"
 
 
+def test_dual_pipe_v_of_torch_sends_once_both_of_a_pair_are_done():
+    """And leaves twice the bubble of our clock, in which the forward's output leaves first."""
+    orders = built("ScheduleDualPipeV", 4, 8, [0, 7]).pipeline_order_with_comms
+    steps = [str(step) for step in orders[0]]
+    pair = steps.index("(0F7;7B3)OVERLAP_F_B")
+    assert steps[pair + 1:pair + 3] == ["0SEND_F7", "7SEND_B3"]
+    assert "twice as long" in scene("DualPipeV", 4, 8, 2)["frames"][0]["note"]
+
+
 def test_ranks_of_zero_bubble_never_wait_once_they_have_begun():
     for rank, starts in enumerate(simulate([zero_bubble_v(rank, 4, 8) for rank in range(4)]).starts):
         begins = list(starts.values())
         ends = [begin + cost(step) for step, begin in starts.items()]
         assert begins == [rank, *ends[:-1]]
+
+
+@pytest.mark.parametrize("p, m, v", [(1, 1, 1), (4, 8, 1), (3, 8, 1), (8, 16, 1), (4, 8, 2), (3, 9, 3)])
+def test_halved_backwards_leave_a_third_of_the_bubble_of_1f1b(p, m, v):
+    orders = [zero_bubble_1p(rank, p, m, v) for rank in range(p)]
+    assert orders == torchs_own("ScheduleInterleavedZeroBubble", p, m, [i * p for i in range(v)])
+    timeline = simulate(orders)
+    assert timeline.end == 3 * m * v + (p - 1), "1F1B's is 3 * (p - 1)"
+    assert timeline.held == [v * p] * p, "each rank as much as rank 0 in 1F1B"
+    assert messages(orders) == 2 * m * (v * p - 1), "as in 1F1B"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("p", range(2, 11))
+def test_halved_backwards_of_any_shape_are_torchs(p):
+    for m in [*range(1, 2 * p + 6), 3 * p + 1, 5 * p]:
+        orders = [zero_bubble_v(rank, p, m) for rank in range(p)]
+        assert orders == torchs_own("ScheduleZBVZeroBubble", p, m, [0, 2 * p - 1])
+        assert simulate(orders).end == 6 * m + p - 1 + max(0, 3 * p - 1 - 2 * m), "too few do not fill the gaps"
+        if m >= 2 * p:
+            orders = [dual_pipe_v(rank, p, m) for rank in range(p)]
+            assert orders == torchs_own("ScheduleDualPipeV", p, m, [0, 2 * p - 1])
+            assert simulate(orders).end == 6 * m + p - 1
+        if m % max(1, m // p) == 0:  # torch takes no others
+            orders = [zero_bubble_1p(rank, p, m) for rank in range(p)]
+            assert orders == torchs_own("ScheduleInterleavedZeroBubble", p, m, [0])
+            assert simulate(orders).end == 3 * m + p - 1 + max(0, p - m)
+
+
+@pytest.mark.parametrize("schedule, p, m", [(zero_bubble_1p, 3, 7), (zero_bubble_v, 3, 4), (dual_pipe_v, 3, 7)])
+def test_a_whole_backward_or_both_its_halves_once(schedule, p, m):
+    steps = [step for rank in range(p) for step in schedule(rank, p, m)]
+    stages = p if schedule is zero_bubble_1p else 2 * p
+    for stage in range(stages):
+        for i in range(m):
+            done = sorted(kind for kind, *where in steps if where == [i, stage])
+            assert done in (["B", "F"], ["F", "I", "W"])
 
 
 @pytest.mark.parametrize("p, m", [(4, 3), (2, 1), (6, 10)])
@@ -194,4 +248,7 @@ def test_pipeline_shows_halves_of_backwards():
     assert "idle 6%; rank 0 held at most 4.5" in frames[-1]["title"]
     busy = {shape["text"][0]: shape for frame in frames for name, shape in shapes_of(frame).items()
             if name.startswith("rank ") and "text" in shape}
+    keys = {name[4:] for name in shapes_of(frames[-1]) if name.startswith("key ")}
+    assert keys == {"F forward", "B backward", "I gradient of input", "W of weights"}
+    assert scene("ZB-1P", 4, 8, 2)["axis"]["unit"] == "logical time: F 1, I 1, W 1"
     assert set(busy) == set("FBIW") and [kind for kind, shape in busy.items() if shape.get("hatch") == "xx"] == ["W"]

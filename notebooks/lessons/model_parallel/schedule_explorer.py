@@ -1,4 +1,4 @@
-"""The pipeline explorer: ranks in a row, by five schedules.
+"""The pipeline explorer: ranks in a row, by six schedules.
 
 Messages glide from rank to rank: a forward to the right, a backward to the left. Above each rank grows and shrinks the
 pile of activations that it holds. Below, in lanes of time, bars grow for what each rank does.
@@ -8,10 +8,11 @@ import math
 from typing import NamedTuple
 
 from helpers.figures import HELD
-from helpers.widgets.shapes import Lanes, box, doing, path, words
+from helpers.widgets.shapes import Lanes, box, doing, key, path, words
 from helpers.widgets.stage import Stage, buttons, preset, slider
 from lessons.model_parallel.pictures import SHADES
 from lessons.model_parallel.schedules import (
+    COST,
     cost,
     dual_pipe_v,
     gpipe,
@@ -22,20 +23,23 @@ from lessons.model_parallel.schedules import (
     receiver,
     simulate,
     stage_of,
+    zero_bubble_1p,
     zero_bubble_v,
 )
 
-SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "Interleaved": interleaved, "ZB-V": zero_bubble_v,
-             "DualPipeV": dual_pipe_v}
+SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "Interleaved": interleaved, "ZB-1P": zero_bubble_1p,
+             "ZB-V": zero_bubble_v, "DualPipeV": dual_pipe_v}
 #: Those with two stages on each rank, laid out like a V.
 LIKE_A_V = ("ZB-V", "DualPipeV")
 #: A backward is darker than a forward, whole or in parts. On a dark page its edge tells it from the background.
 LOOKS = {"F": {"fill": SHADES["F"]}}
 LOOKS |= {kind: {"fill": SHADES["B"], "line": "#8fa2ff"} for kind in "BIW"}
 LOOKS["W"] |= {"hatch": "xx"}
+MEANINGS = {"F": "forward", "B": "backward", "I": "gradient of input", "W": "of weights"}
 WIDE = 560
 TOP = 138  #: of the ranks' boxes; above them are the piles
 HIGH = 38
+LEGEND = 207  #: between the ranks' names and the lanes
 MESSAGE = 22  #: the width of a message
 RISE = 18  #: from one row of a pile to the next
 BESIDE = 6  #: so many activations of whole micro-batches lie beside each other in a pile
@@ -106,11 +110,15 @@ def scene(schedule, ranks, micro_batches, v):
             micro_batches = max(micro_batches, 2 * ranks)
         orders = [SCHEDULES[schedule](rank, ranks, micro_batches) for rank in range(ranks)]
     timeline = simulate(orders)
-    lanes = _lanes(ranks, timeline.end)
-    frames = _frames(timeline, Row(ranks, v), lanes)
+    kinds = {kind for order in orders for kind, *_ in order}
+    lanes = _lanes(ranks, timeline.end, kinds)
+    frames = _frames(timeline, Row(ranks, v), lanes, kinds)
     meaning = "F is a forward, B a backward, which takes twice as long."
-    if schedule in LIKE_A_V:
+    if "W" in kinds:
         meaning += " I and W are a backward's halves: the gradient of the input, and (crossed) those of the weights."
+    if schedule == "DualPipeV":
+        meaning += (" Of a forward and a backward that go together, the forward's output leaves first here. Torch "
+                    "sends both results at the end, and the ranks are idle for twice as long.")
     frames[0] |= {
         "title": f"Before: micro-batches 0 to {micro_batches - 1}, and {ranks * v} stages on {ranks} ranks",
         "note": f"{meaning} A mark ′ stands for a rank's second stage.",
@@ -131,18 +139,18 @@ def scene(schedule, ranks, micro_batches, v):
     }
 
 
-def _lanes(ranks, end):
+def _lanes(ranks, end, kinds):
     names = [f"rank {rank}" for rank in range(ranks)]
     high = min(28, 140 / ranks)
-    unit = "logical time: forward 1, backward 2"
+    unit = "logical time: " + ", ".join(f"{kind} {COST[kind]}" for kind in COST if kind in kinds)
     return Lanes(names, end, x=66, y=222, w=482, row=high, unit=unit, gap=2)
 
 
-def _frames(timeline, row, lanes):
+def _frames(timeline, row, lanes, kinds):
     tasks = tasks_of(timeline)
     held = held_of(tasks)
     spans = list(_spans(tasks, lanes))
-    fixed = [*lanes.shapes(), *_fixed(row)]
+    fixed = [*lanes.shapes(), *_fixed(row), *_legend(kinds)]
     # Many tasks in many frames would make a control slow.
     apart = max(1, len(tasks) // 40)
     frames = []
@@ -209,6 +217,15 @@ def _fixed(row):
     yield path("wire", ends, width=2, opacity=0.5, layer=-1)
 
 
+def _legend(kinds):
+    """What the colours of these kinds mean."""
+    left = 20
+    for kind, meaning in MEANINGS.items():
+        if kind in kinds:
+            yield from key(f"{kind} {meaning}", left, LEGEND, **LOOKS[kind])
+            left += 56 + 7 * len(meaning)
+
+
 def _spans(tasks, lanes):
     """For the lanes: all tasks."""
     for task in tasks:
@@ -265,8 +282,9 @@ def _messages(sent, row):
 def schedule_explorer():
     """Pipeline explorer: micro-batches go forward and, darker, backward through the ranks; above each rank is the pile
     of activations that it holds, and lanes of time show who computes and who waits. Interleaved gives each rank v
-    short stages, and rounds the micro-batches up to a multiple of the ranks. ZB-V and DualPipeV give it two, laid out
-    like a V, and halve backwards; DualPipeV takes at least twice as many micro-batches as ranks."""
+    short stages, and rounds the micro-batches up to a multiple of the ranks. ZB-1P is 1F1B
+    with halved backwards. ZB-V and DualPipeV halve them, too, and give each rank two short stages, laid out like a V;
+    DualPipeV takes at least twice as many micro-batches as ranks."""
     controls = {
         "schedule": buttons("schedule", "GPipe", SCHEDULES),
         "ranks": slider("ranks", 4, range(1, 9)),
@@ -280,8 +298,6 @@ def schedule_explorer():
         # With fewer micro-batches, so that their numbers can be read in the lanes.
         "1F1B": preset("Press Play. When does rank 0 go backward for the first time?", schedule="1F1B",
                        micro_batches=5),
-        "interleaved": preset("Press Play. How long does rank 3 wait at first?", schedule="Interleaved",
-                              micro_batches=4),
         "zero bubble": preset("Press Play. Does a rank wait between its first forward and its last backward? And how "
                               "high does the pile of rank 3 grow?", schedule="ZB-V", micro_batches=7),
     }

@@ -143,19 +143,25 @@ def interleaved(rank, ranks, micro_batches, per_rank):
     As many micro-batches as ranks go through the rank's first stage, then through its second, and so on.
     p ranks take a multiple of p micro-batches. Source: https://arxiv.org/abs/2104.04473, section 2.2.
     """
-    forwards = []
-    backwards = []
-    for start in range(0, micro_batches, ranks):
-        for part in range(per_rank):
-            for i in range(start, start + ranks):
-                forwards.append(("F", i, part * ranks + rank))
-                # Backward comes to the rank's stages in the opposite order.
-                backwards.append(("B", i, (per_rank - 1 - part) * ranks + rank))
+    forwards, backwards = rounds(rank, ranks, micro_batches, per_rank)
     # The last rank starts its backwards once all of its stages but the last have done as many micro-batches as there
     # are ranks. Each rank before it does two forwards more: its first forward comes one step earlier, and its first
     # backward one step later.
     warm_up = (per_rank - 1) * ranks + 2 * (ranks - 1 - rank)
     return in_turns(forwards, backwards, warm_up)
+
+
+def rounds(rank, ranks, micro_batches, per_rank):
+    """Forwards and backwards of a rank whose stages take turns: as many micro-batches as ranks, then the next stage."""
+    forwards = []
+    backwards = []
+    for start in range(0, micro_batches, ranks):
+        for part in range(per_rank):
+            for i in range(start, min(start + ranks, micro_batches)):
+                forwards.append(("F", i, part * ranks + rank))
+                # Backward comes to the rank's stages in the opposite order.
+                backwards.append(("B", i, (per_rank - 1 - part) * ranks + rank))
+    return forwards, backwards
 
 
 def in_turns(forwards, backwards, warm_up):
@@ -165,6 +171,28 @@ def in_turns(forwards, backwards, warm_up):
     for forward, backward in zip(forwards[warm_up:], backwards, strict=False):
         order += [forward, backward]
     return order + backwards[turns:]
+
+
+def zero_bubble_1p(rank, ranks, micro_batches, per_rank=1):
+    """ZB-1P: 1F1B whose backwards are halved. On rank r, the weights' gradients come r backwards late.
+
+    So the rank before gets its gradient sooner, and a rank that would wait at the end has something to do. With 2 or
+    more stages on each rank, p ranks take a multiple of p micro-batches.
+    Source: Qi et al., 2023, https://arxiv.org/abs/2401.10241, section 2, figure 3 (there ZB-H1).
+    """
+    forwards, backwards = rounds(rank, ranks, micro_batches, per_rank)
+    warm_up = (per_rank - 1) * ranks + ranks - 1 - rank
+    order = []
+    late = []
+    for kind, i, stage in in_turns(forwards, backwards, warm_up):
+        if kind == "F":
+            order.append(("F", i, stage))
+        else:
+            order.append(("I", i, stage))
+            late.append(("W", i, stage))
+        if len(late) > rank:
+            order.append(late.pop(0))
+    return order + late
 
 
 def zero_bubble_v(rank, ranks, micro_batches):
@@ -197,7 +225,9 @@ def dual_pipe_v(rank, ranks, micro_batches):
     """DualPipeV: the stages like a V; in the middle a forward of one end and a backward of the other go together.
 
     It takes at least twice as many micro-batches as there are ranks. DeepSeek runs the forward beside the backward, so
-    that each hides the other's messages; here one comes after the other.
+    that each hides the other's messages; here one comes after the other, and the forward's output leaves first. So p
+    ranks are idle for p - 1. Torch sends both results once both are there, and they are idle for 2 * (p - 1): so says
+    DeepSeek's formula, too, where a pair hides nothing.
     Source: https://github.com/deepseek-ai/DualPipe; DualPipe itself: https://arxiv.org/abs/2412.19437, section 3.2.1.
     """
     first, last = rank, 2 * ranks - 1 - rank
