@@ -71,15 +71,16 @@ class Memory(NamedTuple):
 
 
 @contextlib.contextmanager
-def memory_by_kind(model, optimizer):
+def memory_by_kind(model, optimizer, held=None):
     """Within the block, write down after each operator, and at the block's end, what the memory is held for.
 
     Of sharded tensors (DTensors), this rank's shard counts. What backward allocates in one operator does not.
+    held: what `held_bytes` has counted, which then counts from the start.
 
     Yields a list, of a `Memory` per operator.
     """
     moments = []
-    living = weakref.WeakValueDictionary()
+    living = weakref.WeakValueDictionary(held._living if held else {})
     own = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     for group in optimizer.param_groups:
         own += group["params"]

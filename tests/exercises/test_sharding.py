@@ -38,12 +38,15 @@ def test_flat_pieces_as_zero_does(model, steps, lr):
 
 
 @right(ex.memory_per_rank)
-def test_with_math_and_floats(parameters, ranks, stage):
+def test_with_math_and_floats(frozen, added, ranks, stage):
     import math
 
-    whole, piece = float(parameters), float(math.ceil(parameters / ranks))
-    sizes = [piece if stage >= since else whole for since in (3, 2, 1)]
-    return {"parameters": 4 * sizes[0], "gradients": 4 * sizes[1], "optimizer": 8 * sizes[2]}
+    def pieces(since):
+        cut = ranks if stage >= since else 1
+        return math.ceil(frozen / cut), math.ceil(added / cut)
+
+    return {"optimizer": 8.0 * pieces(1)[1], "gradients": 4.0 * pieces(2)[1],
+            "parameters": 2.0 * pieces(3)[0] + 4.0 * pieces(3)[1]}
 
 
 @right(ex.my_piece)
@@ -66,6 +69,13 @@ def test_with_a_mesh_and_words_for_what_is_the_default(model):
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for block in reversed(model.blocks):
-        fully_shard(block, mesh=mesh, reshard_after_forward=True)
-    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    for layer in (model.head, *reversed(model.blocks), model.norm, model.positions, model.tokens, model):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+
+
+@right(ex.shard_it)
+def test_the_head_with_its_norm(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in (model.tokens, *model.blocks, [model.norm, model.head], model):
+        fully_shard(layer)

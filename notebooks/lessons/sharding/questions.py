@@ -1,13 +1,6 @@
 """The predictions of this lesson: {key: (question, {option: why})}. The first option holds."""
 
 QUESTIONS = {
-    "bytes_a_parameter": (
-        "Parameters, gradients and AdamW's state together: how many bytes for each parameter, in float32?", {
-            "16": "Parameter, gradient and AdamW's two running means are four numbers of 4 bytes. In float32 "
-                  "that holds for any model.",
-            "8": "That counts parameter and gradient. AdamW's two running means need 8 bytes more.",
-            "12": "AdamW keeps two running means, not one: of the gradient, and of its square.",
-        }),
     "checkpointing_costs": (
         "Checkpointing computes each block's forward twice. A backward costs about two forwards. How much "
         "more computing is that at most?", {
@@ -16,35 +9,44 @@ QUESTIONS = {
             "twice as much": "Only the forward is repeated. The backward, which costs more, is not.",
             "nothing": "Backward needs what was not kept, so it has to be computed again.",
         }),
+    "ddp_bytes": (
+        "Plain DDP in float32, with AdamW. How many bytes does a rank hold for each parameter right after "
+        "backward, without activations?", {
+            "20": "Parameter 4, gradient 4, AdamW's two means 8, and the gradient once more in its bucket: 4. "
+                  "With `gradient_as_bucket_view` it is 16. Between two steps it is 16 either way, because the "
+                  "buckets stay.",
+            "16": "That holds for a process alone, or with `gradient_as_bucket_view=True`. Plain DDP has each "
+                  "gradient twice.",
+            "12": "Parameter 4, gradient 4, and AdamW's two means 8 are 16 already, without DDP.",
+        }),
     "zero_apart": (
-        "We train three steps with DDP, and three with each stage of ZeRO, on two ranks. How far apart are "
-        "the weights?", {
+        "That was on four ranks. And on two: how far are the weights of a stage from DDP's, after three steps?", {
             "equal to the last bit":
                 "Each rank adds the same two gradients, and AdamW treats each number by itself, so it does "
                 "not matter who holds it. With four ranks the order of adding differs, and with it the "
                 "rounding.",
-            "up to rounding":
-                "That holds for more ranks, where gradients may be added in another order. For two numbers, "
-                "a + b is exactly b + a.",
-            "ZeRO-3 is another training": "ZeRO-3 sends more, but it computes the same numbers.",
+            "half as far as on four":
+                "The difference on four ranks comes from the order of adding. Two numbers have no order: a + b is "
+                "exactly b + a.",
+            "as far as on four":
+                "The difference comes from the order in which four gradients are added. For two of them, a + b is "
+                "exactly b + a.",
         }),
     "mixed_states": (
-        "In float32 a DDP rank holds 16 bytes of states for each parameter. How many does it hold with bf16 "
-        "weights, bf16 gradients and float32 masters?", {
-            "16, as before":
-                "Weight and gradient take 2 bytes each, so they save 4. But the master takes 4, and the two "
-                "means take 8 as before. The stages of ZeRO gain: more of the 16 bytes can be cut.",
-            "12": "That is the optimizer's part alone: the master and two means, of 4 bytes each.",
-            "8":
-                "Half of 16 would mean that everything takes 2 bytes. The master and the two means stay "
-                "float32.",
+        "With bf16 weights and gradients and float32 masters a rank of DDP holds 16 bytes for each parameter, as in "
+        "float32. In float32, stage 1 brings them down to 10 on four ranks. And here?", {
+            "7":
+                "Weight and gradient keep 2 bytes each. Master and two means take 12, and a rank holds a quarter of "
+                "them: 2 + 2 + 12/4. In float32 it was 4 + 4 + 8/4. Of the same 16 bytes, more can be cut.",
+            "10": "In float32, weight and gradient took 8 bytes that stage 1 does not cut. Here they take 4.",
+            "4": "That is 16/4, all of it cut. Stage 1 leaves the weights and the gradients whole.",
         }),
     "zero_3_sends": (
         "With four ranks: how much does ZeRO-3 send in a step, compared with DDP?", {
             "half as much again":
                 "DDP's all-reduce is two halves, a reduce-scatter and an all-gather. ZeRO-3 needs one "
                 "reduce-scatter and two all-gathers: three halves. ZeRO-1 and ZeRO-2 send the same two "
-                "halves as DDP.",
+                "halves as DDP. (On many ranks a half is 4 bytes for each parameter in float32, and 2 in bf16.)",
             "as much": "It gathers each layer twice, once for forward and once for backward. DDP sends "
                        "nothing for that.",
             "twice as much": "Each of its three collectives sends half of an all-reduce: one and a half "
@@ -59,18 +61,6 @@ QUESTIONS = {
                 "What is not dropped stays in memory: all parameters are whole when backward begins.",
             "as many gathers, more memory": "What is still whole when backward begins is not gathered again.",
         }),
-    "saved_meanwhile": (
-        "After `async_save` returns, we train a step, while the thread may still be writing. Which weights "
-        "does the checkpoint hold?", {
-            "those from before the step":
-                "`async_save` copies the state first and returns only then. The thread writes the copy, so "
-                "the weights may change at once. The copy needs memory until it is written.",
-            "those from after the step":
-                "The thread writes a copy that `async_save` made before it returned. A step cannot reach it.",
-            "some from before, some from after":
-                "That would happen if the thread read the weights themselves. It writes a copy, made before "
-                "`async_save` returned.",
-        }),
     "which_loads": (
         "Which of these loads without an error?", {
             "a flipped bit, and a model with a block fewer":
@@ -81,5 +71,13 @@ QUESTIONS = {
             "everything but the missing files":
                 "A cut file cannot be read, and a model with a block more asks for tensors that were not "
                 "saved.",
+        }),
+    "accumulated_whole": (
+        "Four ranks accumulate over two parts of a batch, in float32, and reduce only after the second. How many bytes "
+        "of gradients for each parameter does a rank hold between the parts?", {
+            "4": "Only a reduce-scatter turns whole gradients into shards. Without it each rank keeps all of its own "
+                 "until the last part. To reduce after each part keeps 1, and sends the gradients twice.",
+            "1": "A shard takes 4/4 bytes, but a shard of the mean is there only after a reduce-scatter.",
+            "0": "The second part adds to the gradients of the first one, so these have to be kept.",
         }),
 }

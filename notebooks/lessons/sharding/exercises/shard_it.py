@@ -1,6 +1,5 @@
-"""A hunt: FSDP around the whole model gathers the whole model; a unit for each block gathers a block."""
+"""A hunt: units for the blocks alone leave the largest layers in the last unit, which stays whole."""
 
-import math
 import warnings
 
 import torch
@@ -9,25 +8,24 @@ from helpers.exercises.group import InGroup
 from helpers.exercises.mistakes import mistake, stop
 from helpers.exercises.rules import between, nothing, same
 from helpers.instruments.collectives import recorder_entries
-from helpers.instruments.memory import memory_by_kind
 from helpers.models import GPT
 
 
 class ShardIt(InGroup):
-    title = "Hunt: FSDP saves nothing"
-    task = ("`model` is a `GPT` of `helpers.models`: embeddings, a list `model.blocks`, a norm and a head. "
-            "Make it an FSDP2 model with `fully_shard`, in place. While it computes forward, no more than "
-            "**one** block may be whole, and each block is gathered in **one** collective. (What lies "
-            "outside the blocks may stay whole.)")
+    title = "Hunt: FSDP saves too little"
+    task = ("`model` is a `GPT` of `helpers.models` with a large vocabulary: `model.tokens` and `model.head` are its "
+            "largest layers. Make it an FSDP2 model with `fully_shard`, in place. While it computes forward, no more "
+            "than **one** of these may be whole at a time: a block, `model.tokens`, `model.head`. Each of them is "
+            "gathered in **one** collective. (`model.positions` and `model.norm` are small, and may stay whole.)")
     hints = (
         "Each call of `fully_shard` makes one unit of the parameters that are not yet in another unit. "
-        "What is in the only unit of this line?",
-        "Call it for the inner modules first, then for the whole: the last call takes what is left.",
+        "Which are in the last unit of these lines, and how long is it whole?",
+        "The inner modules come first, then the whole: the last call takes what is left. Leave it only what is small.",
     )
-    explanation = ("One unit for each block, and one for the rest. A unit is gathered before its module's "
+    explanation = ("One unit for each large layer, and one for the small rest. A unit is gathered before its module's "
                    "forward and dropped after it. The outermost unit stays whole until backward, by default.")
-    why = ("the loss is right either way, and so is the memory between two steps. Only the peak tells: with "
-           "one unit around everything, FSDP gathers the whole model before the first layer computes.")
+    why = ("the loss is right either way, and so is the memory between two steps. Only the peak tells. Of Llama 3 8B's "
+           "parameters 1.05 billion are the embedding and the head: its vocabulary has 128,256 tokens of width 4,096.")
 
     cases = {"4 blocks": 4, "6 blocks": 6}
     timeout = 40
@@ -39,43 +37,44 @@ class ShardIt(InGroup):
 
         for block in model.blocks:              #: blocks
             fully_shard(block)                  #: block
+        fully_shard(model.tokens)               #: tokens
+        fully_shard(model.head)                 #: head
         fully_shard(model)                      #: rest
 
     def observe(shard_it, layers):
         from torch.distributed.tensor import DTensor
 
-        def size(module):
-            return sum(parameter.nbytes for parameter in module.parameters())
+        def has_whole_parameters(module):
+            return any(not isinstance(parameter, DTensor) for parameter in module.parameters())
 
         warnings.simplefilter("ignore")  # what FSDP says to models whose output is a view
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        model = GPT(32, layers, length=8, vocabulary=32)
-        of_a_block = size(model.blocks[0])
-        outside_the_blocks = size(model) - layers * of_a_block
-
+        model = GPT(32, layers, length=8, vocabulary=1000)
         shard_it(model)
 
         not_sharded = [name for name, parameter in model.named_parameters() if not isinstance(parameter, DTensor)]
         if not_sharded:
             return {"parameters that are not sharded": not_sharded}
-        gathers = []  # how many there have been when a block begins, its own among them
+        large = [model.tokens, *model.blocks, model.head]
+        whole = []  # how many of the large layers are whole when one of them computes
+        gathers = []  # how many there have been by then, its own among them
 
-        def count_gathers(*_):
+        def look(*_):
+            whole.append(sum(has_whole_parameters(layer) for layer in large))
             gathers.append(sum("all_gather" in entry["profiling_name"] for entry in recorder_entries()))
 
-        for block in model.blocks:
-            block.register_forward_pre_hook(count_gathers)
-        with memory_by_kind(model, torch.optim.SGD(model.parameters(), lr=0.1)) as forward:
-            loss = model(torch.arange(16).view(2, 8)).square().mean()
+        for layer in large:
+            layer.register_forward_pre_hook(look)
+        loss = model(torch.arange(16).view(2, 8)).square().mean()
+        _, first_block, *_, last_block, _ = gathers
         loss.backward()
-        most_gathered = max(moment.gathered for moment in forward)
         return {
             "parameters that are not sharded": [],
             "loss": loss.item(),
             "gradients": [parameter.grad.full_tensor().norm().item() for parameter in model.parameters()],
-            "blocks whole at the same time": math.ceil((most_gathered - outside_the_blocks) / of_a_block - 0.1),
-            "gathers between first and last block": gathers[-1] - gathers[0],
+            "large layers whole at the same time": max(whole),
+            "gathers between first and last block": last_block - first_block,
         }
 
     # ---------------------------------------------------------------------------------------- what must hold
@@ -90,7 +89,7 @@ class ShardIt(InGroup):
         nothing("parameters that are not sharded", whole_model, "none: each is a DTensor"),
         same("loss", "what else was changed?", within=1e-4),
         same("gradients", "what else was changed?", within=1e-4),
-        between("blocks whole at the same time", lambda wanted, case: (0, 1), what_is_a_unit),
+        between("large layers whole at the same time", lambda wanted, case: (0, 1), what_is_a_unit),
         same("gathers between first and last block", a_gather_a_block),
     )
 
@@ -99,6 +98,9 @@ class ShardIt(InGroup):
     inner_first = "call `fully_shard` for inner modules first, and for what is around them last. Each has a `forward`"
 
     mistakes = (
+        mistake(what_is_a_unit, tokens="", head=""),
+        mistake(what_is_a_unit, head=""),
+        mistake(what_is_a_unit, tokens="fully_shard([model.tokens, model.head])", head=""),
         mistake(what_is_a_unit, blocks=""),
         mistake(what_is_a_unit, block="fully_shard(block, reshard_after_forward=False)"),
         mistake(a_gather_a_block,

@@ -52,9 +52,9 @@ def bytes_beside(parameters, before, held):
 
 class ShardedAdamw(InGroup):
     title = "An AdamW that holds its share"
-    task = ("Every rank holds the whole `model`. Each item of the iterator `steps` leaves new gradients in "
-            "the parameters, which are averaged already and equal in all ranks. After each item, do what "
-            "`torch.optim.AdamW(model.parameters(), lr=lr).step()` would do. All ranks must have the new "
+    task = ("Every rank holds the whole `model`, in float32 or float64. Each item of the iterator `steps` leaves "
+            "new gradients in the parameters, which are averaged already and equal in all ranks. After each item, "
+            "do what `torch.optim.AdamW(model.parameters(), lr=lr).step()` would do. All ranks must have the new "
             "weights before you ask for the next item. At the end return the optimizer, or whatever holds "
             "its state. Beside the parameters and their gradients keep no more than **half** of the bytes "
             "that a plain AdamW keeps. (A fair share for each of four ranks is a quarter.)")
