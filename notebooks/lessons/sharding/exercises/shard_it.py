@@ -81,7 +81,8 @@ class ShardIt(InGroup):
 
     whole_model = "the last call is for the whole model, and for this one, not for a copy"
     what_is_a_unit = ("what does one call of `fully_shard` gather together, and when is it dropped again? The last "
-                      "call gathers everything that had no call of its own. And what does `reshard_after_forward` say?")
+                      "call gathers everything that had no call of its own, and an outermost unit stays whole. And "
+                      "what does `reshard_after_forward` say?")
     a_gather_a_block = ("each block needs one gather in forward: make a unit of each block, none inside it, prefetch "
                         "nothing")
 
@@ -108,6 +109,7 @@ class ShardIt(InGroup):
                       "    fully_shard(inner)\n"
                       "fully_shard(block)"),
         mistake(whole_model, rest=""),
+        mistake(what_is_a_unit, rest="fully_shard(model.positions)\nfully_shard(model.norm)"),
         stop("Invariant encountered", inner_first,
              blocks="fully_shard(model)\n"
                     "for block in model.blocks:\n"

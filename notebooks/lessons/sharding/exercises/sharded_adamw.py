@@ -6,6 +6,7 @@ import time
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
+from torch.utils._pytree import tree_leaves
 
 from helpers.exercises.feedback import kind_of
 from helpers.exercises.group import InGroup
@@ -50,13 +51,24 @@ def bytes_beside(parameters, before, held):
     return held.now - of_parameters
 
 
+def bytes_of_optimizers():
+    """The bytes that all of torch's optimizers in this process keep."""
+    storages = {}
+    for optimizer in gc.get_objects():
+        if issubclass(type(optimizer), torch.optim.Optimizer):
+            for tensor in tree_leaves([dict(states) for states in optimizer.state.values()]):
+                if isinstance(tensor, torch.Tensor):
+                    storages[tensor.untyped_storage()._cdata] = tensor.nbytes
+    return sum(storages.values())
+
+
 class ShardedAdamw(InGroup):
     title = "An AdamW that holds its share"
     task = ("Every rank holds the whole `model`, in float32 or float64. Each item of the iterator `steps` leaves "
             "new gradients in the parameters, which are averaged already and equal in all ranks. After each item, "
             "do what `torch.optim.AdamW(model.parameters(), lr=lr).step()` would do. All ranks must have the new "
             "weights before you ask for the next item. At the end return the optimizer, or whatever holds "
-            "its state. Beside the parameters and their gradients keep no more than **half** of the bytes "
+            "its state. Beside the parameters and their gradients never keep more than **half** of the bytes "
             "that a plain AdamW keeps. (A fair share for each of four ranks is a quarter.)")
     hints = (
         "Decide who steps what. Give each parameter to one rank, or cut all of them into pieces, as ZeRO-1 "
@@ -98,7 +110,7 @@ class ShardedAdamw(InGroup):
         parameters = list(model.parameters())
         gradients_by_step = [random_gradients(parameters) for _ in range(3)]
         storages = [parameter.untyped_storage() for parameter in parameters]  # so that no new one gets their places
-        not_moved, norms = [], []
+        not_moved, norms, of_optimizers = [], [], []
 
         def steps():
             for gradients in gradients_by_step:
@@ -106,6 +118,7 @@ class ShardedAdamw(InGroup):
                     parameter.grad = gradient
                 before = parameters_to_vector(parameters).detach()
                 yield
+                of_optimizers.append(bytes_of_optimizers())
                 now = parameters_to_vector(parameter.contiguous() for parameter in parameters)
                 not_moved.append((now == before).sum().item())
                 norms.append({name: weights.detach().norm(1).item() for name, weights in model.named_parameters()})
@@ -119,6 +132,7 @@ class ShardedAdamw(InGroup):
             "weights that have not moved": not_moved,
             "norms after the first step": norms[:1],
             "norms after the next ones": norms[1:],
+            "bytes of optimizers while they step": max(of_optimizers, default=0),
             "bytes kept beside weights and gradients": bytes_beside(parameters, storages, held),
         }
 
@@ -139,13 +153,17 @@ class ShardedAdamw(InGroup):
             return (f"the weights are right, but what the ranks returned (rank 0: {mine[0]['returned']}) holds "
                     f"{together:,} bytes together", f"{plain:,}: each part of the state in some rank")
 
+    def up_to_half(wanted, dtype):
+        return 0, most_to_keep(dtype)
+
     rules = (
         same("steps", "`for _ in steps:` goes on until there are no more"),
         same("weights that have not moved", every_number),
         same("norms after the first step", as_adamw, within=1e-5),
         same("norms after the next ones", state_stays, within=1e-5),
         holds(not_all_returned, give_it_back),
-        between("bytes kept beside weights and gradients", lambda wanted, dtype: (0, most_to_keep(dtype)), its_share),
+        between("bytes kept beside weights and gradients", up_to_half, its_share),
+        between("bytes of optimizers while they step", up_to_half, its_share),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -157,6 +175,11 @@ class ShardedAdamw(InGroup):
         mistake(as_adamw, step="for parameter in mine:\n    parameter.grad /= 4\noptimizer.step()"),
         mistake(give_it_back, give=""),
         mistake(its_share, optimizer="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)"),
+        mistake(its_share, optimizer="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)",
+                give="for parameter, owner in owners.items():\n"
+                     "    if owner != dist.get_rank():\n"
+                     "        optimizer.state.pop(parameter)\n"
+                     "return optimizer"),
     )
 
 
