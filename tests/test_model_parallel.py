@@ -13,7 +13,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from lessons.model_parallel.dry_run import dry_run
 from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
 from lessons.model_parallel.schedules import (
-    cost,
     dual_pipe_v,
     gpipe,
     interleaved,
@@ -96,11 +95,17 @@ def test_dual_pipe_v_of_torch_sends_once_both_of_a_pair_are_done():
     assert "twice as long" in scene("DualPipeV", 4, 8, 2)["frames"][0]["note"]
 
 
-def test_ranks_of_zero_bubble_never_wait_once_they_have_begun():
-    for rank, starts in enumerate(simulate([zero_bubble_v(rank, 4, 8) for rank in range(4)]).starts):
-        begins = list(starts.values())
-        ends = [begin + cost(step) for step, begin in starts.items()]
-        assert begins == [rank, *ends[:-1]]
+@pytest.mark.parametrize("p", [2, 4, 7])
+def test_ranks_of_zero_bubble_never_wait_once_they_have_begun_from_2p_minus_1_micro_batches_on(p):
+    waits = {}
+    for m in (2 * p - 2, 2 * p - 1, 3 * p):
+        timeline = simulate([zero_bubble_v(rank, p, m) for rank in range(p)])
+        spans = [(min(starts.values()), max(starts.values()) + 1) for starts in timeline.starts]
+        waits[m] = [end - begin - 6 * m for begin, end in spans]
+        if m >= 2 * p - 1:
+            assert spans == [(rank, timeline.end - (p - 1 - rank)) for rank in range(p)]
+    assert waits.pop(2 * p - 2)[0] > 0
+    assert list(waits.values()) == [[0] * p] * 2
 
 
 @pytest.mark.parametrize("p, m, v", [(1, 1, 1), (4, 8, 1), (3, 8, 1), (8, 16, 1), (4, 8, 2), (3, 9, 3)])

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 from lessons.model_parallel import exercises as ex
+from lessons.model_parallel import schedules
 from tests.answers import right, wrong
 
 
@@ -21,6 +22,30 @@ def test_by_asking_what_is_held(rank, ranks, micro_batches):
 @wrong(ex.one_f_one_b, "rank 0's list holds B0")
 def test_writes_as_the_lesson_prints_them(rank, ranks, micro_batches):
     return [f"{kind}{i}" for i in range(micro_batches) for kind in "FB"]
+
+
+@wrong(ex.one_f_one_b, "rank 0 does F in the order [0, 1, 3, 2, 4, 5, 6, 7], rank 1 in [0, 1, 2, 3")
+def test_sends_one_micro_batch_before_another(rank, ranks, micro_batches):
+    """The clock does not see it, and the lesson's loop runs it: rank 1 takes micro-batch 3 for 2."""
+    todo = schedules.one_f_one_b(rank, ranks, micro_batches)
+    if rank == 0 and ranks == 4 and micro_batches == 8:
+        todo[2:4] = reversed(todo[2:4])
+    return todo
+
+
+@right(ex.one_f_one_b)
+def test_begins_with_the_last_micro_batch(rank, ranks, micro_batches):
+    return [(kind, micro_batches - 1 - i) for kind, i in schedules.one_f_one_b(rank, ranks, micro_batches)]
+
+
+@wrong(ex.one_f_one_b, "rank 0's list holds ('b', 0)")
+def test_writes_small_letters(rank, ranks, micro_batches):
+    return [(kind.lower(), i) for kind, i in schedules.one_f_one_b(rank, ranks, micro_batches)]
+
+
+@wrong(ex.one_f_one_b, "without the stage")
+def test_names_the_stage(rank, ranks, micro_batches):
+    return [(*step, rank) for step in schedules.one_f_one_b(rank, ranks, micro_batches)]
 
 
 @wrong(ex.column_parallel, "It is whole in each rank, and needs no sum")
@@ -80,6 +105,14 @@ def test_all_by_hand(x, weight, bias, loss_of):
     weight.grad, bias.grad, x.grad = slope.T @ x.detach(), slope.sum(0), slope @ weight.detach()
     dist.all_reduce(x.grad)
     return output
+
+
+@right(ex.mean_gradient)
+def test_one_sample_after_the_other(model, loss_fn, xs, ys):
+    samples = sum(map(len, xs))
+    for x, y in zip(xs, ys, strict=True):
+        for one, target in zip(x.split(1), y.split(1), strict=True):
+            (loss_fn(model(one), target) / samples).backward()
 
 
 @right(ex.mean_gradient)

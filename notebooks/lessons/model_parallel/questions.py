@@ -28,7 +28,8 @@ QUESTIONS = {
                 "its first backward: rank 0 holds up to 11 half stages, which are 5.5 micro-batches, not 4.",
             "more messages": "There are 112, not 48. But a rank also does more forwards before its first "
                              "backward, so it holds more.",
-            "more weights": "The weights are the model's, however its layers are shared out to stages.",
+            "more messages, and more weights held": "There are 112 messages, not 48. But the weights are the "
+                                                    "model's, however its layers are shared out to stages.",
         }),
     "two_layers_all_reduces": (
         "Each of two ranks computes a part of `up` and of `down`, forward and backward. How many all-reduces "
@@ -53,10 +54,11 @@ QUESTIONS = {
     "mesh_that_fits": (
         "Llama 3 70B, texts of 4,096 tokens, no checkpointing: with 16 × 128 × 8 a rank holds 39 GiB at most. "
         "And with 16 × 1,024 × 1?", {
-            "more than 80 GiB": "Of the 39 GiB only about 1 GiB are states: 1,051 GiB among 1,024 ranks. Most of "
-                                "the rest are activations that eight ranks shared. Now one rank keeps them all.",
-            "about 39 GiB, too": "The states are cut into 1,024 parts, as before. But eight ranks shared the "
-                                 "activations of a text, and now nobody shares them.",
+            "more than 80 GiB": "Of the 39 GiB about 1 GiB are states: 1,051 GiB among 1,024 ranks. About 11 GiB are "
+                                "activations that eight ranks shared: now one rank keeps all 90. About 20 GiB, "
+                                "around the norms, each of the eight kept whole: these stay.",
+            "about 39 GiB, too": "The states are cut into 1,024 parts, as before. But eight ranks shared a part "
+                                 "of a text's activations, and now nobody shares them.",
             "less than 39 GiB": "There are eight times as many shards, but also an eighth of the tensor-parallel "
                                 "ranks. So a rank's part of the states is as large as before.",
         }),

@@ -14,7 +14,7 @@ class MeanGradient(Alone):
     task = ("`xs` and `ys` are the micro-batches of one batch, not all of the same size. `loss_fn(model(x), "
             "y)` is the mean loss of a micro-batch. Leave in the parameters the gradient of the mean loss "
             "over **all samples** of the batch. The gradients are `None` when you are called. Never hold the "
-            "activations of two micro-batches.")
+            "activations of two micro-batches. Leave `xs` and `ys` as they are.")
     hints = (
         "`backward` adds to the gradients that are there. By what must each loss be multiplied, so that "
         "the sum is the mean over all samples?",
@@ -37,7 +37,7 @@ class MeanGradient(Alone):
         layer = nn.Linear(2, 1, bias=False)
         nn.init.ones_(layer.weight)
         model = nn.Sequential(layer, *(nn.ReLU() for _ in range(9))).double()  # each keeps an activation
-        xs = [torch.ones(200 * size, 2).double() for size in sizes]
+        xs = [torch.ones(40 * size, 2).double() for size in sizes]
         ys = [(2 - i) * x[:, :1] / 2 for i, x in enumerate(xs)]  # alone, micro-batch i has the gradient i + 2
 
         given = [tensor.clone() for tensor in (*xs, *ys)]

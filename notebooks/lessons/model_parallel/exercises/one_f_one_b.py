@@ -1,6 +1,7 @@
 """A pipeline's schedule: one forward and one backward in turns, after as many forwards as there is time for."""
 
 from collections import Counter
+from itertools import pairwise
 
 from helpers.exercises.alone import Alone
 from helpers.exercises.mistakes import mistake
@@ -14,7 +15,8 @@ class OneFOneB(Alone):
             "micro-batches: pairs `(\"F\", i)` and `(\"B\", i)`, each micro-batch once forward and once "
             "backward. When the lesson's loop runs the lists of all p ranks with m micro-batches, the "
             "pipeline must end as early as it can, after 3(m + p − 1) units of time. Rank `r` may never hold "
-            "more than p − r micro-batches between their forward and their backward.")
+            "more than p − r micro-batches between their forward and their backward. Messages between two "
+            "ranks arrive in the order in which they were sent, so both must go through the micro-batches alike.")
     hints = (
         "The last rank can do the backward of a micro-batch right after its forward. How long must the "
         "rank before it wait for the first gradient, and how many forwards fit into this time?",
@@ -46,7 +48,7 @@ class OneFOneB(Alone):
             orders.append([tuple(step) if isinstance(step, list) else step for step in steps])
         try:
             timeline = simulate(orders)
-        except (TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             return {"orders": orders, "it cannot run": str(error)}
         return {"orders": orders, "it cannot run": "", "held": timeline.held, "units of time": timeline.end}
 
@@ -65,6 +67,14 @@ class OneFOneB(Alone):
             if missing:
                 return f"rank {rank}'s list lacks {min(missing, key=str)}", expected
 
+    def in_another_order(mine, wanted, case):
+        # Messages have no names: who receives in another order takes one micro-batch for another.
+        for kind in "FB":
+            orders = [[i for what, i in order if what == kind] for order in mine["orders"]]
+            for rank, (here, behind) in enumerate(pairwise(orders)):
+                if here != behind:
+                    return f"rank {rank} does {kind} in the order {here}, rank {rank + 1} in {behind}", "the same order"
+
     def too_many_held(mine, wanted, case):
         stages, _ = case
         for rank, held in enumerate(mine["held"]):
@@ -72,11 +82,13 @@ class OneFOneB(Alone):
                 return f"rank {rank} held {held} micro-batches", f"at most {stages - rank}"
 
     rules = (
-        each(other_steps, "count the steps: `(\"F\", i)` and `(\"B\", i)`, once for each i from 0"),
+        each(other_steps,
+             "count the steps: pairs `(\"F\", i)` and `(\"B\", i)`, without the stage, once for each i from 0"),
         nothing("it cannot run",
                 "a backward needs the rank's own forward, and the backward of the rank behind. Which rank gets its "
                 "first gradient last, and can do most forwards before it?",
                 "every instruction is done once, after those that it needs"),
+        each(in_another_order, "messages between two ranks arrive in the order in which they were sent"),
         each(too_many_held, take_turns),
         between("units of time", lambda wanted, case: (0, wanted["units of time"]),
                 "is a rank waiting for a gradient while it could do a forward? And do its backwards come in the "
