@@ -15,8 +15,8 @@ class OneFOneB(Alone):
             "micro-batches: pairs `(\"F\", i)` and `(\"B\", i)`, each micro-batch once forward and once "
             "backward. When the lesson's loop runs the lists of all p ranks with m micro-batches, the "
             "pipeline must end as early as it can, after 3(m + p − 1) units of time. Rank `r` may never hold "
-            "more than p − r micro-batches between their forward and their backward. Messages between two "
-            "ranks arrive in the order in which they were sent, so both must go through the micro-batches alike.")
+            "more than p − r micro-batches between their forward and their backward. Messages have no "
+            "names, so neighbours must go through the micro-batches in the same order.")
     hints = (
         "The last rank can do the backward of a micro-batch right after its forward. How long must the "
         "rank before it wait for the first gradient, and how many forwards fit into this time?",
