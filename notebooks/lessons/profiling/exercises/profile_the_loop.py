@@ -103,7 +103,7 @@ class ProfileTheLoop(Exercise):
     def answer(prof, batches, accumulate, update):
         with prof:                                             #: start
             for number, batch in enumerate(batches, start=1):  #: loop
-                accumulate(batch)                              #: train
+                accumulate(batch)
                 if number % 2 == 0:                            #: second
                     update()                                   #: update
                     prof.step()                                #: step
