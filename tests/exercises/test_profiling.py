@@ -125,6 +125,7 @@ test_another_result = edits(
     ("range(epochs)", "range(epochs - 1)", "`images through the network` is 128"),
     (CONVERT, "    images -= images.mean(-1, keepdims=True)\n" + CONVERT, "`images` that have changed"),
     (WRITE, "", "the log holds no line of epoch 0"),
+    (WRITE, WRITE.replace("epoch {", "Epoch {"), "its first line is 'Epoch 0: loss"),
 )
 
 test_a_fault_of_its_kind_is_left = edits(
@@ -135,7 +136,7 @@ test_a_fault_of_its_kind_is_left = edits(
     (((CONVERT, "    rows = images.reshape(-1, 48).tolist()\n"
                 "    rows = [[(one - sum(row) / 48) / 64 for one in row] for row in rows]\n"
                 "    pixels = torch.tensor(rows).reshape(-1, 48, 48)\n"), (NORMALISE, "")),
-     "operators and lines besides the network"),
+     "operators and lines of your Python besides the network"),
     (((LOSS, "optimizer.zero_grad()\n"
              "            for half in range(0, 32, 16):\n"
              "                at = slice(start + half, start + half + 16)\n"

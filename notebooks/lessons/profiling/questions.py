@@ -38,7 +38,8 @@ QUESTIONS = {
             "`gloo:all_reduce`": "An all-reduce ends in no rank before all have joined it, so rank 0's lasts until "
                                  "rank 1 comes. Nothing in rank 0's file says that this is waiting, and people "
                                  "conclude that the network is slow. Only rank 1's file tells when rank 1 joined. In "
-                                 "the picture of both, the waiting is yellow.",
+                                 "the picture of both, the waiting is dark grey. (The numbers count a "
+                                 "`gloo:all_reduce` as communication.)",
             "`load a batch`": "Rank 0 loads as before. The long loading is in the file of rank 1.",
             "nothing: it only begins later": "Rank 0 begins its all-reduce when its own gradient is there, which is as "
                                              "early as before. Then it has to stay in it until rank 1 has joined.",
@@ -54,8 +55,8 @@ QUESTIONS = {
         "trained on eight batches?", {
             "1": "It was told once, after the loop, that a step is over. All eight batches were its step 0, and the "
                  "plan records neither step 0 nor step 1. Called once an *epoch*, `step()` makes a step as long as an "
-                 "epoch, and a training of few epochs writes nothing.",
-            "4": "That needs a call of `step()` for each update.",
+                 "epoch, and a training of one epoch writes nothing.",
+            "0": "The call after the loop counts, too.",
             "8": "That needs a call of `step()` for each batch.",
         }),
 }

@@ -25,10 +25,10 @@ class Fault(NamedTuple):
 
 #: By the names of what is counted.
 FAULTS = {
-    "operators": Fault("images normalised row by row", "{:,} operators and lines besides the network",
+    "operators": Fault("images normalised row by row", "{:,} operators and lines of your Python besides the network",
                        20 * IMAGES * EPOCHS),
     "copies": Fault("all images converted again and again", "{} times the same operator on all images", EPOCHS),
-    "forwards": Fault("small pieces", "{} forwards, each with a backward", STEPS),
+    "forwards": Fault("small pieces", f"{{}} forwards in {STEPS} steps of the optimizer", STEPS),
     "collectives": Fault("weights compared at every step", "{} collectives that are not DDP's", 3 * EPOCHS),
     "flushes": Fault("the log flushed at every step", "{} gaps of 8 ms in which no operator runs", EPOCHS + 1),
 }
@@ -63,9 +63,9 @@ class MakeItFast(InGroup):
     task = (f"`train` wastes most of its time in five ways. Repair it: make it at least {FASTER} times as "
             "fast, with none of the five left and with the same result. The result is the same if the images "
             f"are the same, normalised in the same way, {BATCH} per optimizer step and rank, for as many "
-            "epochs, with the same weights at the end. The log must hold at least one line per epoch (`epoch "
-            "0 …`), flushed. `model` is in DistributedDataParallel; `images` is a NumPy array, [images, 48, "
-            "48].")
+            "epochs, with the same weights at the end. The log must hold a flushed line for each epoch that "
+            "begins with `epoch` and its number. `model` is in DistributedDataParallel; `images` is a NumPy "
+            "array, [images, 48, 48].")
     hints = (
         "Look at the trace first. It has thousands of tiny operators in a row. Which line makes them? Could "
         "one operator on the whole batch, or on all images, do the same? `x.mean(-1, keepdim=True)` is a "
@@ -157,7 +157,10 @@ class MakeItFast(InGroup):
     def no_log(mine, wanted, case):
         for epoch in range(EPOCHS):
             if not any(f"\nepoch {epoch}" in rank["log"] for rank in mine):  # one rank may speak for all
-                return f"the log holds no line of epoch {epoch}", f"one that begins with `epoch {epoch}`, flushed"
+                lines = mine[0]["log"].splitlines()
+                first = f"; its first line is {lines[1]!r}" if lines[1:] else ""
+                return (f"the log holds no line of epoch {epoch}{first}",
+                        f"one that begins with `epoch {epoch}`, flushed")
 
     def faults_left(mine, wanted, case):
         left = left_in(mine)
