@@ -1,6 +1,8 @@
 """The speed ladder: its rungs as data, how the last ones train, the chart, and the reader's best."""
 
 import math
+from argparse import Namespace
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import pytest
@@ -14,7 +16,7 @@ from helpers.data import Digits
 from helpers.models import GPT
 from lessons.speed_ladder import recorded
 from lessons.speed_ladder.ladder import best_so_far, draw_ladder
-from lessons.speed_ladder.rungs import SIDE_RUNGS, changed, own_rung, rungs
+from lessons.speed_ladder.rungs import changed, helps, own_rung, record, rungs
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -29,27 +31,57 @@ def test_rungs_are_small_and_apply(fast_bf16):
         assert 1 <= rung.changed_lines <= 10, rung.title
         assert not rung.lesson or len(list((ROOT / "notebooks").glob(f"{rung.lesson}_*.ipynb"))) == 1
         compile(rung.source, rung.title, "exec")
-    others = () if fast_bf16 else ("bfloat16",)
-    assert {rung.title for rung in found if not rung.kept} == {*SIDE_RUNGS, *others}
 
 
-def test_what_stands_beside_the_top_rung_trains_like_it(tmp_path):
-    """The lesson runs every rung, and compares the weights of those before."""
-    for number, part in enumerate(["train"] * 64 + ["test"] * 16):
+def test_the_record_says_what_is_kept():
+    measured = record()["rungs"]
+    found = rungs(fast_bf16=True)
+    for below, rung in pairwise(found):
+        if below.kept:
+            assert rung.before == below.source
+        else:
+            assert rung.before == below.before, "what comes after a lost rung builds on the one below it"
+    assert {*measured} == {rung.title for rung in found} - {"The slow script", "torch.compile"}, "record it anew"
+    for rung in found[1:-1]:
+        turns = measured[rung.title]
+        assert rung.kept == all(slow > 1.01 * fast for slow, fast in zip(turns["below"], turns["rung"], strict=True))
+        assert [one.title for one in found[:rung.number] if one.kept][-1] == turns["beside"], "record it anew"
+    assert not found[-1].kept and "bfloat16" not in [rung.title for rung in rungs(fast_bf16=False) if rung.kept]
+    assert helps({"below": [1.02] * 5, "rung": [1] * 5})
+    assert not helps({"below": [2] * 4 + [1], "rung": [1] * 5}), "one turn without a gain is enough"
+
+
+def weights_after_an_epoch(sources, folder):
+    found = {}
+    for title, source in sources.items():
+        script, rows = {"__name__": "rung"}, []
+        exec(source, script)
+        script["report"] = lambda rows=rows, **row: rows.append(row)
+        script["main"](Namespace(folder=folder, epochs=1, seed=0))
+        assert rows[0]["seconds"] > 0 and 0 <= rows[0]["right"] <= 1 and math.isfinite(rows[0]["loss"]), title
+        found[title] = rows[0]["weights"]
+    return found
+
+
+def test_what_only_computes_sooner_trains_to_the_same_bits(tmp_path):
+    for number, part in enumerate(["train"] * 32 + ["test"] * 8):
         image, label = Digits(train=part == "train")[number]
         (tmp_path / part / str(label)).mkdir(parents=True, exist_ok=True)
         image.resize((64, 64)).save(tmp_path / part / str(label) / f"{number:04}.jpg")
-    weights, script = {}, tmp_path / "rung.py"
-    for rung in rungs(True):
-        if rung.title not in ("bfloat16", "Two workers again", "Two ranks"):
-            continue
-        script.write_text(rung.source)
-        run = launch(script, rung.nprocs, [str(tmp_path), "--epochs", "1"], show=False, timeout=60)
-        (row,) = run.reports[0]
-        assert row["seconds"] > 0 and 0 <= row["right"] <= 1 and math.isfinite(row["loss"]), rung.title
-        weights[rung.title] = row["weights"]
-    assert weights["Two workers again"] == weights["bfloat16"]
-    assert weights["Two ranks"] == pytest.approx(weights["bfloat16"], rel=0.01)
+    ladder = {rung.title: rung for rung in rungs(True)}
+    sources = {title: rung.source for title, rung in ladder.items() if title not in ("Two ranks", "torch.compile")}
+    sources["the top"] = ladder["Two ranks"].before
+    weights = launch(weights_after_an_epoch, 1, (sources, tmp_path), show=False, timeout=60).results[0]
+    for title in ("Test once an epoch", "Two workers load", "Decode once"):
+        assert weights[title] == weights["The slow script"], title
+    for title in ("Pool before ReLU", "Augment whole batches", "Test in one batch, without a graph"):
+        [below] = [other for other, source in sources.items() if source == ladder[title].before and other != "the top"]
+        assert weights[title] == weights[below], title
+
+    script = tmp_path / "rung.py"
+    script.write_text(ladder["Two ranks"].source)
+    run = launch(script, 2, [str(tmp_path), "--epochs", "1"], show=False, timeout=60)
+    assert run.reports[0][0]["weights"] == pytest.approx(weights["the top"], rel=0.01)
 
 
 def test_hunks_say_what_they_cannot_find():
@@ -81,7 +113,7 @@ def test_chart_shows_what_is_measured():
     draw_ladder(ax, found, {"The slow script": [100, 90, 130], "Two ranks": [250]}, {"memory": 5000})
     bars = [bar.get_width() for bars in ax.containers for bar in bars if bar.get_width()]
     assert bars == [100, 250]
-    assert "The slow script 1.0 times, Two ranks (not kept) 2.5 times" in fig.get_label()
+    assert "The slow script 1.0 times, Two ranks (lost) 2.5 times" in fig.get_label()
     assert "memory 50 times" in fig.get_label() and len(ax.get_yticklabels()) == len(found)
     plt.close(fig)
 

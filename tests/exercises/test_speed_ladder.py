@@ -59,7 +59,7 @@ def test_hides_in_a_thread(net, images, labels, epochs, dice):
     thread.join()
 
 
-@right(ex.beat_the_course)
+@wrong(ex.beat_the_course, "the largest batch has 48 images")
 def test_a_larger_batch_with_a_larger_rate(net, images, labels, epochs, dice):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.06, momentum=0.9, fused=True)
     for _ in range(epochs):
@@ -71,6 +71,24 @@ def test_a_larger_batch_with_a_larger_rate(net, images, labels, epochs, dice):
             loss = torch.nn.functional.cross_entropy(net(batch.unsqueeze(1) / 128 - 0.5), labels[indices])
             optimizer.zero_grad()
             loss.backward()
+            optimizer.step()
+
+
+@right(ex.beat_the_course)
+def test_an_index_for_all_batches_of_an_epoch(net, images, labels, epochs, dice):
+    """Converts once, and moves by one index into flat images."""
+    pixels = (images / 128 - 0.5).flatten(1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.04, momentum=0.9, fused=True)
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=dice)
+        up, left = torch.randint(-1, 2, (2, len(images), 1, 1), generator=dice)
+        rows = (torch.arange(16)[:, None] - up) % 16
+        columns = (torch.arange(16) - left) % 16
+        moved = pixels[order].gather(1, (16 * rows + columns).flatten(1)).view(-1, 1, 16, 16)
+        for start in range(0, len(images), 32):
+            optimizer.zero_grad()
+            wanted = labels[order[start:start + 32]]
+            torch.nn.functional.cross_entropy(net(moved[start:start + 32]), wanted).backward()
             optimizer.step()
 
 

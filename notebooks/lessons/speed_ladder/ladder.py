@@ -39,7 +39,7 @@ def draw_ladder(ax, rungs, speeds, ceilings, title="The ladder"):
     if not all(rung.kept for rung in rungs):
         # Bars of no length, for the legend alone.
         ax.barh(0, 0, label="kept", **KEPT)
-        ax.barh(0, 0, edgecolor="white", label="tried, not kept", **TRIED)
+        ax.barh(0, 0, edgecolor="white", label="tried, lost", **TRIED)
     ax.set_yticks(range(len(rungs)), [rung.title for rung in rungs])
     ax.set_ylim(-0.6, len(rungs) - 0.4)
     # Room for a tenfold gain before it is measured, so that the first bars do not fill the chart.
@@ -62,7 +62,7 @@ def in_words(title, rungs, medians, ceilings, slowest):
     gains = []
     for rung in rungs:
         if rung.title in medians:
-            remark = "" if rung.kept else " (not kept)"
+            remark = "" if rung.kept else " (lost)"
             gains.append(f"{rung.title}{remark} {medians[rung.title] / slowest:.1f} times")
     limits = [f"{limit} {speed / slowest:,.0f} times" for limit, speed in ceilings.items()]
     return (f"{title}: speed of each rung, as a multiple of the slowest: {', '.join(gains) or 'none measured yet'}. "

@@ -6,17 +6,19 @@
 
 `rungs.diff` is a diff without line numbers: "# Title | lesson" (no lesson where none teaches it), then hunks
 between lines of "@@", whose lines begin with "-", "+" or a space. What a hunk takes away has to stand exactly
-once in the script that the rungs before left.
+once in the script that the rungs before left. data/records/speed_ladder.json says which rungs are kept.
 """
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
+from helpers.places import RECORDS
+from helpers.records import stored
+
 FOLDER = Path(__file__).parent
-#: Tried on top of the ladder, and not kept: what comes after them builds on the rung before.
-SIDE_RUNGS = ("Two ranks", "Two workers again", "torch.compile")
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,33 @@ def changed(source, hunks):
     return source
 
 
-def rungs(fast_bf16):
-    """All rungs, from the slow script to the top, then those that are only tried.
+@cache
+def record():
+    """What tests/benchmarks/speed_ladder.py has measured: each rung beside the one below it, in turns."""
+    return stored(RECORDS / "speed_ladder.json")
+
+
+def gains(turns):
+    """How many times as fast the rung was as the one below it, one number for each turn."""
+    return [slow / fast for slow, fast in zip(turns["below"], turns["rung"], strict=True)]
+
+
+def helps(turns):
+    """Whether a rung is kept: it was at least 1 % faster than the one below it in every turn."""
+    return min(gains(turns)) > 1.01
+
+
+def recorded_as_helpful(rung):
+    turns = record()["rungs"].get(rung.title)
+    return turns is not None and helps(turns)
+
+
+def rungs(fast_bf16, keep=recorded_as_helpful):
+    """All rungs in the order in which they are tried. Each changes the last one below it that is kept.
 
     Args:
-        fast_bf16: Whether the processor has units for bfloat16; without them that rung is tried, not kept.
+        fast_bf16: Whether the processor has units for bfloat16; without them that rung is not kept.
+        keep: Called with each rung in turn; returns whether it is kept.
     """
     source = (FOLDER / "slow.py").read_text(encoding="utf-8")
     ladder = [Rung(0, "The slow script", "", source)]
@@ -95,12 +119,11 @@ def rungs(fast_bf16):
     for block in re.split(r"^# ", diffs, flags=re.MULTILINE)[1:]:
         head, _, hunks = block.partition("\n")
         title, lesson = map(str.strip, head.split("|"))
-        kept = title not in SIDE_RUNGS
-        if title == "bfloat16" and not fast_bf16:
-            kept = False
-        rung = Rung(len(ladder), title, lesson, changed(source, hunks), source, kept)
+        rung = Rung(len(ladder), title, lesson, changed(source, hunks), source)
+        if not keep(rung) or (title == "bfloat16" and not fast_bf16):
+            rung = replace(rung, kept=False)
         ladder.append(rung)
-        if kept:
+        if rung.kept:
             source = rung.source
     return ladder
 

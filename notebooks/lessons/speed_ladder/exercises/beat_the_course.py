@@ -23,6 +23,7 @@ from lessons.speed_ladder.slow import network
 IMAGES = 500  #: which leave a smaller last batch
 EPOCHS = 10
 SHARE = 0.85  #: the part of the course's operators that may remain
+BATCH = 32  #: images in a batch at most: with larger ones, every loop calls fewer operators
 
 
 def course_loop(net, images, labels, epochs, dice):
@@ -82,13 +83,15 @@ class BeatTheCourse(Alone):
             "and `labels`. In every epoch each image comes once, in another order, moved by -1, 0 or 1 pixel "
             "up and left (rolled, as `shifted` does), another way each time, as float32 [batch, 1, 16, 16], "
             "`pixels / 128 - 0.5`. `dice` is the generator for all that is random. "
-            "`Code(inspect.getsource(ex.course_loop))` shows the loop. Write a loop that does the same, ends "
-            "with a network as good (at most 6 points of accuracy less), and calls at most **85%** of the "
-            "loop's operators. Forward, backward, optimizer and autocast's casts are counted, too.")
+            "`Code(inspect.getsource(ex.course_loop))` shows the loop. Write a loop that does the same, in "
+            "batches of at most 32 images as there, ends with a network as good (at most 6 points of accuracy "
+            "less), and calls at most **85%** of the loop's operators. Forward, backward, optimizer and "
+            "autocast's casts are counted, too.")
     hints = (
+        "Count the operators of one step. Which of them belong to the network and its optimizer, and which "
+        "only prepare the batch?",
         "What does the loop do for each batch that could be done for all batches of an epoch at once? The "
         "order, the moves and the conversion. Then a batch is a slice.",
-        "Or make fewer steps: take a larger batch and raise the learning rate with it. Watch the accuracy.",
         "`pixels[order].split(32)` cuts an epoch into batches. With the labels in the same order, "
         "`zip(pixels.split(32), labels.split(32))` gives both.")
     explanation = ("All random numbers of an epoch are drawn at once. The same few operators that moved and "
@@ -129,6 +132,7 @@ class BeatTheCourse(Alone):
         seen, _ = seen_in(batches, digits(IMAGES)[0], EPOCHS)
         return {
             **seen,
+            "largest batch": max(map(len, batches), default=0),
             "learned from": learned,
             "right": right,
             "operators": operators,
@@ -140,14 +144,18 @@ class BeatTheCourse(Alone):
     # ---------------------------------------------------------------------------------------- what must hold
 
     every_epoch = f"{EACH_ONCE} (Call `net(batch)`: what goes through `net.forward(batch)` is not seen.)"
-    learns = ("does your loop train `net`, with enough steps and cleared gradients? A larger batch needs a "
-              "larger rate, and each label has to stay with its image")
+    learns = ("does your loop train `net`, with enough steps and cleared gradients? Each label has to stay with "
+              "its image")
     for_all_at_once = ("what do you do for each batch that could be done for all at once? "
                        "(Casts by autocast are operators, too.)")
 
     def learned_from(mine, wanted, case):
         if mine["learned from"] != wanted["learned from"]:
             return f"{mine['learned from']:,} images were learned from", f"{wanted['learned from']:,}"
+
+    def too_large(mine, wanted, case):
+        if mine["largest batch"] > BATCH:
+            return f"the largest batch has {mine['largest batch']} images", f"at most {BATCH}, as in the plain loop"
 
     def worse(mine, wanted, case):
         if mine["right"] < wanted["right"] - 0.06:
@@ -157,6 +165,7 @@ class BeatTheCourse(Alone):
         *rules_of_batches(every_epoch),
         *rules_of_dice(),
         each(learned_from, "a `backward` for each batch, and for each batch a gradient of its own"),
+        each(too_large, "how many images does each step take? Keep 32, and save operators within a step"),
         each(worse, learns),
         between("operators", lambda wanted, case: (EPOCHS, SHARE * wanted["operators of the course"]),
                 for_all_at_once),
@@ -180,6 +189,8 @@ class BeatTheCourse(Alone):
         mistake(for_all_at_once,
                 optimizer="optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, fused=True)",
                 batches="for batch, wanted in zip(pixels.split(16), labels[order].split(16), strict=True):"),
+        mistake("how many images does each step take?",
+                batches="for batch, wanted in zip(pixels.split(48), labels[order].split(48), strict=True):"),
     )
 
 
