@@ -41,10 +41,11 @@ def table_b(tables):
 def table_d(tables):
     """torchtitan: Llama 3.1 8B on 8 and 128 GPUs. Selective checkpointing: we assume half of forward."""
     table = tables["D"]
+    cluster = clusters(tables)["H100"]
     for name, row in table["tokens"].items():
         for gpus, published in row.items():
-            yield Run(f"8B {name} on {gpus}", Shape(**table["shape"]), Layout(int(gpus), 1, 1, 1, 2),
-                      clusters(tables)["H100"], table["length"], FSDP._replace(recompute=0.5), published)
+            yield Run(f"8B {name} on {gpus}", Shape(**table["shape"]), Layout(int(gpus), 1, 1, 1, 2), cluster,
+                      table["length"], FSDP._replace(recompute=0.5), published)
 
 
 def table_e(tables):
@@ -62,22 +63,25 @@ def table_f(tables):
     """Llama 3 405B. We assume pieces of one layer each."""
     table = tables["F"]
     shape = Shape(**table["shape"])
+    cluster = clusters(tables)["H100"]
     for gpus, *ways, tflops in table["rows"]:
-        yield Run(f"405B on {gpus:,}", shape, Layout(*ways), clusters(tables)["H100"], table["length"],
+        yield Run(f"405B on {gpus:,}", shape, Layout(*ways), cluster, table["length"],
                   OVERLAPPING._replace(pieces=8), 1e12 * tflops / shape.flops(table["length"]))
 
 
 def table_g(tables, gpu):
     """MPT with FSDP on one kind of GPU. Of the H100s' network we assume cards of 400 Gbit/s."""
     table = tables["G"]
+    cluster = clusters(tables)[gpu]
     for name, length, gpus, micro_batch, micro_batches, zero, recompute, published in table["rows"][gpu]:
         shape = gpt(*table["shapes"][name], table["vocabulary"], tied=True)
         yield Run(f"{name}, {length:,} tokens, on {gpus}", shape, Layout(gpus, 1, 1, micro_batches, micro_batch),
-                  clusters(tables)[gpu], length, FSDP._replace(zero=zero, recompute=recompute), published)
+                  cluster, length, FSDP._replace(zero=zero, recompute=recompute), published)
 
 
 def table_h(tables):
     """NVIDIA's recipes, in NeMo."""
+    cluster = clusters(tables)["H100"]
     for name, model in tables["H"]["models"].items():
         tensor, pipeline, pieces, micro_batches, micro_batch = model["layout"]
         shape = gpt(model["layers"], model["width"], model["vocabulary"], model["keys"])
@@ -85,7 +89,7 @@ def table_h(tables):
             data = int(gpus) // (tensor * pipeline)
             layout = Layout(data, tensor, pipeline, micro_batches, micro_batch)
             tokens = micro_batches * micro_batch * model["length"] / (tensor * pipeline)  # of each GPU
-            yield Run(f"{name} on {gpus}", shape, layout, clusters(tables)["H100"], model["length"],
+            yield Run(f"{name} on {gpus}", shape, layout, cluster, model["length"],
                       OVERLAPPING._replace(pieces=pieces), tokens / step)
 
 
@@ -104,21 +108,23 @@ def table_j(tables):
     """Megatron-LM of 2021 on A100s. We assume that TP takes up to a node, micro-batches of one text, one piece a stage,
     no message hidden, and table G's network."""
     table = tables["J"]
+    cluster = clusters(tables)["A100 80GB"]
     for name, layers, width, parts, gpus, batch, tflops in table["rows"]:
         shape = gpt(layers, width, table["vocabulary"], tied=True)
         tensor, data = min(parts, planner.NODE), gpus // parts
         # The published FLOPs count the layers' forward twice.
         flops = shape.flops(2048) + 2 * layers * shape.layer + 4 * layers * width * 2048
         yield Run(f"{name} on {gpus:,}", shape, Layout(data, tensor, parts // tensor, batch // data, 1),
-                  clusters(tables)["A100 80GB"], 2048, Habits(recompute=1), 1e12 * tflops / flops)
+                  cluster, 2048, Habits(recompute=1), 1e12 * tflops / flops)
 
 
 def table_k(tables):
     """torchtitan: Llama 2 and 3 on 64 A100s. We assume table G's network."""
     table = tables["K"]
+    cluster = clusters(tables)["A100 80GB"]
     for name, layers, width, hidden, keys, vocabulary, length, micro_batch, recompute, published in table["rows"]:
         yield Run(f"{name} on {table['gpus']}", Shape(layers, width, hidden, vocabulary, False, keys),
-                  Layout(table["gpus"], 1, 1, 1, micro_batch), clusters(tables)["A100 80GB"], length,
+                  Layout(table["gpus"], 1, 1, 1, micro_batch), cluster, length,
                   FSDP._replace(recompute=recompute), published)
 
 
