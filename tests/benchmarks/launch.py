@@ -2,8 +2,6 @@
 
 import argparse
 import contextlib
-import datetime
-import importlib.metadata
 import inspect
 import json
 import os
@@ -22,10 +20,10 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 import work  # noqa: E402
 
-from helpers.hardware import hardware  # noqa: E402
 from helpers.places import RECORDS  # noqa: E402
 from helpers.ports import free_port  # noqa: E402
 from helpers.records import store  # noqa: E402
+from tests.benchmarks.machine import this_machine  # noqa: E402
 
 LIMIT = 90  # seconds that any one launch may take
 TORCHRUN = ('[sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", '
@@ -153,7 +151,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="few repeats: does it work?")
     parser.add_argument("--json", type=Path, default=RECORDS / "launch.json", help="where the numbers go")
     options = parser.parse_args()
-    load = round(os.getloadavg()[0], 2)
+    machine = this_machine()
     first = measure_first(1 if options.quick else 3)
     again = measure_again(*((3, 2) if options.quick else (15, 5)))
     training = measure_training(*((2, 2) if options.quick else (5, 6)))
@@ -167,8 +165,6 @@ def main():
         print(f"  {'ok  ' if reached else 'FAIL'} {what:50} {value:8.2f}   {least} to {most}")
         if not reached:
             missed.append(what)
-    machine = {"cpu": hardware.cpu, "cores": hardware.cores, "load_before": load,
-               "torch": importlib.metadata.version("torch"), "date": datetime.date.today().isoformat()}
     content = {"machine": machine, "milliseconds": {"first": first, **again}, "steps per second": training}
     store(options.json, content)
     if missed:

@@ -8,8 +8,6 @@ end, data and tests included. Pure compute is the same number of steps on tensor
 process per core, and nothing else.
 """
 
-import datetime
-import os
 import sys
 import time
 from pathlib import Path
@@ -22,6 +20,7 @@ from helpers import launch
 from helpers.hardware import hardware
 from helpers.places import RECORDS
 from helpers.records import store
+from tests.benchmarks.machine import this_machine
 
 WORKERS, EPOCHS = 4, 3
 COMMON = ["--task", "MNIST", "--epochs", str(EPOCHS)]
@@ -70,9 +69,6 @@ def measured():
 
 
 if __name__ == "__main__":
-    machine = {"cpu": hardware.cpu, "cores": hardware.cores,
-               "load_before": round(os.getloadavg()[0], 2), "date": datetime.date.today().isoformat(),
-               "torch": torch.__version__}  # no host or user name, no path
-    content = {"machine": machine, "task": "MNIST", "workers": WORKERS, "epochs": EPOCHS}
+    content = {"machine": this_machine(), "task": "MNIST", "workers": WORKERS, "epochs": EPOCHS}
     launch(int, 1, show=False)  # the fork server's import of torch is nobody's time
     store(RECORDS / "parallel_sgd.json", content | {"results": measured(), "published": PUBLISHED})

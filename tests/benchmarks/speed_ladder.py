@@ -6,22 +6,19 @@ It replaces the record from which lesson 14 takes what is kept. Of each rung it 
 turn, in seconds for a whole training of ten epochs, and the accuracy of each training.
 """
 
-import datetime
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch
-
 from helpers import launch
 from helpers.data import Digits
-from helpers.hardware import FLAGS_FOR_16_BITS, hardware
+from helpers.hardware import hardware
 from helpers.places import RECORDS
 from helpers.records import store
 from lessons.speed_ladder.rungs import gains, helps, rungs
+from tests.benchmarks.machine import this_machine
 
 EPOCHS, TURNS = 10, 5
 #: The least of so many trainings is one time. Only where both rungs decode all files in each epoch, one is long enough.
@@ -98,10 +95,7 @@ def compiled(folder, rung):
 
 
 if __name__ == "__main__":
-    machine = {"cpu": hardware.cpu, "cores": hardware.cores,
-               "units for 16 bits": [flag for flag in FLAGS_FOR_16_BITS if flag in hardware.cpu_flags],
-               "load_before": round(os.getloadavg()[0], 2), "date": datetime.date.today().isoformat(),
-               "torch": torch.__version__}  # no host or user name, no path
+    machine = this_machine() | {"units for 16 bits": hardware.cpu_flags}
     content = {"machine": machine, "epochs": EPOCHS, "files": FILES}
     launch(int, 1, show=False)  # the fork server's import of torch is nobody's time
     with tempfile.TemporaryDirectory() as name:
