@@ -43,7 +43,7 @@ def test_collectives_are_counted_whoever_asks_for_them():
             dist.all_reduce(torch.ones(1), async_op=True)
         dist.all_reduce(torch.ones(99))  # outside
         with counted_traffic() as coalesced, dist._coalescing_manager(async_ops=True):
-            gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the second: before torch 2.14
+            gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the second: before torch 2.13
             gather(torch.zeros(2), torch.ones(1))
         return traffic, coalesced.unwaited
 

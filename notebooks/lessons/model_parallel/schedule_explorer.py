@@ -282,9 +282,9 @@ def _messages(sent, row):
 def schedule_explorer():
     """Pipeline explorer: micro-batches go forward and, darker, backward through the ranks; above each rank is the pile
     of activations that it holds, and lanes of time show who computes and who waits. Interleaved gives each rank v
-    short stages, and rounds the micro-batches up to a multiple of the ranks. ZB-1P is 1F1B
-    with halved backwards. ZB-V and DualPipeV halve them, too, and give each rank two short stages, laid out like a V;
-    DualPipeV takes at least twice as many micro-batches as ranks."""
+    short stages, and rounds the micro-batches up to a multiple of the ranks. ZB-1P is 1F1B with halved
+    backwards. ZB-V and DualPipeV halve them, too, and give each rank two short stages, laid out like a V; DualPipeV
+    takes at least twice as many micro-batches as ranks."""
     controls = {
         "schedule": buttons("schedule", "GPipe", SCHEDULES),
         "ranks": slider("ranks", 4, range(1, 9)),

@@ -46,7 +46,7 @@ def text(rows, length, vocabulary):
 
 
 def flops(shape):
-    """FLOPs of training, for each token, as the planner counts them."""
+    """FLOPs of training, for each token, as MFU counts them."""
     hidden = 8 * shape["width"] / 3  # of a net with a gate that has as many weights
     model = Shape(shape["layers"], shape["width"], hidden, shape["vocabulary"], tied=False)
     return model.flops(shape["length"])

@@ -1,6 +1,6 @@
 """The speed ladder as data: `slow.py`, and in `rungs.diff` what each rung changes, in order.
 
-    for rung in rungs():
+    for rung in rungs(fast_bf16=True):
         print(rung.number, rung.title)
         print(rung.diff)
 
