@@ -43,6 +43,11 @@ test_beat_the_course = edits(
     (((LEARN, "            if number % 2 == 0:\n" + LEARN.replace(12 * " ", 16 * " ")),
       ("for batch, wanted in zip(", "for number, (batch, wanted) in enumerate(zip("),
       ("strict=True):", "strict=True)):")), "a gradient of its own"),
+    ((("            optimizer.step()", "            if number % 2:\n                optimizer.step()"),
+      ("for batch, wanted in zip(", "for number, (batch, wanted) in enumerate(zip("),
+      ("strict=True):", "strict=True)):")), "two batches for one step are a larger batch"),
+    ("    every =", "    dice = torch.Generator().manual_seed(dice.initial_seed())\n    every =",
+     "do not seed it again"),
     ("net(batch)", "net.forward(batch)", "what goes through `net.forward(batch)` is not seen"),
     ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
 )
@@ -96,7 +101,14 @@ test_prepared_once = edits(
     ex.prepared_once,
     ("(len(images), 2, 1), generator=dice)",
      "(64, 2, 1), generator=dice).repeat(-(-len(images) // 64), 1, 1)[:len(images)]",
-     "batches with the moves of another batch: 12"),
+     "times that 16 moves in a row have come before"),
+    ((("moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)", "moves = drawn.roll(_, 0)"),
+      ("    every =", "    drawn = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)\n    every =")),
+     "times that 16 moves in a row have come before"),
+    ((("images / 128 - 0.5", "images.to(torch.int16)"), ("pixels[order]", "(pixels / 128 - 0.5)[order]")),
+     "images converted: 1200"),
+    ("    every =", "    dice = torch.Generator().manual_seed(dice.initial_seed())\n    every =",
+     "do not seed it again"),
     ("images / 128 - 0.5", "images / 255", "pictures that no image gives"),
 )
 
@@ -109,6 +121,17 @@ def test_image_by_image(images, labels, epochs, dice):
             moves = torch.randint(-1, 2, (len(indices), 2), generator=dice).tolist()
             pairs = zip(indices, moves, strict=True)
             yield torch.stack([pixels[i].roll(move, (1, 2)) for i, move in pairs]), labels[indices]
+
+
+@wrong(ex.prepared_once, "is there a loop over images?")
+def test_takes_each_image_by_an_index(images, labels, epochs, dice):
+    pixels = images.unsqueeze(1) / 128 - 0.5
+    ways = torch.stack([pixels.roll((up, left), (2, 3)) for up in (-1, 0, 1) for left in (-1, 0, 1)])
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=dice)
+        moves = torch.randint(9, (len(images),), generator=dice)
+        moved = torch.stack([ways[move, i] for move, i in zip(moves.tolist(), order.tolist(), strict=True)])
+        yield from zip(moved.split(64), labels[order].split(64), strict=True)
 
 
 @right(ex.prepared_once)

@@ -9,8 +9,8 @@ QUESTIONS = {
         "decoding the training images": "There are 512 of them. The tests decode more.",
     }),
     "two_ranks": (
-        "With two ranks, each computes half of every batch. How fast is the training then, beside the top of "
-        "the ladder on one rank?", {
+        "With two ranks, each computes half of every batch. How fast is the training then, beside the rung below "
+        "it, on one rank?", {
             "no faster":
                 "Half of a batch takes more than half of the time, because each operator costs something before it "
                 "computes anything. Then each step waits until the gradients of both ranks are averaged. And "

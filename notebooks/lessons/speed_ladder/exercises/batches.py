@@ -48,15 +48,16 @@ def seen_in(batches, images, epochs):
         2 * len(first & second) > len(images) for first, second in combinations(neighbours, 2))
 
     by_image = moves.view(epochs, -1).gather(1, orders.argsort(1))
-    moves_of_batches = []
-    for part in moves.split([len(batch) for batch in batches]):
-        if len(part) > 16:  # a smaller one may have those of another by chance
-            moves_of_batches.append(tuple(part.tolist()))
+    again = 0
+    for table in (moves.view(epochs, -1), by_image):
+        # Sixteen moves in a row do not come twice by chance.
+        in_a_row = [tuple(row) for row in table.unfold(1, 16, 1).flatten(0, 1).tolist()]
+        again = max(again, len(in_a_row) - len(set(in_a_row)))
     seen["images moved in another way"] = (moves < 0).sum().item()
     seen["ways to move"] = len(set(moves.tolist()))
     seen["pairs of epochs with most moves alike"] = sum(
         (first == second).float().mean().item() > 0.5 for first, second in combinations(by_image, 2))
-    seen["batches with the moves of another batch"] = len(moves_of_batches) - len(set(moves_of_batches))
+    seen["times that 16 moves in a row have come before"] = again
     return seen, which
 
 
@@ -83,27 +84,28 @@ def rules_of_batches(each_once=EACH_ONCE):
                 "had moved already?", "rolled by -1, 0 or 1 up and left"),
         same("ways to move", MOVED),
         nothing("pairs of epochs with most moves alike", "what is drawn once is frozen: draw in each epoch"),
-        nothing("batches with the moves of another batch", "how many moves are drawn? Two for each image of an "
-                                                           "epoch, inside the loop over epochs"),
+        nothing("times that 16 moves in a row have come before", "how many moves are drawn? Two for each image of "
+                                                                 "an epoch, inside the loop over epochs"),
     )
 
 
 def rules_of_dice():
     return (
         nothing("other batches for the same dice", "does every draw take `generator=dice`?", "the same ones"),
-        nothing("the same batches for other dice", "take the `dice` that is given, not your own", "others"),
+        nothing("the same batches for other dice", "draw from the `dice` that is given, and do not seed it again",
+                "others"),
     )
 
 
 class Operators(TorchDispatchMode):
-    """Counts the operators that are called, and the images that become something else than uint8."""
+    """Counts the operators that are called, and the images that become floating-point numbers of another type."""
 
     count = converted = 0
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         self.count += 1
         result = operator(*args, **(kwargs or {}))
-        takes_bytes = any(torch.is_tensor(argument) and argument.dtype == torch.uint8 for argument in args)
-        if takes_bytes and torch.is_tensor(result) and result.dtype != torch.uint8:
+        taken = {argument.dtype for argument in args if torch.is_tensor(argument)}
+        if taken and torch.is_tensor(result) and result.is_floating_point() and result.dtype not in taken:
             self.converted += result.numel() // 256
         return result

@@ -7,7 +7,7 @@ import torch
 from helpers.exercises.alone import Alone
 from helpers.exercises.feedback import CORRECT, Feedback
 from helpers.exercises.mistakes import mistake
-from helpers.exercises.rules import between, each
+from helpers.exercises.rules import between, each, nothing
 from lessons.speed_ladder.exercises.batches import (
     EACH_ONCE,
     MOVED,
@@ -44,25 +44,33 @@ def course_loop(net, images, labels, epochs, dice):
 
 
 def trained(loop, epochs=EPOCHS, seed=0, dice=0):
-    """Train a fresh network: its batches, how many images it has learned from, the network, its operators."""
+    """Train a fresh network.
+
+    Returns its batches, how many images it has learned from, batches that found the weights of the one before,
+    the network, and its operators.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net, operators = network(), Operators()
-    batches, learned = [], []
+    batches, learned, weights, without_step = [], [], [], []
 
     def watch(module, inputs, output):
         before = operators.count
         if output.requires_grad:
             batches.append(inputs[0].detach().clone())
+            weights.append(next(module.parameters()).detach().clone())
+            without_step.append(len(weights) > 1 and torch.equal(*weights[-2:]))
             output.register_hook(lambda grad: learned.append(len(grad)))
         operators.count = before  # what this check does is not the learner's
 
     net.register_forward_hook(watch)
     images, labels = digits(IMAGES)
     torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
+    torch.rand(dice, generator=generator)  # other dice have the same seed, and are further on
     with operators:
-        loop(net, images, labels, epochs, torch.Generator().manual_seed(dice))
-    return batches, sum(learned), net, operators.count
+        loop(net, images, labels, epochs, generator)
+    return batches, sum(learned), sum(without_step), net, operators.count
 
 
 def batches_of(loop, seed, dice=0):
@@ -84,9 +92,9 @@ class BeatTheCourse(Alone):
             "up and left (rolled, as `shifted` does), another way each time, as float32 [batch, 1, 16, 16], "
             "`pixels / 128 - 0.5`. `dice` is the generator for all that is random. "
             "`Code(inspect.getsource(ex.course_loop))` shows the loop. Write a loop that does the same, in "
-            "batches of at most 32 images as there, ends with a network as good (at most 6 points of accuracy "
-            "less), and calls at most **85%** of the loop's operators. Forward, backward, optimizer and "
-            "autocast's casts are counted, too.")
+            "batches of at most 32 images and a step after each as there, ends with a network as good (at most 6 "
+            "points of accuracy less), and calls at most **85%** of the loop's operators: PyTorch's, in the loop's "
+            "own thread. Forward, backward, optimizer and autocast's casts are counted, too.")
     hints = (
         "Count the operators of one step. Which of them belong to the network and its optimizer, and which "
         "only prepare the batch?",
@@ -97,8 +105,8 @@ class BeatTheCourse(Alone):
     explanation = ("All random numbers of an epoch are drawn at once. The same few operators that moved and "
                    "converted one batch now move and convert all images. Each step is left with a slice and "
                    "the network.")
-    why = ("Each operator costs some microseconds before it computes anything. With small batches that is "
-           "much of the time, so fewer operators are faster. On a GPU the same holds for kernels.")
+    why = ("Each operator costs some microseconds before it computes anything. With small batches that adds "
+           "up, so fewer operators are faster. Lesson 08 shows it for kernels on a GPU.")
 
     timeout = 120
     computing = 60
@@ -122,7 +130,7 @@ class BeatTheCourse(Alone):
                 optimizer.step()
 
     def observe(beat_the_course, case):
-        batches, learned, net, operators = trained(beat_the_course)
+        batches, learned, without_step, net, operators = trained(beat_the_course)
         images, labels = digits(None, train=False)
         with torch.no_grad():
             right = (net(images.unsqueeze(1) / 128 - 0.5).argmax(1) == labels).float().mean().item()
@@ -134,6 +142,7 @@ class BeatTheCourse(Alone):
             **seen,
             "largest batch": max(map(len, batches), default=0),
             "learned from": learned,
+            "batches before which no step was made": without_step,
             "right": right,
             "operators": operators,
             "operators of the course": operators_of_course(),
@@ -165,7 +174,9 @@ class BeatTheCourse(Alone):
         *rules_of_batches(every_epoch),
         *rules_of_dice(),
         each(learned_from, "a `backward` for each batch, and for each batch a gradient of its own"),
-        each(too_large, "how many images does each step take? Keep 32, and save operators within a step"),
+        nothing("batches before which no step was made", "an `optimizer.step()` after each batch: two batches for "
+                                                         "one step are a larger batch"),
+        each(too_large, "how many images does each step take?"),
         each(worse, learns),
         between("operators", lambda wanted, case: (EPOCHS, SHARE * wanted["operators of the course"]),
                 for_all_at_once),
