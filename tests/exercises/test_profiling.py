@@ -17,7 +17,7 @@ test_profile_the_loop = edits(
 )
 
 
-@wrong(ex.profile_the_loop, "step 2 holds nothing")
+@wrong(ex.profile_the_loop, "step 0 holds nothing")
 def test_labels_around_nothing(prof, batches, accumulate, update):
     from torch.profiler import record_function
 
@@ -30,6 +30,31 @@ def test_labels_around_nothing(prof, batches, accumulate, update):
             with record_function(f"batch {number}"):
                 pass
             prof.step()
+
+
+@wrong(ex.profile_the_loop, "step 0 holds batch a then batch b then update then batch c then")
+def test_a_warm_up_around_nothing(prof, batches, accumulate, update):
+    with prof:
+        for number, batch in enumerate(batches, start=1):
+            accumulate(batch)
+            if number % 2 == 0:
+                update()
+                if number == 4:
+                    prof.step()
+                if number >= 4:
+                    prof.step()
+
+
+@wrong(ex.profile_the_loop, "step 0 holds nothing")
+def test_an_update_before_the_profiler(prof, batches, accumulate, update):
+    for number, batch in enumerate(batches, start=1):
+        accumulate(batch)
+        if number % 2 == 0:
+            update()
+            if number == 2:
+                prof.start()
+            prof.step()
+    prof.stop()
 
 
 @wrong(ex.profile_the_loop, "no trace was written")
@@ -83,6 +108,12 @@ def test_what_the_schedule_leaves_out_is_trained_after_the_profiler(prof, batche
         accumulate(batch)
         if number % 2 == 0:
             update()
+
+
+@wrong(ex.find_the_culprit, "a whole number and a text")
+def test_a_rank_that_is_no_whole_number(traces):
+    rank, label = ex.find_the_culprit.answer(traces)
+    return float(rank), label
 
 
 @right(ex.find_the_culprit)

@@ -19,7 +19,7 @@ def traces_of(size, culprit, label, long):
     events = [[] for _ in range(size)]
     for _ in range(3):
         for rank, part in product(range(size), LABELS):
-            microseconds = (30_000 if part == long else 1_000) * draw.uniform(0.95, 1.05)
+            microseconds = 30_000 * draw.uniform(0.95, 1.05) if part == long else 1_000 * draw.uniform(0.3, 2.5)
             if rank == culprit and part == label:
                 microseconds += 18_000
             events[rank].append(Event(part, now[rank], microseconds, "thread 1", OTHER))
@@ -43,8 +43,8 @@ def as_pair(returned):
 
 class FindTheCulprit(Exercise):
     title = "Who holds everybody up, and with what?"
-    task = ("`traces` are the traces of all ranks, by rank, on one clock. One rank takes longer with one "
-            "part of its work, so the other ranks wait for it in the all-reduce. Return `(rank, label)`: "
+    task = ("`traces` are the traces of all ranks, by rank, on one clock. One rank takes many milliseconds longer "
+            "with one part of its work, so the other ranks wait for it in the all-reduce. Return `(rank, label)`: "
             "that rank and the label of that part. The parts are labelled with `record_function`: "
             f"{', '.join(LABELS)}. "
             "You are given many traces of two, three and four ranks. They are made up, so "
@@ -59,7 +59,7 @@ class FindTheCulprit(Exercise):
     explanation = ("The rank that others wait for most is the late one. The part on which it spends more "
                    "time than a waiting rank is the reason. A part that takes long in all ranks makes nobody "
                    "wait.")
-    why = ("In real training the slow rank has a slow disk, a hot GPU, or more to log. Its own trace looks "
+    why = ("A slow disk, a hot GPU or a longer log can make a rank late. Its own trace looks "
            "innocent, because it never waits. You see it only beside the other ranks' traces.")
 
     cases = {"2 ranks": 2, "3 ranks": 3, "4 ranks": 4}
@@ -88,7 +88,7 @@ class FindTheCulprit(Exercise):
 
     def no_pair(mine, wanted, case):
         if mine["no pairs"]:
-            return f"your function returned `{mine['no pairs'][0]}`", "`(rank, label)`, a number and a text"
+            return f"your function returned `{mine['no pairs'][0]}`", "`(rank, label)`, a whole number and a text"
 
     def another_rank(mine, wanted, case):
         for (culprit, part, _), (rank, _) in mine["named"].items():
@@ -104,7 +104,7 @@ class FindTheCulprit(Exercise):
         each(no_pair, "the `return`"),
         each(another_rank, "who waits, and for whom? `waited_for(traces)`"),
         each(another_label, "compare the rank with one that waits, name by name: which of the four parts takes "
-                            "longer? (In the all-reduce, the waiting shows.)"),
+                            "most seconds longer? (In the all-reduce, the waiting shows.)"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
@@ -114,6 +114,8 @@ class FindTheCulprit(Exercise):
                 rank="rank = max(lost, key=lost.get)[0]"),
         mistake("that part takes about as long in the others",
                 label="return rank, max(late, key=lambda name: late[name])"),
+        mistake("the others wait for seconds: the part with the largest factor may be a short one",
+                label="return rank, max(late, key=lambda name: late[name] / other.get(name, 1))"),
         mistake("where does the late rank take longer? What is subtracted from what?",
                 label="return rank, max(late, key=lambda name: other.get(name, 0) - late[name])"),
         mistake("rank 0 may be the late one itself: compare with one that waits",

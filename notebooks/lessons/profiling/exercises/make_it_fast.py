@@ -82,9 +82,8 @@ class MakeItFast(InGroup):
                    "the network, so there is one all-reduce of gradients per step. The ranks need not "
                    "compare their weights, because DDP keeps them equal. The log stays in memory and is "
                    "flushed once an epoch.")
-    why = ("None of the five is a slow operator. The time goes into Python between operators, into copies "
-           "and conversions, into waiting for other ranks and for a disk. A trace shows each of them, and in "
-           "which order to repair them.")
+    why = ("Only the copies of all images are slow operators. The other time goes into Python between many short "
+           "operators, and into waiting for other ranks and for a disk. A trace shows how long each of them takes.")
 
     timeout = 40
     patience = 3

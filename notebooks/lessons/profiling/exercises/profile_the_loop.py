@@ -2,8 +2,8 @@
 
 import math
 import os
-from collections import Counter
-from itertools import zip_longest
+from collections import defaultdict
+from itertools import pairwise, zip_longest
 
 import torch
 
@@ -44,15 +44,15 @@ def work_by_step(prof):
     return by_step
 
 
-def counted_profiler(traces):
-    """A profiler that appends what its traces hold, and {method: how often it was called}."""
+def counted_profiler(traces, did):
+    """A profiler that appends what its traces hold, and {method: how much was in `did` at each of its calls}."""
     os.environ["KINETO_LOG_LEVEL"] = "6"  # its own log is quiet
     from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
     torch.set_num_threads(1)
     prof = profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
                    on_trace_ready=lambda prof: traces.append(work_by_step(prof)))
-    calls = Counter()
+    calls = defaultdict(list)
     step, stop = prof.step, prof.stop
 
     def step_out_of_warmup_and_stop():
@@ -64,8 +64,8 @@ def counted_profiler(traces):
 
     def counting(name, function, most):
         def called():
-            calls[name] += 1
-            if calls[name] <= most:
+            calls[name].append(len(did))
+            if len(calls[name]) <= most:
                 function()
 
         return called
@@ -81,8 +81,9 @@ class ProfileTheLoop(Exercise):
     task = ("`accumulate(batch)` adds the gradients of a batch to those that are there. After every second batch, "
             "`update()` takes the optimizer's step. Train on all `batches`, an even number, and profile the "
             "training with `prof`. Its schedule waits 1 step, warms up for 1, and records 3. One step of the profiler "
-            "is one update: in the trace, step n must hold the two batches of update n, counted from 0, then that "
-            "update, and nothing else, with few batches, too. Start the profiler once, and leave `batches` as it is.")
+            "is one update, before it records, too: step n must hold the two batches of update n, counted from 0, then "
+            "that update, and nothing else, with few batches, too. Start the profiler once, and leave `batches` as it "
+            "is.")
     hints = (
         "The schedule counts calls of `prof.step()`. How many calls does the profiler see, and how many "
         "updates are there?",
@@ -112,7 +113,7 @@ class ProfileTheLoop(Exercise):
         from torch.profiler import record_function
 
         did, traces = [], []
-        prof, calls = counted_profiler(traces)
+        prof, calls = counted_profiler(traces, did)
         letters = "abcdefghijklmnop"[:count]
         batches = list(letters)
 
@@ -125,17 +126,19 @@ class ProfileTheLoop(Exercise):
 
         prof.on_trace_ready = None
         prof.stop()  # or it would be in the way of the next one
+        begun = (calls["start"] + calls["step"])[:3]  # of the two steps before those that are recorded, and their end
         return {
-            "starts of the profiler": calls["start"],
+            "starts of the profiler": len(calls["start"]),
             "training": did,
             "batches afterwards": "".join(map(str, batches)),
-            "calls of `step()`": calls["step"],
+            "calls of `step()`": len(calls["step"]),
+            "before the trace": {step: did[begin:end] for step, (begin, end) in enumerate(pairwise(begun))},
             "trace": traces[0] if traces else None,
         }
 
     # ---------------------------------------------------------------------------------------- what must hold
 
-    one_start = "`with prof:` around the loop starts and stops the profiler: does anything else start it?"
+    one_start = "`with prof:` around the loop starts the profiler, once, and stops it after the last batch"
 
     def other_training(mine, wanted, count):
         pairs = zip_longest(mine["training"], wanted["training"], fillvalue="nothing")
@@ -165,11 +168,12 @@ class ProfileTheLoop(Exercise):
                 return f"step {step} also holds {own[0]}", "nothing but the work of `accumulate` and `update`"
 
     def other_trace(mine, wanted, count):
-        for step in sorted(mine["trace"].keys() | wanted["trace"].keys()):
-            held = " then ".join(mine["trace"].get(step, ["nothing"]))
-            should = " then ".join(wanted["trace"].get(step, ["nothing"]))
+        by_step, should_be = (it["before the trace"] | it["trace"] for it in (mine, wanted))
+        for step in sorted(by_step.keys() | should_be.keys()):
+            held = " then ".join(by_step.get(step, [])) or "nothing"
+            should = " then ".join(should_be.get(step, [])) or "nothing"
             if held != should:
-                return f"in the trace, step {step} holds {held}", should
+                return f"step {step} holds {held}", should
 
     rules = (
         between("starts of the profiler", lambda wanted, case: (0, 1), one_start),
