@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from lessons.sharding import exercises as ex
-from tests.answers import right
+from tests.answers import right, wrong
 
 
 @right(ex.sharded_adamw)
@@ -61,6 +61,20 @@ def test_number_by_number(files, total):
         piece.append(loaded[index][number % saved])
     piece = torch.stack(piece) if piece else torch.zeros(0)
     return torch.nn.functional.pad(piece, (0, size - len(piece)))
+
+
+@wrong(ex.my_piece, "`return` a tensor")
+def test_a_list(files, total):
+    return [0.0] * total
+
+
+@wrong(ex.shard_it, "with all of its parameters")
+def test_leaves_the_small_layers_out(model):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in (model.tokens, *model.blocks, model.head):
+        fully_shard(layer)
+    fully_shard(model, ignored_params={*model.positions.parameters(), *model.norm.parameters()})
 
 
 @right(ex.shard_it)

@@ -58,7 +58,7 @@ MOMENTS = (
     Moment("The optimizer has stepped",
            "Gradients are freed. In ZeRO-1 and ZeRO-2, ranks have sent each other what they updated.",
            (2, 2, 2, 3)),
-    Moment("The most of each kind, added up", "A rank never needs more than this in a step.",
+    Moment("The most of each kind, added up", "A rank never holds more of these kinds in a step.",
            (2, 2, 2, 3), gathered=1, gradients=1, activations=1),
 )
 LEFT, WIDE = 76, 380

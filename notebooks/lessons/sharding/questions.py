@@ -33,8 +33,8 @@ QUESTIONS = {
                 "exactly b + a.",
         }),
     "mixed_states": (
-        "With bf16 weights and gradients and float32 masters a rank of DDP holds 16 bytes for each parameter, as in "
-        "float32. In float32, stage 1 brings them down to 10 on four ranks. And here?", {
+        "With bf16 weights and gradients and float32 masters a rank of DDP with views holds 16 bytes for each "
+        "parameter, as in float32. In float32, stage 1 brings them down to 10 on four ranks. And here?", {
             "7":
                 "Weight and gradient keep 2 bytes each. Master and two means take 12, and a rank holds a quarter of "
                 "them: 2 + 2 + 12/4. In float32 it was 4 + 4 + 8/4. Of the same 16 bytes, more can be cut.",

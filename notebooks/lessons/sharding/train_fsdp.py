@@ -28,12 +28,12 @@ def build(mesh, options):
     with torch.device("meta"):  # shapes without memory: no rank ever holds the whole model
         model = GPT(width=options.width)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    how = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": True}
+    how = {"mesh": mesh, "mp_policy": policy}
     for block in model.blocks:
         if options.compile:
             block.compile(backend=options.compile)  # first compile, then shard
-        fully_shard(block, **how)
-    fully_shard(model, **how)
+        fully_shard(block, reshard_after_forward=True, **how)
+    fully_shard(model, reshard_after_forward=False, **how)  # backward begins with its parameters
     model.to_empty(device=mesh.device_type)  # memory for this rank's shards
     # DTensor gives each GPU its part of one stream of random numbers. CPUs need a seed each.
     torch.manual_seed(dist.get_rank() if mesh.device_type == "cpu" else 0)

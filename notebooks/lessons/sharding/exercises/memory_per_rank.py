@@ -40,9 +40,10 @@ class MemoryPerRank(Alone):
 
     def observe(memory_per_rank, case):
         states = memory_per_rank(*case)
-        if not isinstance(states, dict):
+        try:
+            return {"bytes": {kind: float(size) for kind, size in states.items()}}
+        except (AttributeError, TypeError, ValueError):  # no dict, or no numbers
             return {"bytes": repr(states)}
-        return {"bytes": {kind: float(size) for kind, size in states.items()}}
 
     # ---------------------------------------------------------------------------------------- what must hold
 
@@ -61,6 +62,7 @@ class MemoryPerRank(Alone):
     mistakes = (
         mistake("A piece of the frozen parameters has", piece="return numbers // ranks"),
         mistake("A piece of the frozen parameters has", piece="return numbers / ranks"),
+        mistake("What has 2 bytes a number", gradients="gradients = None"),
         mistake("for which parameters are there gradients", optimizer="optimizer = 4 * held(added, 1)"),
         mistake("for which parameters are there gradients", optimizer="optimizer = 8 * held(frozen + added, 1)"),
         mistake("for which parameters are there gradients", gradients="gradients = 4 * held(frozen + added, 2)"),

@@ -64,11 +64,12 @@ class MyPiece(InGroup):
             piece = my_piece(files, total)
 
         if not isinstance(piece, torch.Tensor):
-            return {"piece": f"{kind_of(piece)}, no tensor"}
+            return {"returned": kind_of(piece)}
         dtype_of_piece = "of no file"
         if piece.any():  # else it is all padding, and no file says of which dtype
             dtype_of_piece = str(piece.dtype)
         return {
+            "returned": "a tensor",
             "piece": piece.tolist(),
             "dtype": dtype_of_piece,
             "files loaded": ", ".join(Path(file).stem for file in files if file in opened),
@@ -79,7 +80,10 @@ class MyPiece(InGroup):
     as_loaded = "make the piece in the dtype of what is loaded"
     which_files = "which files hold numbers of this rank's piece? The zeros of the padding need no file"
 
+    a_tensor = "`return` a tensor. A rank whose piece is all padding returns one, too: of zeros"
+
     rules = (
+        same("returned", a_tensor),
         same("piece", "where does this rank's piece begin and end, and where does the tensor end? (Its "
                       "numbers are 1, 2, 3 …)"),
         same("dtype", as_loaded),
@@ -93,7 +97,7 @@ class MyPiece(InGroup):
         mistake("how long is a file? It is padded, too", sizes="size, saved = -(-total // n), total // len(files)"),
         mistake(which_files, none="parts = [torch.load(file) for file in files]\npiece = None"),
         mistake(as_loaded, zeros="piece = torch.zeros(size) if piece is None else piece"),
-        mistake("a rank whose piece is all padding returns a tensor, too: of zeros", give="return piece"),
+        mistake(a_tensor, give="return piece"),
     )
 
 

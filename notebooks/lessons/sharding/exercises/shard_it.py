@@ -16,7 +16,8 @@ class ShardIt(InGroup):
     task = ("`model` is a `GPT` of `helpers.models` with a large vocabulary: `model.tokens` and `model.head` are its "
             "largest layers. Make it an FSDP2 model with `fully_shard`, in place. While it computes forward, no more "
             "than **one** of these may be whole at a time: a block, `model.tokens`, `model.head`. Each of them is "
-            "gathered in **one** collective. (`model.positions` and `model.norm` are small, and may stay whole.)")
+            "gathered in **one** collective. (`model.positions` and `model.norm` are small. They are sharded, "
+            "too, but may stay whole after a gather.)")
     hints = (
         "Each call of `fully_shard` makes one unit of the parameters that are not yet in another unit. "
         "Which are in the last unit of these lines, and how long is it whole?",
@@ -79,7 +80,7 @@ class ShardIt(InGroup):
 
     # ---------------------------------------------------------------------------------------- what must hold
 
-    whole_model = "the last call is for the whole model, and for this one, not for a copy"
+    whole_model = "the last call is for the whole model, with all of its parameters, and for this one, not for a copy"
     what_is_a_unit = ("what does one call of `fully_shard` gather together, and when is it dropped again? The last "
                       "call gathers everything that had no call of its own, and an outermost unit stays whole. And "
                       "what does `reshard_after_forward` say?")
