@@ -13,12 +13,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from lessons.model_parallel.dry_run import dry_run
 from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
 from lessons.model_parallel.schedules import (
+    COST,
+    cost,
     dual_pipe_v,
     gpipe,
     interleaved,
     messages,
     most_held,
     one_f_one_b,
+    parts_of,
     simulate,
     zero_bubble_1p,
     zero_bubble_v,
@@ -63,12 +66,13 @@ def torchs_own(schedule, ranks, micro_batches, stages_of_rank_0):
     """By rank, what torch's schedule of that name does, in our words."""
     table = built(schedule, ranks, micro_batches, stages_of_rank_0).pipeline_order
     kinds = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
-    orders = []
-    for rank in range(ranks):
-        # A forward and a backward that overlap are one action with two parts.
-        steps = [part for action in table[rank] if action for part in action.sub_actions or [action]]
-        orders.append([(kinds[step.computation_type.name], step.microbatch_index, step.stage_index) for step in steps])
-    return orders
+
+    def step(action):
+        if action.sub_actions:  # a forward and a backward that overlap
+            return tuple(step(part) for part in action.sub_actions)
+        return kinds[action.computation_type.name], action.microbatch_index, action.stage_index
+
+    return [[step(action) for action in table[rank] if action] for rank in range(ranks)]
 
 
 LIKE_A_V = {"ScheduleZBVZeroBubble": zero_bubble_v, "ScheduleDualPipeV": dual_pipe_v}
@@ -80,19 +84,35 @@ def test_stages_like_a_v_are_torchs(name, p, m):
     orders = [LIKE_A_V[name](rank, p, m) for rank in range(p)]
     assert orders == torchs_own(name, p, m, [0, 2 * p - 1])
     timeline = simulate(orders)
-    assert timeline.end == 6 * m + p - 1, "a stage costs 3 for each micro-batch, a rank has two"
+    idle = 2 * (p - 1) if name == "ScheduleDualPipeV" else p - 1
+    assert timeline.end == 6 * m + idle, "a stage costs 3 for each micro-batch, a rank has two"
     # One more where a rank does a forward before the backward that makes room for it.
     assert timeline.held == [2 * p + (name == "ScheduleDualPipeV")] * p
     assert messages(orders) == 4 * m * (p - 1), "between the two stages of the last rank there is none"
 
 
 def test_dual_pipe_v_of_torch_sends_once_both_of_a_pair_are_done():
-    """And leaves twice the bubble of our clock, in which the forward's output leaves first."""
     orders = built("ScheduleDualPipeV", 4, 8, [0, 7]).pipeline_order_with_comms
     steps = [str(step) for step in orders[0]]
     pair = steps.index("(0F7;7B3)OVERLAP_F_B")
     assert steps[pair + 1:pair + 3] == ["0SEND_F7", "7SEND_B3"]
-    assert "twice as long" in scene("DualPipeV", 4, 8, 2)["frames"][0]["note"]
+
+
+@pytest.mark.parametrize("p, m", [(2, 7), (4, 10), (6, 12)])
+def test_each_rank_of_dual_pipe_v_is_idle_for_as_long_as_deepseek_says(p, m):
+    timeline = simulate([dual_pipe_v(rank, p, m) for rank in range(p)])
+    forward, backward, weights = (COST[kind] for kind in "FBW")
+    pair, stages = forward + backward, 2 * p
+    published = (stages / 2 - 1) * (pair + backward - 3 * weights)  # README of deepseek-ai/DualPipe
+    assert [timeline.end - sum(map(cost, starts)) for starts in timeline.starts] == [published] * p
+
+
+def test_a_pair_starts_when_both_can_and_sends_when_both_are_done():
+    pair = ("F", 1, 0), ("B", 0, 0)
+    orders = [[("F", 0, 0), pair, ("B", 1, 0)], [("F", 0, 1), ("B", 0, 1), ("F", 1, 1), ("B", 1, 1)]]
+    first, second = simulate(orders).starts
+    assert first[pair] == 4, "1 for F0 here, 1 for F0 there, 2 for its B"
+    assert second["F", 1, 1] == 4 + 3
 
 
 @pytest.mark.parametrize("p", [2, 4, 7])
@@ -128,7 +148,7 @@ def test_halved_backwards_of_any_shape_are_torchs(p):
         if m >= 2 * p:
             orders = [dual_pipe_v(rank, p, m) for rank in range(p)]
             assert orders == torchs_own("ScheduleDualPipeV", p, m, [0, 2 * p - 1])
-            assert simulate(orders).end == 6 * m + p - 1
+            assert simulate(orders).end == 6 * m + 2 * (p - 1)
         if m % max(1, m // p) == 0:  # torch takes no others
             orders = [zero_bubble_1p(rank, p, m) for rank in range(p)]
             assert orders == torchs_own("ScheduleInterleavedZeroBubble", p, m, [0])
@@ -137,7 +157,7 @@ def test_halved_backwards_of_any_shape_are_torchs(p):
 
 @pytest.mark.parametrize("schedule, p, m", [(zero_bubble_1p, 3, 7), (zero_bubble_v, 3, 4), (dual_pipe_v, 3, 7)])
 def test_a_whole_backward_or_both_its_halves_once(schedule, p, m):
-    steps = [step for rank in range(p) for step in schedule(rank, p, m)]
+    steps = [step for rank in range(p) for step in parts_of(schedule(rank, p, m))]
     stages = p if schedule is zero_bubble_1p else 2 * p
     for stage in range(stages):
         for i in range(m):
@@ -215,7 +235,7 @@ def test_pipeline_holds_sends_and_computes_what_the_schedule_says():
     frames = scene("1F1B", 4, 8, 2)["frames"]
     assert len(frames) == 33 + 2
     assert "idle 27%; rank 0 held at most 4" in frames[-1]["title"]
-    assert "48 messages; by rank, at most 4, 3, 2, 1 were held" in frames[-1]["note"]
+    assert "48 messages; by rank, at most 4, 3, 2, 1 micro-batches were held" in frames[-1]["note"]
     now = shapes_of(frames[4])  # all go forward; rank 0 now holds as many as there are ranks, the last one its first
     assert [now[f"rank {rank}"]["text"] for rank in range(4)] == ["F3", "F2", "F1", "F0"]
     assert [sum(name.startswith(f"place {rank}") for name in now) for rank in range(4)] == [4, 3, 2, 1]
@@ -236,7 +256,8 @@ def test_pipeline_is_waiting_behind_and_bars_in_front():
 
 def test_pipeline_of_many_tasks_has_few_frames():
     frames = scene("Interleaved", 8, 30, 4)["frames"]
-    assert frames[-1]["title"].startswith(f"Interleaved: idle {7 / (4 * 32 + 7):.0%}"), "30 are rounded up to 32"
+    rounded_up = f"Interleaved, 32 micro-batches: idle {7 / (4 * 32 + 7):.0%}"
+    assert frames[-1]["title"].startswith(rounded_up)
     assert len(frames) < 20, "2048 tasks"
     assert scene("GPipe", 8, 30, 4)["off"] == ["v"]
 
@@ -250,10 +271,11 @@ def test_pipeline_explorer_stores_its_presets():
 def test_pipeline_shows_halves_of_backwards():
     frames = scene("DualPipeV", 4, 3, 2)["frames"]
     assert "0 to 7" in frames[0]["title"], "3 micro-batches are too few for four ranks"
-    assert "idle 6%; rank 0 held at most 4.5" in frames[-1]["title"]
+    assert "cannot take 3, so it takes 8" in frames[0]["note"]
+    assert "idle 11%; rank 0 held at most 4.5" in frames[-1]["title"]
     busy = {shape["text"][0]: shape for frame in frames for name, shape in shapes_of(frame).items()
             if name.startswith("rank ") and "text" in shape}
     keys = {name[4:] for name in shapes_of(frames[-1]) if name.startswith("key ")}
-    assert keys == {"F forward", "B backward", "I gradient of input", "W of weights"}
+    assert keys == {"F forward", "B backward", "I of input", "W of weights"}
     assert scene("ZB-1P", 4, 8, 2)["axis"]["unit"] == "logical time: F 1, I 1, W 1"
-    assert set(busy) == set("FBIW") and [kind for kind, shape in busy.items() if shape.get("hatch") == "xx"] == ["W"]
+    assert {kind: shape.get("hatch") for kind, shape in busy.items()} == {"F": None, "B": None, "I": "///", "W": "xx"}

@@ -19,6 +19,8 @@ from lessons.model_parallel.schedules import (
     interleaved,
     messages,
     one_f_one_b,
+    parts,
+    parts_of,
     ranks_of_stages,
     receiver,
     simulate,
@@ -34,15 +36,17 @@ LIKE_A_V = ("ZB-V", "DualPipeV")
 #: A backward is darker than a forward, whole or in parts. On a dark page its edge tells it from the background.
 LOOKS = {"F": {"fill": SHADES["F"]}}
 LOOKS |= {kind: {"fill": SHADES["B"], "line": "#8fa2ff"} for kind in "BIW"}
+LOOKS["I"] |= {"hatch": "///"}
 LOOKS["W"] |= {"hatch": "xx"}
-MEANINGS = {"F": "forward", "B": "backward", "I": "gradient of input", "W": "of weights"}
-WIDE = 560
+MEANINGS = {"F": "forward", "B": "backward", "I": "of input", "W": "of weights"}
+#: Narrow enough that its words can be read in JupyterLab on a telephone, where it is about 270 pixels wide.
+WIDE = 440
 TOP = 138  #: of the ranks' boxes; above them are the piles
 HIGH = 38
 LEGEND = 207  #: between the ranks' names and the lanes
 MESSAGE = 22  #: the width of a message
-RISE = 18  #: from one row of a pile to the next
-BESIDE = 6  #: so many activations of whole micro-batches lie beside each other in a pile
+RISE = 16  #: from one row of a pile to the next
+BESIDE = 5  #: so many activations of whole micro-batches lie beside each other in a pile
 
 
 class Task(NamedTuple):
@@ -55,6 +59,11 @@ class Task(NamedTuple):
     begin: int
     end: int
     to: int  # the other rank that gets its result, or None
+
+    @property
+    def share(self):
+        """Of the rank's height: one of a pair shares it."""
+        return 1 if self.end - self.begin == COST[self.kind] else 0.5
 
 
 class Held(NamedTuple):
@@ -72,6 +81,7 @@ class Row(NamedTuple):
 
     ranks: int
     per_rank: int  # stages of each rank
+    places: int  # of the largest pile
 
     @property
     def column(self):
@@ -80,7 +90,7 @@ class Row(NamedTuple):
     @property
     def wide(self):
         """The width of a rank's box."""
-        return min(84, self.column - 26)
+        return min(84, self.column - 12)
 
     @property
     def cell(self):
@@ -92,7 +102,7 @@ class Row(NamedTuple):
 
     def place(self, rank, number):
         """Left and top of a place in a rank's pile."""
-        across = BESIDE * self.per_rank
+        across = min(BESIDE * self.per_rank, self.places)
         row, column = divmod(number, across)
         left = self.middle(rank) + self.cell * (column - across / 2)
         return left, TOP - 6 - RISE * (row + 1)
@@ -101,6 +111,7 @@ class Row(NamedTuple):
 def scene(schedule, ranks, micro_batches, v):
     """A frame for each unit of time, or for several if there are many tasks; and one in which all is done."""
     off = []
+    asked = micro_batches
     if schedule == "Interleaved":
         micro_batches = math.ceil(micro_batches / ranks) * ranks
         orders = [interleaved(rank, ranks, micro_batches, v) for rank in range(ranks)]
@@ -110,24 +121,29 @@ def scene(schedule, ranks, micro_batches, v):
             micro_batches = max(micro_batches, 2 * ranks)
         orders = [SCHEDULES[schedule](rank, ranks, micro_batches) for rank in range(ranks)]
     timeline = simulate(orders)
-    kinds = {kind for order in orders for kind, *_ in order}
+    kinds = {kind for order in orders for kind, *_ in parts_of(order)}
     lanes = _lanes(ranks, timeline.end, kinds)
-    frames = _frames(timeline, Row(ranks, v), lanes, kinds)
-    meaning = "F is a forward, B a backward, which takes twice as long."
+    frames = _frames(timeline, v, lanes, kinds)
+    meaning = "F is a forward"
+    if micro_batches > asked:
+        meaning = f"{schedule} cannot take {asked}, so it takes {micro_batches}. {meaning}"
+    if "B" in kinds:
+        meaning += ", B a backward, which takes twice as long"
     if "W" in kinds:
-        meaning += " I and W are a backward's halves: the gradient of the input, and (crossed) those of the weights."
+        meaning += "; I and W are a backward's halves: the gradient of the input, and (crossed) those of the weights"
     if schedule == "DualPipeV":
-        meaning += (" Of a forward and a backward that go together, the forward's output leaves first here. Torch "
-                    "sends both results at the end, and the ranks are idle for twice as long.")
+        meaning += ". F above B is a pair: it takes as long as both, and sends both results at its end"
+    if v > 1:
+        meaning += ". A mark ′ stands for a rank's second stage"
     frames[0] |= {
         "title": f"Before: micro-batches 0 to {micro_batches - 1}, and {ranks * v} stages on {ranks} ranks",
-        "note": f"{meaning} A mark ′ stands for a rank's second stage.",
+        "note": f"{meaning}.",
     }
     held = [f"{steps / v:.3g}" for steps in timeline.held]
     frames[-1] |= {
-        "title": f"{schedule}: idle {timeline.bubble:.0%}; rank 0 held at most {held[0]} micro-batches",
-        "note": f"{micro_batches} micro-batches, {messages(orders)} messages; by rank, at most {', '.join(held)} "
-                "were held.",
+        "title": f"{schedule}, {micro_batches} micro-batches: idle {timeline.bubble:.0%}; "
+                 f"rank 0 held at most {held[0]}",
+        "note": f"{messages(orders)} messages; by rank, at most {', '.join(held)} micro-batches were held.",
     }
     return {
         "size": [WIDE, 404],
@@ -140,22 +156,26 @@ def scene(schedule, ranks, micro_batches, v):
 
 
 def _lanes(ranks, end, kinds):
-    names = [f"rank {rank}" for rank in range(ranks)]
+    names = [f"{rank}" for rank in range(ranks)]
     high = min(28, 140 / ranks)
     unit = "logical time: " + ", ".join(f"{kind} {COST[kind]}" for kind in COST if kind in kinds)
-    return Lanes(names, end, x=66, y=222, w=482, row=high, unit=unit, gap=2)
+    return Lanes(names, end, x=18, y=222, w=418, row=high, unit=unit, gap=2)
 
 
-def _frames(timeline, row, lanes, kinds):
+def _frames(timeline, per_rank, lanes, kinds):
     tasks = tasks_of(timeline)
     held = held_of(tasks)
+    row = Row(len(timeline.starts), per_rank, 1 + max(one.place for one in held))
     spans = list(_spans(tasks, lanes))
     fixed = [*lanes.shapes(), *_fixed(row), *_legend(kinds)]
     # Many tasks in many frames would make a control slow.
     apart = max(1, len(tasks) // 40)
     frames = []
     for now in range(0, timeline.end + apart + 1, apart):
-        busy = {task.rank: task for task in tasks if task.begin < now <= task.end}
+        busy = {}
+        for task in tasks:
+            if task.begin < now <= task.end:
+                busy.setdefault(task.rank, []).append(task)
         kept = [one for one in held if one.begin < now <= one.end]
         # If a rank has sent several in so long a time, only the last one is shown.
         sent = {(task.rank, task.kind): task for task in tasks if now - apart < task.end <= now}
@@ -183,9 +203,11 @@ def tasks_of(timeline):
     tasks = []
     for rank, steps in enumerate(timeline.starts):
         for step, begin in steps.items():
-            kind, micro_batch, *_ = step
-            name = str(micro_batch) + "′" * (stage_of(rank, step) // ranks)
-            tasks.append(Task(rank, kind, micro_batch, name, begin, begin + cost(step), receiver(rank, step, homes)))
+            for part in parts(step):
+                kind, micro_batch, *_ = part
+                name = str(micro_batch) + "′" * (stage_of(rank, part) // ranks)
+                to = receiver(rank, part, homes)
+                tasks.append(Task(rank, kind, micro_batch, name, begin, begin + cost(step), to))
     return tasks
 
 
@@ -209,9 +231,9 @@ def held_of(tasks):
 
 def _fixed(row):
     """Names, and what connects the ranks."""
-    yield words("held", WIDE / 2, 10, "above each rank: the activations that it holds", "middle", size=14)
+    yield words("held", WIDE / 2, 10, "above each rank: the activations that it holds", "middle")
     for rank in range(row.ranks):
-        yield words(f"name {rank}", row.middle(rank), TOP + HIGH + 13, f"rank {rank}", "middle", size=14)
+        yield words(f"name {rank}", row.middle(rank), TOP + HIGH + 13, f"rank {rank}", "middle")
     wire = TOP + HIGH / 2
     ends = [row.middle(0), wire], [row.middle(row.ranks - 1), wire]
     yield path("wire", ends, width=2, opacity=0.5, layer=-1)
@@ -219,21 +241,23 @@ def _fixed(row):
 
 def _legend(kinds):
     """What the colours of these kinds mean."""
-    left = 20
+    left = 4
     for kind, meaning in MEANINGS.items():
         if kind in kinds:
             yield from key(f"{kind} {meaning}", left, LEGEND, **LOOKS[kind])
-            left += 56 + 7 * len(meaning)
+            left += 50 + 7.5 * len(meaning)
 
 
 def _spans(tasks, lanes):
     """For the lanes: all tasks."""
     for task in tasks:
         look = {name: value for name, value in LOOKS[task.kind].items() if name != "line"}
-        if lanes.at(task.end) - lanes.at(task.begin) > 8 * len(str(task.micro_batch)) + 5:
+        wide, high = lanes.at(task.end) - lanes.at(task.begin), lanes.row * task.share
+        if wide > 8.2 * len(task.name) + 4.4 and high > 13:
             look["text"] = task.name
-        # A gap tells a bar from the next one.
-        yield f"{task.rank} {task.begin}", task.rank, task.begin, task.end - 0.1, look
+        # A pair's forward lies above its backward. A gap tells a bar from the next one.
+        row = task.rank - 0.5 if task.share < 1 and task.kind == "F" else task.rank
+        yield f"{task.rank} {task.kind}{task.name}", row, task.begin, task.end - 0.08, look | {"share": task.share}
 
 
 def _waiting(lanes, now):
@@ -245,12 +269,14 @@ def _waiting(lanes, now):
 def _ranks(busy, row):
     """The ranks as boxes, and in each what the rank does."""
     for rank in range(row.ranks):
-        look = doing("waiting")
-        if rank in busy:
-            task = busy[rank]
-            look = LOOKS[task.kind] | {"text": task.kind + task.name}
         left = row.middle(rank) - row.wide / 2
-        yield box(f"rank {rank}", left, TOP, row.wide, HIGH, **look)
+        if rank not in busy:
+            yield box(f"rank {rank}", left, TOP, row.wide, HIGH, **doing("waiting"))
+        top = TOP
+        for task in busy.get(rank, ()):
+            name = f"rank {rank}" if top == TOP else f"rank {rank} too"
+            yield box(name, left, top, row.wide, HIGH * task.share, text=task.kind + task.name, **LOOKS[task.kind])
+            top += HIGH * task.share
 
 
 def _piles(kept, row):
@@ -260,7 +286,7 @@ def _piles(kept, row):
         look = {"fill": HELD["activations"]}
         if row.cell > 20:
             look |= {"text": one.name, "size": 13}
-        yield box(f"place {one.rank} {one.place}", left, top, row.cell - 2, RISE - 2, **look)
+        yield box(f"place {one.rank} {one.place}", left, top, row.cell - min(2, row.cell / 4), RISE - 2, **look)
 
 
 def _messages(sent, row):
@@ -283,8 +309,8 @@ def schedule_explorer():
     """Pipeline explorer: micro-batches go forward and, darker, backward through the ranks; above each rank is the pile
     of activations that it holds, and lanes of time show who computes and who waits. Interleaved gives each rank v
     short stages, and rounds the micro-batches up to a multiple of the ranks. ZB-1P is 1F1B with halved
-    backwards. ZB-V and DualPipeV halve them, too, and give each rank two short stages, laid out like a V; DualPipeV
-    takes at least twice as many micro-batches as ranks."""
+    backwards. ZB-V and DualPipeV halve them, too, and give each rank two short stages, laid out like a V. DualPipeV
+    takes at least twice as many micro-batches as ranks; a pair of a forward and a backward is one step."""
     controls = {
         "schedule": buttons("schedule", "GPipe", SCHEDULES),
         "ranks": slider("ranks", 4, range(1, 9)),

@@ -15,7 +15,7 @@ class Timeline:
     """When each rank does what, and what follows from it."""
 
     starts: list
-    """By rank: {("F", "B", "I" or "W", micro-batch[, stage]): when it starts}, in the rank's order."""
+    """By rank: {step: when it starts}, in the rank's order. What a step is, `simulate` says."""
 
     @property
     def end(self):
@@ -41,7 +41,16 @@ class Timeline:
 
 
 def cost(step):
-    return COST[step[0]]
+    return sum(COST[kind] for kind, *_ in parts(step))
+
+
+def parts(step):
+    """The two steps of a pair, or the step alone."""
+    return step if isinstance(step[0], tuple) else (step,)
+
+
+def parts_of(order):
+    return [part for step in order for part in parts(step)]
 
 
 def most_held(order):
@@ -51,17 +60,19 @@ def most_held(order):
     """
     held = 0
     most = 0
-    for kind, *_ in order:
+    for kind, *_ in parts_of(order):
         held += {"F": 1, "I": 0}.get(kind, -1)
         most = max(most, held)
     return most
 
 
 def simulate(orders):
-    """Run the ranks' lists of (kind of `COST`, micro-batch[, stage]) by a logical clock; return a `Timeline`.
+    """Run the ranks' lists of steps by a logical clock; return a `Timeline`.
 
-    Without a stage, a step is one of the rank's only stage. A forward needs the output of the stage before. A backward
-    needs its own stage's output, and the gradient of the stage behind; its "W" needs its own "I".
+    A step is (kind of `COST`, micro-batch[, stage]); without a stage, it is one of the rank's only stage. A forward
+    needs the output of the stage before. A backward needs its own stage's output, and the gradient of the stage behind;
+    its "W" needs its own "I". Two steps may be a pair, (step, step): it starts when both can, takes as long as both
+    together, and sends both results at its end.
 
     Raises:
         ValueError: ranks wait for each other for ever (it says who for what), or an instruction stands twice.
@@ -75,7 +86,7 @@ def simulate(orders):
         needs = {}
         for rank, steps in enumerate(todo):
             if steps:
-                needs[rank] = needed_by(rank, steps[0], homes)
+                needs[rank] = [one for part in parts(steps[0]) for one in needed_by(rank, part, homes)]
         ready = [rank for rank, needed in needs.items() if there.keys() >= set(needed)]
         if not ready:
             rank = min(needs)
@@ -88,9 +99,10 @@ def simulate(orders):
                 raise ValueError(f"rank {rank} does {step} twice")
             starts[rank][step] = max([clocks[rank], *(there[one] for one in needs[rank])])
             clocks[rank] = starts[rank][step] + cost(step)
-            if step[0] != "W":
-                what = "output" if step[0] == "F" else "gradient"
-                there[what, step[1], stage_of(rank, step)] = clocks[rank]
+            for part in parts(step):
+                if part[0] != "W":
+                    what = "output" if part[0] == "F" else "gradient"
+                    there[what, part[1], stage_of(rank, part)] = clocks[rank]
     return Timeline(starts)
 
 
@@ -102,7 +114,7 @@ def stage_of(rank, step):
 
 def ranks_of_stages(orders):
     """{stage: the rank on which it lies}, as the steps say."""
-    return {stage_of(rank, step): rank for rank, order in enumerate(orders) for step in order}
+    return {stage_of(rank, step): rank for rank, order in enumerate(orders) for step in parts_of(order)}
 
 
 def needed_by(rank, step, homes):
@@ -224,10 +236,9 @@ def zero_bubble_v(rank, ranks, micro_batches):
 def dual_pipe_v(rank, ranks, micro_batches):
     """DualPipeV: the stages like a V; in the middle a forward of one end and a backward of the other go together.
 
-    It takes at least twice as many micro-batches as there are ranks. DeepSeek runs the forward beside the backward, so
-    that each hides the other's messages; here one comes after the other, and the forward's output leaves first. So p
-    ranks are idle for p - 1. Torch sends both results once both are there, and they are idle for 2 * (p - 1): so says
-    DeepSeek's formula, too, where a pair hides nothing.
+    It takes at least twice as many micro-batches as there are ranks. The forward and the backward are a pair, so that
+    each hides the other's messages. Here a pair takes as long as both together. So each of p ranks is idle for
+    2 * (p - 1), as DeepSeek's table says: (PP/2 - 1) * (F&B + B - 3W), with PP = 2p stages.
     Source: https://github.com/deepseek-ai/DualPipe; DualPipe itself: https://arxiv.org/abs/2412.19437, section 3.2.1.
     """
     first, last = rank, 2 * ranks - 1 - rank
@@ -236,14 +247,17 @@ def dual_pipe_v(rank, ranks, micro_batches):
     forward_2, backward_2, input_2 = ("F", last), ("B", last), ("I", last)
     weights = ("W", None)  # of the stage that waits longest
     turns = micro_batches - ranks - behind
+    pair_1, pair_2 = (forward_1, backward_2), (forward_2, backward_1)
+    first_turn = [pair_1, pair_2] if behind else [*pair_1, pair_2]  # as in torch
     # At the end only inputs' gradients are hurried on, for which the ranks before wait.
     last_backwards = [(backward_2, input_2), (backward_1, input_1)] * (rank + 1)
     steps = [
         *[forward_1] * (2 * behind),
         *[forward_1, forward_2] * (rank + 1),
         *[input_2, weights, forward_2] * behind,
-        *[forward_1, backward_2, forward_2, backward_1] * turns,
-        *[backward_2, forward_2, backward_1] * behind,
+        *first_turn,
+        *[pair_1, pair_2] * (turns - 1),
+        *[backward_2, pair_2] * behind,
         *[whole for whole, _ in last_backwards[:rank + 1]],
         *[part for _, part in last_backwards[rank + 1:]],
         *[weights, input_1] * behind,
@@ -255,12 +269,12 @@ def dual_pipe_v(rank, ranks, micro_batches):
 def numbered(steps):
     """Steps (kind, stage) as (kind, micro-batch, stage): each stage takes its micro-batches one after the other.
 
-    A "W" without a stage is that of the oldest "I" that has none yet.
+    A "W" without a stage is that of the oldest "I" that has none yet. Pairs stay pairs.
     """
     counts = {}
     without_weights = []  # (micro-batch, stage)
-    order = []
-    for kind, stage in steps:
+
+    def number(kind, stage):
         if kind == "W":
             micro_batch, stage = next(one for one in without_weights if stage in (None, one[1]))
             without_weights.remove((micro_batch, stage))
@@ -270,8 +284,9 @@ def numbered(steps):
             counts[counted] = micro_batch + 1
             if kind == "I":
                 without_weights.append((micro_batch, stage))
-        order.append((kind, micro_batch, stage))
-    return order
+        return kind, micro_batch, stage
+
+    return [tuple(number(*part) for part in step) if parts(step) is step else number(*step) for step in steps]
 
 
 def receiver(rank, step, homes):
@@ -287,4 +302,4 @@ def receiver(rank, step, homes):
 def messages(orders):
     """How often a rank sends to another: at each border each micro-batch's output, and its gradient back."""
     homes = ranks_of_stages(orders)
-    return sum(receiver(rank, step, homes) is not None for rank, order in enumerate(orders) for step in order)
+    return sum(receiver(rank, step, homes) is not None for rank, order in enumerate(orders) for step in parts_of(order))
