@@ -20,7 +20,7 @@ LLAMA_8B, LLAMA_405B = (costs.Shape(**TABLES[name]["shape"]) for name in "DF")
 
 
 def test_every_published_table_names_its_source():
-    for name in (*"ABCDEFGHIJK", "Llama 3.1 8B on 64 H100s"):
+    for name in (*"ABCDEFGHIJKLMN", "Llama 3.1 8B on 64 H100s"):
         assert TABLES[name]["source"] and TABLES[name]["url"].startswith("https://"), name
     for name in ("Llama 3 405B", "OPT-175B"):
         assert TABLES["failures"][name]["source"] and TABLES["failures"][name]["url"]
@@ -109,6 +109,7 @@ def test_fsdp_gathers_twice_and_reduce_scatters_once_for_every_micro_batch():
     within = 0.55 * 450e9
     assert parts(8, 1, 1, 3, 1, cluster=free, zero=3)["data"] == pytest.approx(3 * 8 * numbers / within)
     assert parts(8, 1, 1, 3, 1, cluster=free, zero=2)["data"] == pytest.approx(3 * 6 * numbers / within)
+    assert parts(8, 1, 1, 3, 1, cluster=free, zero=3, summed=2)["data"] == pytest.approx(3 * 6 * numbers / within)
     half = parts(8, 1, 1, 3, 1, cluster=free, zero=3, data_hidden=0.5)["data"]
     assert half == pytest.approx(3 * 8 * numbers / within / 2)
     late, early = (parts(16, 1, 1, 1, 1, cluster=cluster, zero=3)["data"] for cluster in (DESCRIBED, free))
@@ -136,7 +137,7 @@ def shares(runs_and_libraries, most):
 
 def test_nine_in_ten_rows_that_were_not_fitted_are_within_15_percent():
     """Of the tables that we knew; of unseen ones the next test keeps what the lesson says."""
-    rows = [(run, published_runs.LIBRARY[letter]) for letter, runs in HELD_OUT.items() if letter[0] not in "IK"
+    rows = [(run, published_runs.LIBRARY[letter]) for letter, runs in HELD_OUT.items() if letter[0] not in "IKLMN"
             for run in runs]
     assert len(rows) == 162 and shares(rows, 0.15) > 0.9
     long = [(run, library) for run, library in rows if 4096 <= run.length <= 32768]
@@ -145,11 +146,18 @@ def test_nine_in_ten_rows_that_were_not_fitted_are_within_15_percent():
 
 
 def test_unseen_rows_miss_by_what_the_lesson_says():
-    """K is within 5 %. I is not, unless its page means the network of a GPU."""
-    assert max(abs(run.error(KNOWN[published_runs.LIBRARY["K"]])) for run in HELD_OUT["K"]) < 0.05
+    """K is within 5 %. I is not, unless its page means the network of a GPU. M comes out too fast, L too slow."""
+    errors = {letter: [run.error(KNOWN[published_runs.LIBRARY[letter]]) for run in HELD_OUT[letter]]
+              for letter in "JKLMN"}
+    assert max(map(abs, errors["K"])) < 0.05
+    assert -0.18 < min(errors["L"]) and max(errors["L"]) < 0, "NeMo is faster than E's numbers say"
+    beyond = [run.name for run, error in zip(HELD_OUT["L"], errors["L"], strict=True) if error < -0.15]
+    assert beyond == [run.name for run in ROWS["L"] if run.name.startswith("8B")]
+    assert min(errors["J"] + errors["M"]) > 0.1 and max(errors["M"]) < 0.5
+    assert [abs(error) < 0.15 for error in errors["N"]] == [True, False, True, False], "async TP hides less than all"
     for gpu in TABLES["I"]["clusters"]:
         numbers = KNOWN[published_runs.LIBRARY[f"I {gpu}"]]
-        assert all(-0.3 < run.error(numbers) < -0.15 for run in HELD_OUT[f"I {gpu}"])
+        assert all(-0.25 < run.error(numbers) < -0.09 for run in HELD_OUT[f"I {gpu}"])
         assert max(abs(run.error(numbers)) for run in published_runs.table_i(TABLES, gpu, together=1)) < 0.11
 
 
@@ -211,7 +219,7 @@ def test_each_model_of_the_published_runs_has_its_parameters():
     for run in ROWS["G H100"]:
         name = run.name.split(",")[0]
         assert run.shape.parameters / 1e9 == pytest.approx(billions[name], rel=0.01), "NumParams of the page"
-    for run in ROWS["H"] + ROWS["I H100"] + ROWS["I A100 80GB"] + ROWS["J"] + ROWS["K"]:
+    for run in [run for letter in ("H", "I H100", "I A100 80GB", *"JKLMN") for run in ROWS[letter]]:
         wanted, gpus = run.name.replace("1T", "1008B").replace(",", "").split()[-3::2]
         assert run.shape.parameters / 1e9 == pytest.approx(float(wanted[:-1]), rel=0.05), run.name
         assert run.gpus == int(gpus)

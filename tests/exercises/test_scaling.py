@@ -1,6 +1,7 @@
 """Lesson 13: answers that are right in another style, and wrong ones that no row of the tables can be."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ test_predict_curve = edits(
     ex.predict_curve,
     (FIT, f"return ({ITS})[:1]", "one number for each of `wanted`"),
     (FIT, "return [float('nan')] * len(wanted)", "is nan"),
+    (FIT, "return [None] * len(wanted)", "return a flat list with one number"),
 )
 
 
@@ -26,6 +28,12 @@ def test_by_elimination_in_torch(gpus, tokens_per_second, wanted, size, step_tok
     seconds = step_tokens / torch.tensor(tokens_per_second, dtype=torch.float64)
     unknown = torch.linalg.solve(terms(gpus[:3]), seconds[:3])
     return step_tokens / (terms(wanted) @ unknown)
+
+
+@right(ex.predict_curve)
+def test_in_fractions(gpus, tokens_per_second, wanted, size, step_tokens):
+    times = np.polyfit(gpus, step_tokens * np.array(gpus) / np.array(tokens_per_second), 2)  # n · seconds
+    return [Fraction(step_tokens * n) / Fraction(np.polyval(times, n)) for n in wanted]
 
 
 @right(ex.choose_layout)
@@ -46,6 +54,7 @@ def test_in_another_order_and_as_a_list(gpus, batch, seconds, held, limit, node)
 test_steps_between_saves = edits(
     ex.steps_between_saves,
     ("round(", "math.ceil(", "a step of 44 s, a save of 2 s: every 2 steps"),
+    ("return max(1,", "import numpy as np; return np.ones(2) * max(1,", "return a whole number of at least 1"),
 )
 
 

@@ -19,7 +19,7 @@ ATTENTION = 0.57
 
 
 def published():
-    """The published tables A to K and the failure counts, each with its source; see the file."""
+    """The published tables A to N and the failure counts, each with its source; see the file."""
     return stored(RECORDS / "published_scaling.json")
 
 
@@ -31,8 +31,8 @@ class Layout(NamedTuple):
     pipeline: int
     micro_batches: int
     """That each pipeline does one after the other."""
-    micro_batch: int
-    """Sequences in each."""
+    micro_batch: float
+    """Sequences in each: 0.5 where two ranks share one."""
 
 
 class Cluster(NamedTuple):
@@ -77,6 +77,8 @@ class Habits(NamedTuple):
     """The share of tensor parallelism's messages, and of those between stages, that hides behind computing."""
     data_hidden: float = 0
     """The share of data parallelism's messages that hides behind computing, as far as computing takes so long."""
+    summed: int = 4
+    """Bytes of each gradient that FSDP sums: 4 in float32, 2 in bf16."""
     window: float = math.inf
     """How many tokens back attention looks: all, or a sliding window."""
 
@@ -147,9 +149,10 @@ def send_seconds(shape, layout, cluster, length, pieces):
     return pieces * 2 * activation / layout.tensor / cluster.card
 
 
-def data_seconds(shape, layout, cluster, zero):
-    """Seconds in which data-parallel ranks sum gradients in float32, and with ZeRO gather weights in bf16.
+def data_seconds(shape, layout, cluster, zero, summed):
+    """Seconds in which data-parallel ranks sum gradients, and with ZeRO gather weights in bf16.
 
+    Below stage 2 of ZeRO gradients are float32; from there on each has `summed` bytes.
     The groups of all stages are busy at the same time, so each gets the bandwidth of a group of all GPUs, and between
     nodes at most its share of a node's cards.
     """
@@ -166,7 +169,7 @@ def data_seconds(shape, layout, cluster, zero):
         return (6 if zero else 8) * numbers / speed + 2 * rounds * cluster.latency
     # FSDP gathers before forward and before backward, or once, and reduce-scatters, for every micro-batch.
     gathers = zero - 1
-    one = (2 * gathers + 4) * numbers / speed + (gathers + 1) * rounds * cluster.latency
+    one = (2 * gathers + summed) * numbers / speed + (gathers + 1) * rounds * cluster.latency
     return micro_batches * one
 
 
@@ -182,7 +185,7 @@ def seconds(shape, layout, cluster, software, length, habits):
     sends = send_seconds(shape, layout, cluster, length, habits.pieces) * (1 - habits.hidden)
     # The whole step:
     bubble = (layout.pipeline - 1) / habits.pieces * (compute + tensor + sends)
-    data = data_seconds(shape, layout, cluster, habits.zero)
+    data = data_seconds(shape, layout, cluster, habits.zero, habits.summed)
     data -= min(habits.data_hidden * data, layout.micro_batches * compute)
     return {"compute": layout.micro_batches * compute, "tensor": layout.micro_batches * tensor,
             "sends": layout.micro_batches * sends, "bubble": bubble, "data": data}

@@ -1,4 +1,4 @@
-"""What the published tables B and D to K say, as runs of the planner, with the assumptions where they say nothing."""
+"""What the published tables B and D to N say, as runs of the planner, with the assumptions where they say nothing."""
 
 from helpers.instruments.costs import Shape
 from lessons.scaling import planner
@@ -79,12 +79,12 @@ def table_g(tables, gpu):
                   cluster, length, FSDP._replace(zero=zero, recompute=recompute), published)
 
 
-def table_h(tables):
-    """NVIDIA's recipes, in NeMo."""
+def nvidias_recipes(tables, letter):
     cluster = clusters(tables)["H100"]
-    for name, model in tables["H"]["models"].items():
+    for name, model in tables[letter]["models"].items():
         tensor, pipeline, pieces, micro_batches, micro_batch = model["layout"]
-        shape = gpt(model["layers"], model["width"], model["vocabulary"], model["keys"])
+        hidden = model.get("hidden", 8 * model["width"] / 3)  # without gates, as `gpt`
+        shape = Shape(model["layers"], model["width"], hidden, model["vocabulary"], False, model["keys"])
         for gpus, step in model["seconds"].items():
             data = int(gpus) // (tensor * pipeline)
             layout = Layout(data, tensor, pipeline, micro_batches, micro_batch)
@@ -93,14 +93,20 @@ def table_h(tables):
                       OVERLAPPING._replace(pieces=pieces), tokens / step)
 
 
+def table_h(tables):
+    """NVIDIA's recipes, in NeMo."""
+    return nvidias_recipes(tables, "H")
+
+
 def table_i(tables, gpu, together=planner.NODE):
-    """fms-fsdp: Llama 2 on one kind of GPU. We read its Gbit/s as what the GPUs of a node have `together`."""
+    """fms-fsdp: Llama 2 on one kind of GPU. We read its Gbit/s as what the GPUs of a node have `together`. Its code
+    sums gradients in bf16."""
     table = tables["I"]
     gpus, gbit = table["clusters"][gpu].values()
     cluster = planner.described(*tables["gpus"][gpu], 1e9 * gbit / 8 / together)
     for name, layers, width, hidden, keys, recompute, published in table["rows"]:
         yield Run(f"{name} on {gpus}", Shape(layers, width, hidden, table["vocabulary"], False, keys),
-                  Layout(gpus, 1, 1, 1, 2), cluster, table["length"], FSDP._replace(recompute=recompute),
+                  Layout(gpus, 1, 1, 1, 2), cluster, table["length"], FSDP._replace(recompute=recompute, summed=2),
                   published[gpu])
 
 
@@ -128,16 +134,44 @@ def table_k(tables):
                   FSDP._replace(recompute=recompute), published)
 
 
-#: Which library's numbers each table is predicted with. Of F, H, I and K nothing is fitted.
+def table_l(tables):
+    """NVIDIA's recipes for Llama 3.1. Two GPUs share a text, which we count as data parallelism."""
+    return nvidias_recipes(tables, "L")
+
+
+def table_m(tables):
+    """Megatron-DeepSpeed of 2021 and 2022 on A100s. We assume one piece a stage, and no message hidden."""
+    for name, layers, width, vocabulary, data, tensor, pipeline, *micro, zero, gbit, step in tables["M"]["rows"]:
+        cluster = planner.described(*tables["gpus"]["A100 80GB"], 1e9 * gbit / 8)
+        layout = Layout(data, tensor, pipeline, *micro)
+        gpus = data * tensor * pipeline
+        tokens = data * layout.micro_batches * layout.micro_batch * 2048 / gpus
+        yield Run(f"{name} on {gpus:,}", gpt(layers, width, vocabulary, tied=True), layout, cluster, 2048,
+                  Habits(recompute=1, zero=zero), tokens / step)
+
+
+def table_n(tables):
+    """torchtitan: Llama 3.1, FSDP with TP. We assume texts of 8,192 tokens, and that async TP hides its messages."""
+    table = tables["N"]
+    cluster = clusters(tables)["H100"]
+    for name, layers, width, hidden, keys, gpus, tensor, micro_batch, recompute, hides, published in table["rows"]:
+        shape = Shape(layers, width, hidden, table["vocabulary"], False, keys)
+        yield Run(f"{name} on {gpus}", shape, Layout(gpus // tensor, tensor, 1, 1, micro_batch), cluster,
+                  table["length_inferred"], FSDP._replace(recompute=recompute, hidden=hides), published)
+
+
+#: Which library's numbers each table is predicted with. Of F, H, I and K to N nothing is fitted.
 LIBRARY = {"B": "nanotron", "E": "Megatron", "F": "Megatron", "H": "Megatron", "G H100": "FSDP, H100",
            "G A100 80GB": "FSDP, A100 80GB", "G A100 40GB": "FSDP, A100 40GB", "I A100 80GB": "FSDP, A100 80GB",
-           "I H100": "FSDP, H100", "J": "Megatron, A100", "K": "FSDP, A100 80GB"}
+           "I H100": "FSDP, H100", "J": "Megatron, A100", "K": "FSDP, A100 80GB", "L": "Megatron",
+           "M": "Megatron, A100", "N": "FSDP, H100"}
 
 
 def rows(tables):
     """{table: list of its runs}, of all tables in LIBRARY."""
     result = {"B": table_b(tables), "E": table_e(tables), "F": table_f(tables), "H": table_h(tables),
-              "J": table_j(tables), "K": table_k(tables)}
+              "J": table_j(tables), "K": table_k(tables), "L": table_l(tables), "M": table_m(tables),
+              "N": table_n(tables)}
     for gpu in tables["G"]["rows"]:
         result[f"G {gpu}"] = table_g(tables, gpu)
     for gpu in tables["I"]["clusters"]:

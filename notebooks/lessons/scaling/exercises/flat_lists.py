@@ -1,5 +1,7 @@
 """What learners return as a list of numbers: a list, a tuple, an array of numpy's, a tensor."""
 
+import numbers
+
 import numpy as np
 
 
@@ -9,6 +11,7 @@ def flat_list(returned):
         array = np.asarray(returned)
     except ValueError:  # a list of unequal parts
         return repr(returned)
-    if array.ndim == 1 and array.dtype.kind in "iufO":
-        return array.tolist()
+    entries = array.tolist()
+    if array.ndim == 1 and array.dtype.kind in "iufO" and all(isinstance(entry, numbers.Real) for entry in entries):
+        return [float(entry) for entry in entries]
     return repr(returned)

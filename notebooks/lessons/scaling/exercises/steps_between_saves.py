@@ -57,7 +57,7 @@ class StepsBetweenSaves(Alone):
 
     def observe(steps_between_saves, training):
         steps = steps_between_saves(*training)
-        if hasattr(steps, "item"):  # a number of numpy's or torch's
+        if hasattr(steps, "item") and math.prod(steps.shape) == 1:  # a number of numpy's or torch's
             steps = steps.item()
         if isinstance(steps, bool) or not isinstance(steps, numbers.Real) or not steps >= 1 or steps % 1 != 0:
             return {"returned": f"{steps!r:.60}", "steps": 0, "minutes lost": 0.0}
