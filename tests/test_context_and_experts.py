@@ -11,6 +11,7 @@ from helpers.instruments.waits import form_group
 from helpers.models import attention_by_hand
 from lessons.context_and_experts import pairs_explorer, recorded, tokens_explorer
 from lessons.context_and_experts.cuts import CUTS, pairs
+from lessons.context_and_experts.exercises import fair_cut
 from lessons.context_and_experts.trial import trial
 from tests.conftest import shapes_of
 
@@ -93,13 +94,25 @@ def test_all_tokens_have_a_place_of_their_own(ranks):
             assert all(100 < token["y"] < tokens_explorer.FLOOR or token["y"] < 90 for token in tokens)
 
 
-def test_torchs_own_source_says_what_lesson_11_shows_of_it():
+def test_torchs_own_source_says_what_lesson_11_tells_of_it():
     from torch.distributed.tensor import experimental
+    from torch.distributed.tensor.experimental import _attention
+    from torch.distributed.tensor.experimental._context_parallel._attention import _cp_options
 
-    source = inspect.getsource(experimental.context_parallel)
-    assert "legacy" in source and "deprecate" in source and "context_parallel" in experimental.__all__
+    assert "legacy" in inspect.getsource(experimental.context_parallel)
+    assert "context_parallel" in experimental.__all__ and callable(_attention.set_rotate_method)
+    assert _cp_options.rotate_method.name == "ALL_GATHER"
     by_rank = launch(cut_by_torch, 2, args=(16,), show=False, timeout=60).results
     assert by_rank == [positions.tolist() for positions in CUTS["zigzag"](16, 2)]
+
+
+def test_torch_cuts_documents_as_the_exercise_does():
+    from torch.distributed.tensor.experimental._attention import _PerDocumentHeadTailLoadBalancer
+
+    lengths = [8, 16, 4]
+    cut = _PerDocumentHeadTailLoadBalancer([lengths], 2, "cpu")._generate_indices()
+    by_rank = [fair_cut.answer(torch.arange(28), lengths, rank, 2)[1] for rank in range(2)]
+    assert cut[0].tolist() == torch.cat(by_rank).tolist()
 
 
 def cut_by_torch(tokens):

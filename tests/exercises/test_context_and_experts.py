@@ -4,15 +4,32 @@ import torch
 import torch.distributed as dist
 
 from lessons.context_and_experts import exercises as ex
+from lessons.context_and_experts.cuts import CUTS
 from tests.answers import edits, right, wrong
 
 
 @right(ex.fair_cut)
-def test_finer_pieces(tokens, rank, n):
-    """Tokens in groups of 2n, each dealt out there and back."""
+def test_finer_pieces(tokens, lengths, rank, n):
+    """Tokens in groups of 2n, each dealt out there and back: no group lies in two documents."""
     groups = range(0, len(tokens), 2 * n)
     positions = [place for group in groups for place in (group + rank, group + 2 * n - 1 - rank)]
     return tokens[positions], positions
+
+
+@right(ex.fair_cut)
+def test_with_the_lessons_cut(tokens, lengths, rank, n):
+    begin, positions = 0, torch.empty(0, dtype=torch.long)
+    for length in lengths:
+        positions = torch.cat([positions, begin + CUTS["zigzag"](length, n)[rank]])
+        begin += length
+    return tokens[positions], positions
+
+
+@wrong(ex.fair_cut, "all ranks have equally many tokens")
+def test_whole_documents(tokens, lengths, rank, n):
+    mine = torch.cat([document for number, document in enumerate(torch.arange(len(tokens)).split(lengths))
+                      if number % n == rank] or [torch.empty(0, dtype=torch.long)])
+    return tokens[mine], mine
 
 
 @right(ex.merge_blocks)
@@ -55,16 +72,33 @@ def test_every_token_to_every_expert(x, expert, weight, net, exchange):
     return (back.view(n, tokens, -1) * share.T[..., None]).sum(0)
 
 
-@wrong(ex.merge_blocks, "subtract the larger")
+@wrong(ex.merge_blocks, "subtract the larger of *each query's* two")
 def test_exp_of_what_is_large(out1, logsum1, out2, logsum2):
     total = logsum1.exp() + logsum2.exp()
     return ((logsum1.exp() / total)[:, None] * out1 + (logsum2.exp() / total)[:, None] * out2), total.log()
 
 
-@wrong(ex.merge_blocks, "the first block is masked")
+@wrong(ex.merge_blocks, "`-inf - (-inf)` is nan")
 def test_subtracts_the_first_ones(out1, logsum1, out2, logsum2):
     weight = (logsum2 - logsum1).exp()
     return (out1 + weight[:, None] * out2) / (1 + weight)[:, None], logsum1 + weight.log1p()
+
+
+@wrong(ex.merge_blocks, "0 / 0")
+def test_one_maximum_of_all_queries(out1, logsum1, out2, logsum2):
+    top = max(logsum1.max(), logsum2.max())
+    sum1, sum2 = (logsum1 - top).exp(), (logsum2 - top).exp()
+    return (sum1[:, None] * out1 + sum2[:, None] * out2) / (sum1 + sum2)[:, None], top + (sum1 + sum2).log()
+
+
+@wrong(ex.skipping_ring, "`pass_on` is all that it needs")
+def test_gathers_all_blocks(k, v, where, pass_on, compute):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    blocks = [torch.empty(2) for _ in range(n)]
+    dist.all_gather(blocks, torch.stack([k, v]))
+    for owner, block in enumerate(blocks):
+        if where[rank].max() >= where[owner].min():
+            compute(*block, owner)
 
 
 @right(ex.rows_of_two)

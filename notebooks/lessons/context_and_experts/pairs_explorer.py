@@ -272,6 +272,6 @@ def pairs_explorer():
                  presets={
                      "the whole ring": preset("Press Play. In which steps does rank 0 compute anything?"),
                      "zigzag": preset("Press Play. Who waits now?", cut="zigzag"),
-                     "8 ranks": preset("How much is dotted? Then set 4 ranks, then 2: do more ranks wait more?",
+                     "8 ranks": preset("How much is dotted? Then set 4 ranks, then 2: when is the share largest?",
                                        frame=-1, ranks=8),
                  }, still=7)

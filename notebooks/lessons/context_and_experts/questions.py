@@ -28,9 +28,9 @@ QUESTIONS = {
     "local_positions": (
         "A contiguous cut, and each rank counts its positions from 0. Whose output is right?", {
             "rank 0's":
-                "Its tokens really begin at 0. In all other ranks the distance to the keys of earlier ranks "
-                "is wrong, because these keys were turned as if they stood at 0, 1, 2 … too. A test of rank 0 alone "
-                "finds nothing: compare every rank with one process.",
+                "Its tokens really begin at 0, and it looks at no other rank's keys. In all other ranks the distance "
+                "to the keys of earlier ranks is wrong, because these keys were turned as if they stood at 0, 1, 2 … "
+                "too. A test of rank 0 alone finds nothing: compare every rank with one process.",
             "all: only distances matter":
                 "Distances within a block are right. Between two blocks they are not: both count from 0.",
             "nobody's": "One rank's tokens really begin at 0.",

@@ -21,8 +21,9 @@ class RowsOfTwo(Alone):
         "`repeat_interleave` makes from the counts, in this order, the expert of each row.",
     )
     explanation = "A mask picks an expert's rows out of all parts, and puts the results back."
-    why = ("every token still goes through *some* expert, always the same mixture of them, so training makes "
-           "the best of it. Only a comparison with a dense layer shows it.")
+    why = ("net 0 gets mostly the rows of rank 0, and net 1 those of rank 1, whatever the router chose. Each "
+           "net learns the tokens of its rank, so training makes the best of it. Only a comparison with a dense layer "
+           "shows it.")
 
     # How many rows came, by rank and expert.
     cases = {

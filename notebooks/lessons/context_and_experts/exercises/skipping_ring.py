@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from helpers.exercises.group import InGroup
 from helpers.exercises.mistakes import mistake, stop
-from helpers.exercises.rules import between, same
+from helpers.exercises.rules import between, nothing, same
 from lessons.context_and_experts.cuts import CUTS
 
 
@@ -15,7 +15,7 @@ class SkippingRing(InGroup):
             "rank's tokens. `pass_on(k, v)` gives a block to the next rank, and returns the one of the "
             "previous rank. Call `compute(k, v, block)` once for every block that some query of this rank "
             "may look at, with the number of the block's owner, and **not** for blocks that are masked as a "
-            "whole. Pass on at most N − 1 times.")
+            "whole. Blocks travel by `pass_on` only, at most N − 1 times.")
     hints = ("Which lines does `continue` skip?",)
     explanation = "The block goes on whether or not this rank has a use for it."
     why = ("whether a rank *computes* may depend on its data. Whether it *communicates* must not, because "
@@ -38,6 +38,7 @@ class SkippingRing(InGroup):
     def observe(skipping_ring, cut):
         rank, n = dist.get_rank(), dist.get_world_size()
         computed = []
+        passed_on = []
 
         def pass_on(*tensors):
             arriving = [torch.empty_like(tensor) for tensor in tensors]
@@ -45,6 +46,7 @@ class SkippingRing(InGroup):
             exchange += [dist.P2POp(dist.irecv, tensor, (rank - 1) % n) for tensor in arriving]
             for work in dist.batch_isend_irecv(exchange):
                 work.wait()
+            passed_on.append(len(tensors))
             return arriving
 
         def compute(k, v, block):
@@ -54,10 +56,13 @@ class SkippingRing(InGroup):
         k = torch.tensor(float(rank))
         v = torch.tensor(10.0 + rank)
         skipping_ring(k, v, CUTS[cut](8 * n, n), pass_on, compute)
-        messages_each_time = 2  # k and v
+        traffic = skipping_ring.traffic
+        others = [call.name for call in traffic.collectives if call.name != "barrier"]
+        others += ["send"] * (len(traffic.sent) - sum(passed_on))
         return {
             "owner, k and v of each computed block": sorted(computed),
-            "passed on": len(skipping_ring.traffic.sent) // messages_each_time,
+            "passed on": len(passed_on),
+            "sent without `pass_on`": others,
         }
 
     # ---------------------------------------------------------------------------------------- what must hold
@@ -69,6 +74,7 @@ class SkippingRing(InGroup):
              "whose block has arrived after how many steps? Who looks at it?"),
         between("passed on", lambda wanted, case: (0, wanted["passed on"]),
                 "after N − 1 times every rank has seen every block"),
+        nothing("sent without `pass_on`", "a ring holds one foreign block at a time: `pass_on` is all that it needs"),
     )
 
     # ------------------------------------------------------------------------------------ what people write
