@@ -1,6 +1,8 @@
 """Many machines: nodes that end with their owner, cables as slow as they say, recipes that Slurm runs."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,6 +128,17 @@ def test_static_rendezvous_numbers_nodes_as_told_and_restarts_only_the_rank_that
     time.sleep(3)
     assert not lives(0, killed)
     job.stop()
+
+
+def test_two_machines_print_what_two_ranks_of_one_machine_did():
+    """As lesson 12's first bet says: both lessons' stored outputs."""
+    printed = []
+    for name in ("06_ddp_in_practice", "12_many_machines"):
+        cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        [text] = ["".join(output["text"]) for cell in cells for output in cell.get("outputs", ())
+                  if output["output_type"] == "stream" and "epoch 2: " in "".join(output["text"])][:1]
+        printed.append(re.findall(r"epoch \d: (\d+)%", text)[-3:])
+    assert printed == [["69", "86", "86"]] * 2
 
 
 OWNER = """

@@ -101,7 +101,7 @@ test_agent_options = edits(
     ex.agent_options,
     ("\"--max-restarts=3\"", "\"--standalone\"", "--standalone"),
     ("--rdzv-id=", "--rendezvous=", "unrecognized arguments: --rendezvous=lab"),
-    ("--nnodes={len(addresses)}", "--nnodes {len(addresses)}", "the check adds the script"),
+    ("--nnodes=1:{len(addresses)}", "--nnodes 1:{len(addresses)}", "the check adds the script"),
 )
 
 
@@ -113,7 +113,7 @@ def test_a_generator(node, addresses, gpus, job):
 @right(ex.agent_options)
 def test_underscores_and_separate_words(node, addresses, gpus, job):
     return ("--max_restarts", 3, "--local_addr", addresses[node], "--rdzv_conf",
-            "last_call_timeout=10,is_host=" + ("true" if addresses[node] == addresses[0] else "false"),
+            "last_call_timeout=10,is_host=" + ("true" if addresses[node] == addresses[-1] else "false"),
             "--rdzv_backend", "c10d",
-            "--rdzv_endpoint", addresses[0] + ":29500", "--rdzv_id", job, "--nproc_per_node", gpus,
-            "--nnodes", f"{len(addresses)}:{len(addresses)}")
+            "--rdzv_endpoint", addresses[-1] + ":29500", "--rdzv_id", job, "--nproc_per_node", gpus,
+            "--nnodes", f"1:{len(addresses)}")

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-PATIENCE = 2  # seconds without progress; by default gloo waits half an hour, NCCL's watchdog ten minutes
+PATIENCE = 1  # seconds without progress; by default gloo waits half an hour, NCCL's watchdog ten minutes
 
 
 def read_batch(step):

@@ -54,9 +54,10 @@ def read_by_torchrun(options):
 class AgentOptions(Alone):
     title = "Hunt: nobody opens the door"
     task = ("Return the list of torchrun's options for the agent on `node` (0, 1, …) of a job named `job`. "
-            "`addresses[i]` is node i's address; names of nodes cannot be looked up. There are as many nodes "
-            "as addresses, and each node starts `gpus` ranks. The agents meet over c10d at port 29500 of "
-            "node 0, and must not have to guess who opens the store there. Torchrun may restart three times.")
+            "`addresses[i]` is node i's address; names of nodes cannot be looked up. The job may begin with one "
+            "node, and takes up to as many as there are addresses. Each starts `gpus` ranks. The agents meet over "
+            "c10d at port 29500 of the **last** node. None has to guess who opens the store there, nor its own "
+            "address. Each restarts after up to three failures of its ranks.")
     hints = (
         "Which options must be the same on all nodes, because they are what the nodes have in common?",
         "`--rdzv-conf=is_host=1` on the node whose address is the endpoint's, `is_host=0` elsewhere. "
@@ -75,11 +76,12 @@ class AgentOptions(Alone):
 
     def answer(node, addresses, gpus, job):
         options = ["--rdzv-backend=c10d", "--max-restarts=3"]
-        options.append(f"--nnodes={len(addresses)}")                    #: nodes
+        options.append(f"--nnodes=1:{len(addresses)}")                  #: nodes
         options.append(f"--nproc-per-node={gpus}")                      #: ranks
         options.append(f"--rdzv-id={job}")                              #: job
-        options.append(f"--rdzv-endpoint={addresses[0]}:29500")         #: endpoint
-        options.append(f"--rdzv-conf=is_host={int(node == 0)}")         #: host
+        options.append(f"--rdzv-endpoint={addresses[-1]}:29500")        #: endpoint
+        is_host = int(node == len(addresses) - 1)
+        options.append(f"--rdzv-conf=is_host={is_host}")                #: host
         options.append(f"--local-addr={addresses[node]}")               #: address
         return options
 
@@ -103,8 +105,8 @@ class AgentOptions(Alone):
              'one list of texts, options only: "--nnodes=2", or "--nnodes", "2"; `torchrun --help` lists them'),
         same("script", "options only: the check adds the script, `train.py`, at the end"),
         same("--standalone", "that is for one machine, and overrides the endpoint"),
-        same("--rdzv-backend", "without it there is no rendezvous that can restart"),
-        same("--nnodes", "how many agents are there? (least and most)"),
+        same("--rdzv-backend", "without it there is no rendezvous at which agents can meet again"),
+        same("--nnodes", "how many agents, at least and at most?"),
         same("--nproc-per-node", ranks_of_a_node),
         same("--rdzv-id", names_of_the_job),
         same("--rdzv-endpoint", "where all meet: one address, and a port"),
@@ -117,16 +119,17 @@ class AgentOptions(Alone):
 
     mistakes = (
         mistake(names_of_the_job, job='options.append(f"--rdzv-id={job}-{node}")'),
-        mistake("all meet at node 0, none at its own door",
+        mistake("all meet at the last node, none at its own door",
                 endpoint='options.append(f"--rdzv-endpoint={addresses[node]}:29500")'),
-        mistake("without a port, torchrun takes 29400", endpoint='options.append(f"--rdzv-endpoint={addresses[0]}")'),
+        mistake("without a port, torchrun takes 29400", endpoint='options.append(f"--rdzv-endpoint={addresses[-1]}")'),
         mistake("each agent has to guess: who opens the store?", host=""),
-        mistake("a node with a store of its own meets nobody: only node 0 opens one",
+        mistake("a node with a store of its own meets nobody: only the last one opens one",
                 host='options.append("--rdzv-conf=is_host=1")'),
-        mistake("all wait for a store, and nobody opens it: node 0 does",
+        mistake("all wait for a store, and nobody opens it: the last node does",
                 host='options.append("--rdzv-conf=is_host=0")'),
         mistake(own_address, address='options.append(f"--local-addr={addresses[0]}")'),
-        mistake("another job has another number of nodes", nodes='options.append("--nnodes=2")'),
+        mistake("another job has another number of nodes", nodes='options.append("--nnodes=1:2")'),
+        mistake("the job may begin with one node", nodes='options.append(f"--nnodes={len(addresses)}")'),
         mistake(ranks_of_a_node, ranks='options.append("--nproc-per-node=1")'),
     )
 

@@ -180,7 +180,7 @@ class WhoWaits(Alone):
     # ---------------------------------------------------------------------------------------- what must hold
 
     rules = (
-        same("waits", "a rank waits if any of its entries is not `retired`: look at all of them"),
+        same("waits", "a rank waits if any of its entries is not `retired`: look at all of them. Keys are numbers"),
         same("profiling_name", "the first by `record_id` that is not `retired`; its name, as it is"),
         same("seconds", "take both times from the same dump; a second has 10⁹ nanoseconds", within=1e-3),
         same("missing", "whose group is it, and who has come to that number *of that group*, or to a later "
