@@ -112,7 +112,8 @@ def test_torch_cuts_documents_as_the_exercise_does():
     lengths = [8, 16, 4]
     cut = _PerDocumentHeadTailLoadBalancer([lengths], 2, "cpu")._generate_indices()
     by_rank = [fair_cut.answer(torch.arange(28), lengths, rank, 2)[1] for rank in range(2)]
-    assert cut[0].tolist() == torch.cat(by_rank).tolist()
+    as_ours = cut[0].tolist() == torch.cat(by_rank).tolist()
+    assert as_ours != torch.__version__.startswith("2.11."), "which puts both ranks' pieces side by side"
 
 
 def cut_by_torch(tokens):

@@ -33,7 +33,7 @@ class FairCut(Alone):
         "`.split(lengths)` gives each document's positions. What cuts one document fairly?",
     )
     explanation = ("Rank r has the pieces r and 2n − 1 − r of each document. What the early piece spares it, the late "
-                   "one costs. Torch's `_PerDocumentHeadTailLoadBalancer` cuts in the same way.")
+                   "one costs. `_PerDocumentHeadTailLoadBalancer` of torch 2.14 cuts in the same way.")
     why = ("with a contiguous cut of one text the last rank computes almost twice the mean, and the others wait for "
            "it. The mask and the rotary angles need the true positions, and no error tells you if you count from 0 in "
            "each rank.")
