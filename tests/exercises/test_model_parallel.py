@@ -43,6 +43,11 @@ def test_writes_small_letters(rank, ranks, micro_batches):
     return [(kind.lower(), i) for kind, i in schedules.one_f_one_b(rank, ranks, micro_batches)]
 
 
+@wrong(ex.one_f_one_b, "rank 0's list holds ()")
+def test_ends_with_an_empty_step(rank, ranks, micro_batches):
+    return [*schedules.one_f_one_b(rank, ranks, micro_batches), ()]
+
+
 @wrong(ex.one_f_one_b, "without the stage")
 def test_names_the_stage(rank, ranks, micro_batches):
     return [(*step, rank) for step in schedules.one_f_one_b(rank, ranks, micro_batches)]

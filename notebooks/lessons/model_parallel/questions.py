@@ -4,7 +4,8 @@ QUESTIONS = {
     "idle_of_four": (
         "Four stages, four micro-batches: for which share of the time does a rank stand idle?", {
             "3/7": "Each rank works 4 · 3 = 12 units. The whole takes (4 + 3) · 3 = 21, because three others "
-                   "come before the last rank can begin, and three after it. So 9 of 21 units are idle.",
+                   "come before the last rank can begin, and three after it. So 9 of 21 units are idle: with p "
+                   "stages and m micro-batches, the share is (p − 1)/(m + p − 1).",
             "1/4": "Each rank works 4 · 3 = 12 units. But the whole takes more than 16: three units for each "
                    "of 4 + 3.",
             "3/4": "That holds with a single micro-batch, as in the picture above.",

@@ -171,7 +171,7 @@ def _frames(timeline, per_rank, lanes, kinds):
     # Many tasks in many frames would make a control slow.
     apart = max(1, len(tasks) // 40)
     frames = []
-    for now in range(0, timeline.end + apart + 1, apart):
+    for now in range(0, lanes.end + apart + 1, apart):
         busy = {}
         for task in tasks:
             if task.begin < now <= task.end:
@@ -189,7 +189,7 @@ def _frames(timeline, per_rank, lanes, kinds):
         ]
         activations = sum(one.rank == 0 for one in kept) / row.per_rank
         frames.append({
-            "title": f"Time {now} of {timeline.end}",
+            "title": f"Time {now} of {lanes.end}",
             "note": f"Ranks that compute: {len(busy)}. Rank 0 holds {activations:.3g}.",
             "shapes": shapes,
         })

@@ -238,7 +238,7 @@ def dual_pipe_v(rank, ranks, micro_batches):
 
     It takes at least twice as many micro-batches as there are ranks. The forward and the backward are a pair, so that
     each hides the other's messages. Here a pair takes as long as both together. So each of p ranks is idle for
-    2 * (p - 1), as DeepSeek's table says: (PP/2 - 1) * (F&B + B - 3W), with PP = 2p stages.
+    2 * (p - 1). For these costs, DeepSeek's formula says the same: (PP/2 - 1) * (F&B + B - 3W), with PP = 2p stages.
     Source: https://github.com/deepseek-ai/DualPipe; DualPipe itself: https://arxiv.org/abs/2412.19437, section 3.2.1.
     """
     first, last = rank, 2 * ranks - 1 - rank

@@ -48,7 +48,7 @@ class OneFOneB(Alone):
             orders.append([tuple(step) if isinstance(step, list) else step for step in steps])
         try:
             timeline = simulate(orders)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             return {"orders": orders, "it cannot run": str(error)}
         return {"orders": orders, "it cannot run": "", "held": timeline.held, "units of time": timeline.end}
 
