@@ -44,11 +44,13 @@ def test_the_record_says_what_is_kept():
     assert {*measured} == {rung.title for rung in found} - {"The slow script", "torch.compile"}, "record it anew"
     for rung in found[1:-1]:
         turns = measured[rung.title]
-        assert rung.kept == all(slow > 1.01 * fast for slow, fast in zip(turns["below"], turns["rung"], strict=True))
+        faster = [slow > 1.01 * fast for slow, fast in zip(turns["below"], turns["rung"], strict=True)]
+        assert rung.kept == (sum(faster) >= 4)
         assert [one.title for one in found[:rung.number] if one.kept][-1] == turns["beside"], "record it anew"
     assert not found[-1].kept and "bfloat16" not in [rung.title for rung in rungs(fast_bf16=False) if rung.kept]
     assert helps({"below": [1.02] * 5, "rung": [1] * 5})
-    assert not helps({"below": [2] * 4 + [1], "rung": [1] * 5}), "one turn without a gain is enough"
+    assert helps({"below": [1.02] * 4 + [0.5], "rung": [1] * 5}), "one turn may be disturbed"
+    assert not helps({"below": [2] * 3 + [1] * 2, "rung": [1] * 5}), "two turns without a gain are enough"
 
 
 def weights_after_two_epochs(sources, folder):

@@ -97,8 +97,8 @@ def gains(turns):
 
 
 def helps(turns):
-    """Whether a rung is kept: it was at least 1 % faster than the one below it in every turn."""
-    return min(gains(turns)) > 1.01
+    """Whether a rung is kept: it was more than 1 % faster than the one below it in at least four of five turns."""
+    return sorted(gains(turns))[1] > 1.01  # something else on the machine may disturb one turn
 
 
 def recorded_as_helpful(rung):
