@@ -1,7 +1,6 @@
 """The speed ladder: its rungs as data, how the last ones train, the chart, and the reader's best."""
 
 import math
-from argparse import Namespace
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -53,16 +52,13 @@ def test_the_record_says_what_is_kept():
     assert not helps({"below": [2] * 3 + [1] * 2, "rung": [1] * 5}), "two turns without a gain are enough"
 
 
-def weights_after_two_epochs(sources, folder):
-    found = {}
-    for title, source in sources.items():
-        script, rows = {"__name__": "rung"}, []
-        exec(source, script)
-        script["report"] = lambda rows=rows, **row: rows.append(row)
-        script["main"](Namespace(folder=folder, epochs=2, seed=0))
-        assert rows[0]["seconds"] > 0 and 0 <= rows[0]["right"] <= 1 and math.isfinite(rows[0]["loss"]), title
-        found[title] = rows[1]["weights"]
-    return found
+def two_epochs(rung_source, folder, nprocs=1):
+    """The weights after two epochs, as the script reports them."""
+    script = folder / "rung.py"  # a file, as in the lesson: loader workers import it
+    script.write_text(rung_source)
+    first, second = launch(script, nprocs, [str(folder), "--epochs", "2"], show=False, timeout=60).reports[0]
+    assert first["seconds"] > 0 and 0 <= first["right"] <= 1 and math.isfinite(first["loss"])
+    return second["weights"]
 
 
 def test_what_only_computes_sooner_trains_to_the_same_bits(tmp_path):
@@ -73,17 +69,14 @@ def test_what_only_computes_sooner_trains_to_the_same_bits(tmp_path):
     ladder = {rung.title: rung for rung in rungs(True)}
     sources = {title: rung.source for title, rung in ladder.items() if title not in ("Two ranks", "torch.compile")}
     sources["the top"] = ladder["Two ranks"].before
-    weights = launch(weights_after_two_epochs, 1, (sources, tmp_path), show=False, timeout=60).results[0]
+    weights = {title: two_epochs(source, tmp_path) for title, source in sources.items()}
     for title in ("Test once an epoch", "Two workers load", "Decode once"):
         assert weights[title] == weights["The slow script"], title
     for title in ("Pool before ReLU", "Augment whole batches", "Test in one batch, without a graph"):
         [below] = [other for other, source in sources.items() if source == ladder[title].before and other != "the top"]
         assert weights[title] == weights[below], title
 
-    script = tmp_path / "rung.py"
-    script.write_text(ladder["Two ranks"].source)
-    run = launch(script, 2, [str(tmp_path), "--epochs", "2"], show=False, timeout=60)
-    assert run.reports[0][1]["weights"] == pytest.approx(weights["the top"], rel=0.01)
+    assert two_epochs(ladder["Two ranks"].source, tmp_path, nprocs=2) == pytest.approx(weights["the top"], rel=0.01)
 
 
 def test_hunks_say_what_they_cannot_find():
