@@ -233,7 +233,7 @@ def _fixed(row):
     """Names, and what connects the ranks."""
     yield words("held", WIDE / 2, 10, "above each rank: the activations that it holds", "middle")
     for rank in range(row.ranks):
-        yield words(f"name {rank}", row.middle(rank), TOP + HIGH + 13, f"rank {rank}", "middle")
+        yield words(f"name {rank}", row.middle(rank), TOP + HIGH + 13, f"rank {rank}", "middle", size=14)
     wire = TOP + HIGH / 2
     ends = [row.middle(0), wire], [row.middle(row.ranks - 1), wire]
     yield path("wire", ends, width=2, opacity=0.5, layer=-1)
