@@ -116,8 +116,12 @@ def test_cut_and_put_together(rows, receive, nets):
     return torch.cat([done[e][sender] for sender in range(len(receive)) for e in range(len(nets))])
 
 
-test_to_their_experts = edits(ex.to_their_experts, (
-    "exchange(x[order // k]", "exchange(x.detach()[order // k]", "is everything inside the graph?"))
+test_to_their_experts = edits(
+    ex.to_their_experts,
+    ("exchange(x[order // k]", "exchange(x.detach()[order // k]", "is everything inside the graph?"),
+    ("* weight.flatten()", "* weight.detach().flatten()", "the router learns through `weight`"))
+test_merges_in_float32 = edits(ex.merge_blocks, (
+    "* out2, logsum", "* out2, logsum.float()", "return both in the dtype of the blocks"))
 test_experts_compute_foreign_rows = edits(ex.rows_of_two, (
     "done[expert == e] = net(rows[expert == e])", "done[expert == e] = net(rows)[expert == e]",
     "an expert computes its own rows only"))

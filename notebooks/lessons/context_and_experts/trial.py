@@ -74,7 +74,7 @@ def make(experts, liking=0.0, width=16):
         router.weight[0] += liking  # all tokens have a 1 in common
     nets = nn.ModuleList()
     for _ in range(experts):
-        net = nn.Sequential(nn.Linear(width, width // 2), nn.GELU(), nn.Linear(width // 2, width))
+        net = nn.Sequential(nn.Linear(width, width // 4), nn.GELU(), nn.Linear(width // 4, width))
         nets.append(net.double())
     return router, nets
 

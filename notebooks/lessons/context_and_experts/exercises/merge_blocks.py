@@ -22,7 +22,7 @@ class MergeBlocks(Alone):
             "`out`, [queries, width], its attention as if there were no other keys, and `logsum`, [queries], "
             "the logarithm of the sum of all exp(score). Return `(out, logsum)` of both blocks **together**, in "
             "their dtype. Scores may be large, such as 1,000. If a query may not look at a block, its `logsum` is −inf "
-            "and its `out` is 0 for that block. Every query may look at one of the two.")
+            "and its `out` is 0 for that block. Each query may look at one of the two at least.")
     hints = (
         "`out` is a sum of values, each times exp(score), over `logsum.exp()`. Write the sum over both "
         "blocks.",
@@ -60,14 +60,14 @@ class MergeBlocks(Alone):
             outs[case.masked, 0] = 0
             logsums[case.masked, 0] = -torch.inf
         out, logsum = merge_blocks(outs[0], logsums[0], outs[1], logsums[1])
-        return {"out": out.tolist(), "logsum": logsum.tolist()}
+        return {"out": out.tolist(), "logsum": logsum.tolist(), "dtypes": [str(out.dtype), str(logsum.dtype)]}
 
     # ---------------------------------------------------------------------------------------- what must hold
 
     def not_finite(mine, wanted, case):
-        for name, numbers in mine.items():
-            if not torch.tensor(numbers).isfinite().all():
-                return f"`{name}` is {numbers}", "finite numbers"
+        for name in ("out", "logsum"):
+            if not torch.tensor(mine[name]).isfinite().all():
+                return f"`{name}` is {mine[name]}", "finite numbers"
 
     larger_first = ("`exp` of a large number is inf, and of a very negative one 0; inf / inf, inf - inf and 0 / 0 are "
                     "nan. Before `exp`, subtract the larger of *each query's* two `logsum`")
@@ -82,6 +82,7 @@ class MergeBlocks(Alone):
 
     rules = (
         each(not_finite, look),
+        same("dtypes", "return both in the dtype of the blocks"),
         same("out", share, within=1e-9),
         same("logsum", "the logarithm of which sum?", within=1e-9),
     )

@@ -49,7 +49,8 @@ def bytes_sent(traffic, ranks):
 class ToTheirExperts(InGroup):
     title = "Two experts for each token"
     task = ("Expert r lives on rank r, as `net`. Each rank has its tokens `x`, [tokens, width], and for each "
-            "token its k experts, `expert`, [tokens, k], and how much each counts, `weight`, [tokens, k]. "
+            "token its k experts, `expert`, [tokens, k], and how much each counts, `weight`, [tokens, k]. The router "
+            "learns through `weight`. "
             "Return for each token the weighted sum of its experts' outputs. `exchange(rows, send, receive)` "
             "sends `send[r]` rows to rank r, in their order, returns the `receive[r]` rows of each "
             "rank, and has a backward. Only the rows that an expert needs travel to it.")
@@ -92,6 +93,7 @@ class ToTheirExperts(InGroup):
         if choice.last_is_idle:
             scores[:, -1] -= 99
         weight, expert = scores.softmax(-1).topk(choice.k)
+        weight.requires_grad_()
         net = nn.Linear(16, 16).double()
         net.register_forward_pre_hook(lambda _, inputs: rows.extend(inputs[0].tolist()))
 
@@ -99,11 +101,12 @@ class ToTheirExperts(InGroup):
 
         traffic = to_their_experts.traffic  # that of backward, below, is not in it
         total = out.square().sum() + torch.zeros((), requires_grad=True)  # zeros, where the graph was cut
-        of_x, of_bias = torch.autograd.grad(total, [x, net.bias], materialize_grads=True)
+        of_x, of_weight, of_bias = torch.autograd.grad(total, [x, weight, net.bias], materialize_grads=True)
         return {
             "output": out.tolist(),
             "rows of this rank's expert": len(rows),
             "gradient of x": of_x.tolist(),
+            "gradient of weight": of_weight.tolist(),
             "gradient of the expert": of_bias.tolist(),
             "bytes sent": bytes_sent(traffic, n),
         }
@@ -119,6 +122,7 @@ class ToTheirExperts(InGroup):
         same("rows of this rank's expert", "which rows need this expert, and no other?"),
         same("output", back_to_tokens, within=1e-9),
         same("gradient of x", "is everything inside the graph?", within=1e-9),
+        same("gradient of weight", "the router learns through `weight`: is it inside the graph?", within=1e-9),
         same("gradient of the expert", "does its gradient come through `exchange`?", within=1e-9),
         between("bytes sent", lambda wanted, case: (0, wanted["bytes sent"] + 1500),  # counts as objects
                 "a row travels to its expert and back, and nothing else does, but the counts"),
