@@ -37,6 +37,18 @@ def test_flat_pieces_as_zero_does(model, steps, lr):
     return optimizer
 
 
+@wrong(ex.sharded_adamw, "kept as it is")
+def test_rounds_the_state_between_steps(model, steps, lr):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    dtype = next(model.parameters()).dtype
+    for _ in steps:
+        optimizer.step()
+        for state in optimizer.state.values():
+            for name in "exp_avg", "exp_avg_sq":
+                state[name] = state[name].to(torch.bfloat16).to(dtype)
+    return optimizer
+
+
 @right(ex.memory_per_rank)
 def test_with_math_and_floats(frozen, added, ranks, stage):
     import math
@@ -77,8 +89,19 @@ def test_leaves_the_small_layers_out(model):
     fully_shard(model, ignored_params={*model.positions.parameters(), *model.norm.parameters()})
 
 
+@wrong(ex.shard_it, "with whole parameters at the same time: 5")
+def test_a_unit_of_each_linear(model):
+    """The blocks' norms are left for the last unit, so each block has whole parameters."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in list(model.modules()):
+        if isinstance(layer, (torch.nn.Linear, torch.nn.Embedding)):
+            fully_shard(layer)
+    fully_shard(model)
+
+
 @right(ex.shard_it)
-def test_with_a_mesh_and_words_for_what_is_the_default(model):
+def test_with_a_mesh_and_the_outermost_unit_dropped_too(model):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

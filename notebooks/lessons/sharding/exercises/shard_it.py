@@ -58,7 +58,7 @@ class ShardIt(InGroup):
         if not_sharded:
             return {"parameters that are not sharded": not_sharded}
         large = [model.tokens, *model.blocks, model.head]
-        whole = []  # how many of the large layers are whole when one of them computes
+        whole = []  # how many of the large layers have whole parameters when one of them computes
         gathers = []  # how many there have been by then, its own among them
 
         def look(*_):
@@ -74,7 +74,7 @@ class ShardIt(InGroup):
             "parameters that are not sharded": [],
             "loss": loss.item(),
             "gradients": [parameter.grad.full_tensor().norm().item() for parameter in model.parameters()],
-            "large layers whole at the same time": max(whole),
+            "large layers with whole parameters at the same time": max(whole),
             "gathers between first and last block": last_block - first_block,
         }
 
@@ -91,7 +91,7 @@ class ShardIt(InGroup):
         nothing("parameters that are not sharded", whole_model, "none: each is a DTensor"),
         same("loss", "what else was changed?", within=1e-4),
         same("gradients", "what else was changed?", within=1e-4),
-        between("large layers whole at the same time", lambda wanted, case: (0, 1), what_is_a_unit),
+        between("large layers with whole parameters at the same time", lambda wanted, case: (0, 1), what_is_a_unit),
         same("gathers between first and last block", a_gather_a_block),
     )
 

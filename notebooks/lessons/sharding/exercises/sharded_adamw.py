@@ -142,7 +142,7 @@ class ShardedAdamw(InGroup):
                     "next item is asked for")
     as_adamw = ("compare with `torch.optim.AdamW`: its `lr`, its weight decay, its eps. The gradients are averaged "
                 "already, so use them as they are")
-    state_stays = "the first step is right. Is the optimizer's state kept for the next one?"
+    state_stays = "the first step is right. Is the optimizer's state kept as it is for the next one?"
     give_it_back = "`return` the optimizer, or whatever holds the state: its bytes are counted"
     its_share = "which parameters does this rank's optimizer know? Is there a second copy of them?"
 
