@@ -50,6 +50,8 @@ test_beat_the_course = edits(
      "do not seed it again"),
     ("net(batch)", "net.forward(batch)", "what goes through `net.forward(batch)` is not seen"),
     ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
+    ((("    every =", "    own = torch.Generator().manual_seed(0)\n    every ="),
+      ("2, 1), generator=dice)", "2, 1), generator=own)")), "the same for other dice: ['moves']"),
 )
 
 
@@ -106,7 +108,12 @@ test_prepared_once = edits(
       ("    every =", "    drawn = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)\n    every =")),
      "times that 16 moves in a row have come before"),
     ((("images / 128 - 0.5", "images.to(torch.int16)"), ("pixels[order]", "(pixels / 128 - 0.5)[order]")),
-     "images converted: 1200"),
+     "images converted: 1400"),
+    ((("    every =", "    own = torch.Generator().manual_seed(0)\n    every ="),
+      ("2, 1), generator=dice)", "2, 1), generator=own)")), "the same for other dice: ['moves']"),
+    ((("images / 128 - 0.5", "torch.arange(256) / 128 - 0.5"),
+      ("pixels[order][every, rows[:, :, None], columns[:, None]]",
+       "pixels[images[order][every, rows[:, :, None], columns[:, None]].long()]")), "images converted: 1201"),
     ("    every =", "    dice = torch.Generator().manual_seed(dice.initial_seed())\n    every =",
      "do not seed it again"),
     ("images / 128 - 0.5", "images / 255", "pictures that no image gives"),
@@ -167,4 +174,17 @@ def test_one_buffer_for_all_epochs(images, labels, epochs, dice):
         moves = torch.randint(-1, 2, (len(images), 2, 1), generator=dice)
         rows, columns = ((torch.arange(16) - moves) % 16).unbind(1)
         moved.copy_(pixels[order][every, rows[:, :, None], columns[:, None]].unsqueeze(1))
+        yield from zip(moved.split(64), labels[order].split(64), strict=True)
+
+
+@right(ex.prepared_once)
+def test_loops_over_the_moves_that_were_drawn(images, labels, epochs, dice):
+    pixels = images.unsqueeze(1) / 128 - 0.5
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=dice)
+        moves = torch.randint(-1, 2, (len(images), 2), generator=dice)
+        moved = pixels[order]
+        for move in moves.unique(dim=0):
+            alike = (moves == move).all(1)
+            moved[alike] = moved[alike].roll(move.tolist(), (2, 3))
         yield from zip(moved.split(64), labels[order].split(64), strict=True)

@@ -16,8 +16,8 @@ QUESTIONS = {
                 "computes anything. Then each step waits until the gradients of both ranks are averaged. And "
                 "decoding and testing are not divided: each rank does all of it.",
             "one and a half times as fast":
-                "Divide the two times of a step: halving the batch alone does not give so much. The averaging is "
-                "still to be paid, and each rank decodes and tests all images.",
+                "Divide the two times of a step: halving the batch gives no more than that. The averaging is still "
+                "to be paid, and each rank decodes, moves and tests all images.",
             "twice as fast":
                 "Only if all work were halved, and averaging cost nothing. Look at the step on half a batch.",
         }),

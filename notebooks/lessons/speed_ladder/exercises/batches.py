@@ -25,11 +25,11 @@ def names(pixels):
 
 
 def seen_in(batches, images, epochs):
-    """What can be seen of a training's batches (if their form is wrong, no more), and which image each is."""
+    """What can be seen of a training's batches, and the order and moves drawn; if their form is wrong, no more."""
     forms = {f"{str(batch.dtype)[6:]}, {['batch', *batch.shape[1:]]}" for batch in batches}
     seen = {"form": sorted(forms), "images": sum(map(len, batches))}
     if seen != {"form": ["float32, ['batch', 1, 16, 16]"], "images": epochs * len(images)}:
-        return seen, None
+        return seen, {}
 
     prepared = images / 128 - 0.5
     given = torch.cat(batches)[:, 0]
@@ -58,7 +58,12 @@ def seen_in(batches, images, epochs):
     seen["pairs of epochs with most moves alike"] = sum(
         (first == second).float().mean().item() > 0.5 for first, second in combinations(by_image, 2))
     seen["times that 16 moves in a row have come before"] = again
-    return seen, which
+    return seen, {"order": which, "moves": moves, "moves of each image": by_image}
+
+
+def same_draws(drawn, others):
+    """What of the order and the moves is the same in both."""
+    return [what for what in drawn.keys() & others.keys() if torch.equal(drawn[what], others[what])]
 
 
 def same_batches(batches, others):
@@ -92,13 +97,13 @@ def rules_of_batches(each_once=EACH_ONCE):
 def rules_of_dice():
     return (
         nothing("other batches for the same dice", "does every draw take `generator=dice`?", "the same ones"),
-        nothing("the same batches for other dice", "draw from the `dice` that is given, and do not seed it again",
+        nothing("the same for other dice", "draw from the `dice` that is given, and do not seed it again",
                 "others"),
     )
 
 
 class Operators(TorchDispatchMode):
-    """Counts the operators that are called, and the images that become floating-point numbers of another type."""
+    """Counts the operators that are called, and the images that become numbers of another type."""
 
     count = converted = 0
 
@@ -106,6 +111,6 @@ class Operators(TorchDispatchMode):
         self.count += 1
         result = operator(*args, **(kwargs or {}))
         taken = {argument.dtype for argument in args if torch.is_tensor(argument)}
-        if taken and torch.is_tensor(result) and result.is_floating_point() and result.dtype not in taken:
+        if taken and torch.is_tensor(result) and result.dtype not in taken | {torch.bool}:
             self.converted += result.numel() // 256
         return result

@@ -26,7 +26,8 @@ class PredictedGain(Alone):
             "`faster` is a dict {part: how many times as fast}. A part of that name can stand in "
             "`once` and in `each`; then it becomes faster in both. `float(\"inf\")` means that the part is "
             "gone, and a number below 1 that it becomes slower. The rung itself costs `price` seconds once, "
-            "as compiling does. Return how many times as fast the whole training becomes.")
+            "as compiling does. Return how many times as fast the whole training becomes, and leave the dicts "
+            "as they are.")
     hints = (
         "How long does the training take without the rung? The beginning once, and each epoch `epochs` "
         "times.",
