@@ -102,6 +102,7 @@ test_agent_options = edits(
     ("\"--max-restarts=3\"", "\"--standalone\"", "--standalone"),
     ("--rdzv-id=", "--rendezvous=", "unrecognized arguments: --rendezvous=lab"),
     ("--nnodes=1:{len(addresses)}", "--nnodes 1:{len(addresses)}", "the check adds the script"),
+    ("return options", "return ' '.join(options)", "one text, not a list of texts"),
 )
 
 

@@ -15,7 +15,8 @@ QUESTIONS = {
     "stranger_at_store": (
         "A process that is no part of the job knows the store's address and port. What can it do there?", {
             "read and write": "By default neither the store nor the gradients have a password or encryption. The "
-                              "store does not ask who connects.",
+                              "store does not ask who connects. Who writes into the agents' store can run code on "
+                              "your nodes, because the agents unpickle what they read there.",
             "nothing, without the job's `rdzv-id`": "It is a part of some keys, and keys can be listed or guessed.",
             "read, but not write": "The store has no rights to give. Whoever connects may do everything.",
         }),

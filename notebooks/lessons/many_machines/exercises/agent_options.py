@@ -89,8 +89,11 @@ class AgentOptions(Alone):
         read = {}  # {name of an option: {node: its value}}
         for node in range(len(job.addresses)):
             returned = agent_options(node, list(job.addresses), job.gpus, job.name)
-            options = [returned] if isinstance(returned, str) else [str(option) for option in returned]
-            for name, value in read_by_torchrun(options).items():
+            if isinstance(returned, str):
+                values = {"refused by torchrun's parser": "one text, not a list of texts"}
+            else:
+                values = read_by_torchrun([str(option) for option in returned])
+            for name, value in values.items():
                 read.setdefault(name, {})[f"node {node}"] = value
         return read
 
