@@ -135,8 +135,9 @@ def test_two_machines_print_what_two_ranks_of_one_machine_did():
     printed = []
     for name in ("06_ddp_in_practice", "12_many_machines"):
         cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-        [text] = ["".join(output["text"]) for cell in cells for output in cell.get("outputs", ())
-                  if output["output_type"] == "stream" and "epoch 2: " in "".join(output["text"])][:1]
+        texts = ("".join(output["text"]) for cell in cells for output in cell.get("outputs", ())
+                 if output["output_type"] == "stream")
+        text = next(text for text in texts if "epoch 2: " in text)
         printed.append(re.findall(r"epoch \d: (\d+)%", text)[-3:])
     assert printed == [["69", "86", "86"]] * 2
 

@@ -179,10 +179,12 @@ def store(book, path):
             if (cell.source.startswith("predict(") or cell.id == FIRST_CELL
                     or "hide-input" in cell.metadata.get("tags", ())):
                 cell.metadata["jupyter"] = {"source_hidden": True}  # not what to read first
-            if cell.source.startswith("bet(") or "hide-output" in cell.metadata.get("tags", ()):
-                # Front ends show the answer once the cell runs, or at a click.
-                cell.metadata |= {"jupyter": {"outputs_hidden": True}, "collapsed": True}
+            if cell.source.startswith("bet("):
                 cell.metadata["tags"] = sorted({*cell.metadata.get("tags", ()), "hide-output"})
+            if "hide-output" in cell.metadata.get("tags", ()):
+                # Front ends show the answer once the cell runs, or at a click.
+                cell.metadata.setdefault("jupyter", {})["outputs_hidden"] = True
+                cell.metadata["collapsed"] = True
             cell.outputs = stable(cell.outputs, cell.execution_count)
     if path.name == GALLERY:
         play_once(book)

@@ -38,6 +38,12 @@ def test_as_a_tensor(once, each, epochs, faster, price):
 
 
 LEARN = "            optimizer.zero_grad()\n            loss.backward()\n"
+#: Of both exercises whose `dice` is the generator for all that is random.
+SEEDED_AGAIN = ("    every =", "    dice = torch.Generator().manual_seed(dice.initial_seed())\n    every =",
+                "do not seed it again")
+OWN_MOVES = ((("    every =", "    own = torch.Generator().manual_seed(0)\n    every ="),
+              ("2, 1), generator=dice)", "2, 1), generator=own)")), "the same for other dice: ['moves']")
+
 test_beat_the_course = edits(
     ex.beat_the_course,
     (((LEARN, "            if number % 2 == 0:\n" + LEARN.replace(12 * " ", 16 * " ")),
@@ -46,12 +52,10 @@ test_beat_the_course = edits(
     ((("            optimizer.step()", "            if number % 2:\n                optimizer.step()"),
       ("for batch, wanted in zip(", "for number, (batch, wanted) in enumerate(zip("),
       ("strict=True):", "strict=True)):")), "two batches for one step are a larger batch"),
-    ("    every =", "    dice = torch.Generator().manual_seed(dice.initial_seed())\n    every =",
-     "do not seed it again"),
+    SEEDED_AGAIN,
     ("net(batch)", "net.forward(batch)", "what goes through `net.forward(batch)` is not seen"),
     ("2, 1), generator=dice)", "2, 1))", "does every draw take `generator=dice`?"),
-    ((("    every =", "    own = torch.Generator().manual_seed(0)\n    every ="),
-      ("2, 1), generator=dice)", "2, 1), generator=own)")), "the same for other dice: ['moves']"),
+    OWN_MOVES,
 )
 
 
@@ -109,13 +113,11 @@ test_prepared_once = edits(
      "times that 16 moves in a row have come before"),
     ((("images / 128 - 0.5", "images.to(torch.int16)"), ("pixels[order]", "(pixels / 128 - 0.5)[order]")),
      "images converted: 1400"),
-    ((("    every =", "    own = torch.Generator().manual_seed(0)\n    every ="),
-      ("2, 1), generator=dice)", "2, 1), generator=own)")), "the same for other dice: ['moves']"),
+    OWN_MOVES,
     ((("images / 128 - 0.5", "torch.arange(256) / 128 - 0.5"),
       ("pixels[order][every, rows[:, :, None], columns[:, None]]",
        "pixels[images[order][every, rows[:, :, None], columns[:, None]].long()]")), "images converted: 1201"),
-    ("    every =", "    dice = torch.Generator().manual_seed(dice.initial_seed())\n    every =",
-     "do not seed it again"),
+    SEEDED_AGAIN,
     ("images / 128 - 0.5", "images / 255", "pictures that no image gives"),
 )
 

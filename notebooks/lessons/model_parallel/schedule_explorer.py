@@ -156,7 +156,7 @@ def scene(schedule, ranks, micro_batches, v):
 
 
 def _lanes(ranks, end, kinds):
-    names = [f"{rank}" for rank in range(ranks)]
+    names = [str(rank) for rank in range(ranks)]
     high = min(28, 140 / ranks)
     unit = "logical time: " + ", ".join(f"{kind} {COST[kind]}" for kind in COST if kind in kinds)
     return Lanes(names, end, x=18, y=222, w=418, row=high, unit=unit, gap=2)

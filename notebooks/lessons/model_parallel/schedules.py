@@ -286,7 +286,11 @@ def numbered(steps):
                 without_weights.append((micro_batch, stage))
         return kind, micro_batch, stage
 
-    return [tuple(number(*part) for part in step) if parts(step) is step else number(*step) for step in steps]
+    order = []
+    for step in steps:
+        numbers = tuple(number(*part) for part in parts(step))
+        order.append(numbers if len(numbers) > 1 else numbers[0])
+    return order
 
 
 def receiver(rank, step, homes):

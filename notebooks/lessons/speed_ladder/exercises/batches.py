@@ -61,9 +61,16 @@ def seen_in(batches, images, epochs):
     return seen, {"order": which, "moves": moves, "moves of each image": by_image}
 
 
+def dice_of(seed, further):
+    """A generator that has drawn `further` numbers already: other dice cannot be had from their seed."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.rand(further, generator=generator)
+    return generator
+
+
 def same_draws(drawn, others):
     """What of the order and the moves is the same in both."""
-    return [what for what in drawn.keys() & others.keys() if torch.equal(drawn[what], others[what])]
+    return [what for what in drawn if what in others and torch.equal(drawn[what], others[what])]
 
 
 def same_batches(batches, others):

@@ -1,6 +1,7 @@
 """A rung of one's own: the same training with fewer operators."""
 
 import functools
+from itertools import pairwise
 
 import torch
 
@@ -12,6 +13,7 @@ from lessons.speed_ladder.exercises.batches import (
     EACH_ONCE,
     MOVED,
     Operators,
+    dice_of,
     digits,
     rules_of_batches,
     rules_of_dice,
@@ -53,25 +55,23 @@ def trained(loop, epochs=EPOCHS, seed=0, dice=0):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net, operators = network(), Operators()
-    batches, learned, weights, without_step = [], [], [], []
+    batches, learned, weights = [], [], []
 
     def watch(module, inputs, output):
         before = operators.count
         if output.requires_grad:
             batches.append(inputs[0].detach().clone())
             weights.append(next(module.parameters()).detach().clone())
-            without_step.append(len(weights) > 1 and torch.equal(*weights[-2:]))
             output.register_hook(lambda grad: learned.append(len(grad)))
         operators.count = before  # what this check does is not the learner's
 
     net.register_forward_hook(watch)
     images, labels = digits(IMAGES)
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(0)
-    torch.rand(dice, generator=generator)  # other dice have the same seed, and are further on
     with operators:
-        loop(net, images, labels, epochs, generator)
-    return batches, sum(learned), sum(without_step), net, operators.count
+        loop(net, images, labels, epochs, dice_of(0, further=dice))
+    without_step = sum(torch.equal(before, after) for before, after in pairwise(weights))
+    return batches, sum(learned), without_step, net, operators.count
 
 
 def batches_of(loop, seed, dice=0):

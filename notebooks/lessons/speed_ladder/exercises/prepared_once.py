@@ -9,6 +9,7 @@ from helpers.exercises.mistakes import mistake
 from helpers.exercises.rules import between, nothing, same
 from lessons.speed_ladder.exercises.batches import (
     Operators,
+    dice_of,
     digits,
     rules_of_batches,
     rules_of_dice,
@@ -72,10 +73,8 @@ class PreparedOnce(Alone):
 
         def batches(seed, dice):
             torch.manual_seed(seed)
-            generator = torch.Generator().manual_seed(3)
-            torch.rand(dice, generator=generator)  # other dice have the same seed, and are further on
             all_pixels, all_labels = [], []
-            for pixels, labels in prepared_once(images.clone(), numbers.clone(), epochs, generator):
+            for pixels, labels in prepared_once(images.clone(), numbers.clone(), epochs, dice_of(3, further=dice)):
                 # Copies, because the next batch may be written into the same memory.
                 all_pixels.append(pixels.clone())
                 all_labels.append(labels.clone())
