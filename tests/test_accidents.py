@@ -30,7 +30,6 @@ every_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.
 
 # (lesson's number, id of a cell): why its output is another one when it is run again.
 DIFFERS = {
-    ("01", "writefile-my-worker-py-import-torch"): "IPython's own words: Writing, then Overwriting",
     ("08", "modules-len-sys-modules-times-second"): "the text asks for it: what was imported is there",
 }
 
