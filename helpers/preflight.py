@@ -29,7 +29,7 @@ PYTHONS = (3, 11), (3, 14)
 #: The oldest versions that the lessons work with: pyproject.toml names those that are not torch's own.
 TORCH = {"torch": (2, 11), "torchvision": (0, 26)}
 NEEDED = {"anywidget": (0, 9), "cloudpickle": (3,), "ipywidgets": (7, 7), "matplotlib": (3, 8), "psutil": (5, 9)}
-#: The most that all processes of a lesson hold together, in GiB: README's table.
+#: The most that all processes of a lesson hold together, in GiB, as tools/execute.py measures it.
 LESSONS_GIB = {
     "start_here": 1.3, "processes": 1.6, "parallel_sgd": 1.7, "data_loading": 2.0, "data_parallel": 1.3,
     "distributed_data_parallel": 1.6, "ddp_in_practice": 1.8, "mixed_precision": 1.3, "profiling": 1.5,

@@ -15,7 +15,6 @@ from helpers import preflight
 from helpers.exercises.feedback import not_yet
 from helpers.hardware import Hardware, _control_groups
 from tests.conftest import ROOT
-from tests.test_readme import LESSONS
 
 UNSHARE = ["unshare", "-rmn"]  # a user's own mounts and networks, where the system allows them
 MAY = shutil.which("unshare") and not subprocess.run([*UNSHARE, "true"], capture_output=True).returncode
@@ -121,11 +120,6 @@ def test_a_single_core():
     if not shutil.which("taskset"):
         pytest.skip("no taskset")
     assert says("cores", before=["taskset", "-c", str(min(os.sched_getaffinity(0)))]).startswith(" note  cores: 1\n")
-
-
-def test_the_memory_of_lessons_is_that_of_the_table():
-    table = {re.search(r"/\d\d_(\w+)\.", row[0])[1]: float(row[4].removesuffix(" GiB")) for row in LESSONS}
-    assert table == preflight.LESSONS_GIB
 
 
 def test_a_folder_for_temporary_files_with_too_long_a_name(tmp_path):

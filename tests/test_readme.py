@@ -6,9 +6,12 @@ import nbformat
 import pytest
 import yaml
 
+from helpers.preflight import LESSONS_GIB
+from lessons.distributed_data_parallel.ring_explorer import ring_explorer
 from tests.conftest import LESSONS as NOTEBOOKS
 from tests.conftest import ROOT
 from tools.execute import minutes, store
+from tools.pictures import moving
 from tools.record import all_experiments
 
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/installing.md", "docs/promises.md", "docs/troubleshooting.md")
@@ -43,18 +46,41 @@ def test_lessons_have_a_row_each_in_order():
 def test_row_of_a_lesson(row):
     path = ROOT / re.search(r"\((.*)\)", row[0])[1]
     book = nbformat.read(path, as_version=4)
-    code = " ".join(cell.source for cell in book.cells if cell.cell_type == "code")
-    _, question, reading, exercises, memory, tier, _ = row
+    _, question, reading, exercises, _ = row
     assert book.cells[0].source.splitlines()[0].endswith(f"· {question}")
     counted = minutes(path)
     assert abs(int(reading) - counted[0]) <= 2, f"README's row: minutes are {counted}"
     assert int(exercises) == counted[1], f"README's row: minutes are {counted}"
-    assert re.fullmatch(r"\d\.\d GiB", memory), "tools/execute.py measures it"
-    assert set(tier.split(", ")) <= {"real", "scaled down", "recorded"}
-    assert ("recorded" in tier) == ("RECORDED" in code or any(
-        one.recorded() for one in all_experiments() if one.lesson == path.stem.partition("_")[2]))
-    if row is not LESSONS[0]:  # which explains what the words mean
-        assert ("scaled down" in tier) == ("scaled down here" in words(book))
+
+
+def test_it_is_short_and_its_commands_stand_at_its_beginning():
+    lines = README.splitlines()
+    words_of_it = [word for word in README.split() if re.search(r"\w", word)]
+    assert len(words_of_it) <= 1200
+    assert all(len(line) <= 100 or line.startswith(("|", "    ")) for line in lines)
+    commands = [number for number, line in enumerate(lines) if line.startswith("    python3 -m venv")]
+    assert len(commands) == 2 and commands[-1] < 45
+    assert f"{max(LESSONS_GIB.values())} GiB of memory are enough" in README
+
+
+def test_what_a_gpu_gave_is_recorded():
+    """Each number in bold is the one of an experiment of that lesson; card, driver, torch and date are the records'."""
+    (heading,) = re.findall(r"^## What a GPU adds\n\n(.*?)\n\n", README, re.DOTALL | re.MULTILINE)
+    records = {one: one.recorded() for one in all_experiments() if one.recorded()}
+    assert f"({len(records)} experiments" in heading
+    for record in records.values():
+        for name in "date", "driver":
+            assert record[name] in heading
+        assert record["torch"].partition("+")[0] in heading and record["gpus"].removeprefix("1 × ") in heading
+    for _, answer, lesson in table("What a GPU adds"):
+        (path,) = (ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
+        found = [one.tell(record["result"]) for one, record in records.items() if one.lesson == path.stem[3:]]
+        assert any(answer in one for one in found), (answer, found)
+
+
+def test_the_moving_picture_is_the_explorer_of_today():
+    assert (ROOT / "docs" / "ring.svg").read_text(encoding="utf-8") == moving(ring_explorer()), \
+        "run tools/pictures.py ring"
 
 
 def test_symptoms_stand_in_their_lessons():

@@ -9,33 +9,33 @@ import html
 from helpers.widgets.shapes import SIZE, ticks
 
 _HATCHES = {"///": "M0 8 8 0", "...": "M2 2h2M6 6h2", "xx": "M0 0 8 8M0 8 8 0"}
-_TITLE = 30  #: units above the scene, for the frame's title
+TITLE = 30  #: units above the scene, for the frame's title
 
 
 def as_svg(scene, number, part=None):
     """A frame of a packed scene (see `stage.py`), as text; and only a `part` of its axis, [from, to]."""
-    frame, shapes, axis = scene["frames"][number], _shapes_of(scene, number).values(), scene.get("axis")
+    frame, shapes, axis = scene["frames"][number], shapes_of(scene, number).values(), scene.get("axis")
     if part:
         shapes = _zoomed(shapes, axis, part)
         axis = {**axis, "from": part[0], "to": part[1]}
     width, height = scene["size"]
-    height += _TITLE
+    height += TITLE
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
              f'height="{height}" font-family="system-ui, sans-serif" font-size="{SIZE}">',
-             f"<title>{html.escape(frame.get('alt', frame['title']))}</title>", *_definitions(),
+             f"<title>{html.escape(frame.get('alt', frame['title']))}</title>", *definitions(),
              '<rect width="100%" height="100%" fill="white"/>',
              f'<text x="10" y="20" font-weight="600">{html.escape(frame["title"])}</text>',
-             f'<g transform="translate(0 {_TITLE})">']
+             f'<g transform="translate(0 {TITLE})">']
     if axis:
         parts += _axis(axis)
     for shape in sorted(shapes, key=lambda shape: shape.get("layer", 0)):
         too_short = "lane" in shape and shape["w"] < 2
         if "passes" not in shape and not too_short:
-            parts += _shape(shape)
+            parts += drawn(shape)
     return "".join([*parts, "</g></svg>"])
 
 
-def _shapes_of(scene, number):
+def shapes_of(scene, number):
     """{name: shape} of a frame, which holds only what differs from the frame before."""
     shapes = {}
     for frame in scene["frames"][:number % len(scene["frames"]) + 1]:
@@ -62,7 +62,7 @@ def _zoomed(shapes, axis, part):
             yield {**shape, "x": round(cut, 2), "w": round(end - cut, 2)}
 
 
-def _definitions():
+def definitions():
     yield "<defs>"
     for number, lines in enumerate(_HATCHES.values()):
         yield (f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse">'
@@ -71,7 +71,7 @@ def _definitions():
            '<path d="M0 0 4 2 0 4z" fill="context-stroke"/></marker></defs>')
 
 
-def _shape(shape):
+def drawn(shape):
     look = f' stroke-width="{shape["width"]}"' if "width" in shape else ""
     if "opacity" in shape:
         look += f' opacity="{shape["opacity"]}"'
