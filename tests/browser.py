@@ -129,6 +129,14 @@ def open_and_run_all(page, lab, name, seconds=300):
     assert eventually(lambda: not busy(page), seconds), f"{name}: not ended after {seconds} s: {busy(page)}"
 
 
+def run_cell(page, number):
+    """Run one cell of the open notebook, and wait until it has ended."""
+    page.evaluate("""async (number) => {
+        jupyterapp.shell.currentWidget.content.activeCellIndex = number;
+        await jupyterapp.commands.execute('notebook:run-cell');
+    }""", number)
+
+
 def busy(page):
     """The first lines of the cells that run or wait."""
     time.sleep(0.5)  # a look costs something

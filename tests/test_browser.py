@@ -22,6 +22,7 @@ from tests.browser import (
     open_and_start,
     open_notebook,
     raised,
+    run_cell,
     write_notebook,
 )
 from tests.conftest import ROOT, eventually
@@ -49,6 +50,8 @@ from helpers.widgets.shapes import words
 s.ROOM = 0
 s.Stage("asks", "Asks.", lambda n: {"size": [90, 90], "frames": [
     {"title": f"{n} now", "shapes": [words("n", 9, 9, str(n))]}]}, {"n": s.slider("n", 0, range(500))}, "?")"""
+#: The kernel of the notebook in front, in JavaScript.
+KERNEL_THERE = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
 QUESTION = """from helpers.exercises import predict
 predict("hello_lines")"""
 
@@ -146,13 +149,12 @@ def test_an_explorer_plays_while_a_cell_runs_and_when_its_kernel_is_new(page, ra
     number = asks.locator(".controls input")
     number.press("ArrowRight")
     asks.get_by_text("1 now").wait_for(timeout=60_000)
-    kernel = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
-    page.evaluate(f"() => {{ {kernel}.requestExecute({{code: 'import time; time.sleep(3)'}}); }}")
+    page.evaluate(f"() => {{ {KERNEL_THERE}.requestExecute({{code: 'import time; time.sleep(3)'}}); }}")
     ring.get_by_role("button", name="Reset", exact=True).click()
     ring.get_by_role("button", name="Step", exact=True).click()
     assert ring.locator(".title").inner_text().startswith("Step 1")
 
-    page.evaluate(f"{kernel}.restart()")
+    page.evaluate(f"{KERNEL_THERE}.restart()")
     ring.get_by_role("button", name="Step", exact=True).click()
     assert ring.locator(".title").inner_text().startswith("Step 2")
     number.press("ArrowRight")
@@ -160,6 +162,39 @@ def test_an_explorer_plays_while_a_cell_runs_and_when_its_kernel_is_new(page, ra
     number.press("ArrowLeft")
     assert asks.locator(".title").inner_text() == "1 now", "it has been there"
     assert not asks.locator(".hint").is_visible()
+
+
+def dies(page):
+    """Have the kernel kill itself."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    page.evaluate(f"() => {{ {KERNEL_THERE}.requestExecute({{code: {code!r}}}); }}")
+    page.locator(".jp-Dialog .jp-mod-accept").click()  # JupyterLab says that it died
+
+
+@pytest.mark.parametrize("ends", [
+    lambda page: page.evaluate(f"{KERNEL_THERE}.restart()"),
+    pytest.param(dies, marks=pytest.mark.long),
+], ids=["restarted", "died"])
+def test_with_a_new_kernel_bets_and_panels_say_which_cell_to_run_and_a_bet_is_there_again(page, ran, ends):
+    panel, ring, question = ran(0), ran(1).locator(".stage"), ran(len(FEW) + 3)
+    run_cell(page, len(FEW) + 3)
+    question.get_by_role("button", name="B) eight").click()
+    question.get_by_text("Your bet: eight").wait_for()
+    line = question.get_by_text("run the lesson's first cell, then this one")
+    assert not line.is_visible()
+
+    ends(page)
+    line.wait_for()
+    panel.get_by_text("Run this cell again to use the panel").wait_for()
+    ring.get_by_role("button", name="Reset", exact=True).click()
+    ring.get_by_role("button", name="Step", exact=True).click()
+    assert ring.locator(".title").inner_text().startswith("Step 1")
+
+    run_cell(page, len(FEW) + 3)
+    line.wait_for(state="hidden")
+    question.get_by_text("Your bet: eight").wait_for()
+    question.get_by_role("button", name="A) two").click()
+    assert question.get_by_text("Your bet: eight").is_visible(), "the first bet counts"
 
 
 @pytest.mark.long
@@ -175,5 +210,8 @@ def test_a_notebook_that_was_saved_shows_its_pictures_and_questions_on_another_d
         assert stage.locator(".time").input_value() == "1", "it plays what is stored"
     question = ran(len(FEW) + 3)
     question.get_by_text("eight").wait_for()
+    question.get_by_text("Run this cell to bet, or to see your bet again.").wait_for()
+    ran(0).get_by_text("Run this cell: it brings the buttons").wait_for()
+    assert ran(0).locator(".stage svg").count() == 1
     assert not page.get_by_text("Error displaying widget").count()
     page.errors[:] = [error for error in page.errors if "model not found" not in error]

@@ -20,7 +20,7 @@ from functools import partial
 from helpers.exercises import journal
 from helpers.exercises.feedback import RIGHT, WRONG, as_html
 from helpers.places import LESSONS
-from helpers.widgets import view
+from helpers.widgets import line_when_gone, view
 
 # As high as the option needs, and the focus is seen on a light page and on a dark one.
 _STYLE = """<style>
@@ -29,6 +29,7 @@ _STYLE = """<style>
 .course-option.jupyter-button:focus-visible {outline: 3px solid #1976d2; outline-offset: 1px}
 .course-closed.jupyter-button {opacity: 0.7; cursor: default; box-shadow: none}
 </style>"""
+_GONE = "The kernel was restarted or shut down. To bet, or to see your bet, run the lesson's first cell, then this one."
 
 
 def predict(key):
@@ -116,7 +117,8 @@ class Quiz:
 
     def _repr_html_(self):
         rows = "<br>".join(f"{letter}) {as_html(option)}" for letter, option in self.shuffled())
-        return f"{self._asked()}<p>{rows}</p>"
+        # A page that is only read has no use for the last line: it knows it by its class.
+        return f'{self._asked()}<p>{rows}</p><p class="course-run">Run this cell to bet, or to see your bet again.</p>'
 
     def _repr_mimebundle_(self, **kwargs):
         """The buttons, beside the HTML and the text above, which are what is stored."""
@@ -148,7 +150,7 @@ class Quiz:
         first = _first_answer(self.key)
         if first:
             close(first)
-        return widgets.VBox([widgets.HTML(_STYLE + self._asked()), *buttons, status])
+        return widgets.VBox([line_when_gone(_GONE), widgets.HTML(_STYLE + self._asked()), *buttons, status])
 
 
 def _framed(colour, words):

@@ -1,7 +1,8 @@
 // What some learners need and JupyterLab 4.6 leaves out. It shows a picture without the text alternative that is stored
 // with it (jupyter/enhancement-proposals#120); it runs no script of a notebook that came from elsewhere, so that a stored
 // explorer would not play; an arrow key in a menu of ipywidgets 8.1 goes to the next cell; a notebook that was saved and
-// is opened again shows an error in the place of each widget, whose kernel is gone, and not what is stored beside it;
+// is opened again shows an error in the place of each widget, whose kernel is gone, and not what is stored beside it; it
+// tells widgets that their kernel was restarted, and not that it died and another one took its place, or none;
 // and comments in code are too dark on the dark theme. This is all of the extension: it is loaded as it stands, beside
 // the stage of helpers/widgets, and nothing builds it.
 {
@@ -9,6 +10,8 @@
   const KEYS_LOST = ".widget-dropdown select:not([data-lm-suppress-shortcuts])";
   const WIDGET = "application/vnd.jupyter.widget-view+json";
   const LOST = "Error displaying widget: model not found";
+  const GONE = "jupyter-widgets-disconnected";
+  const DEAD = ["autorestarting", "terminating", "dead"];
   const COMMENTS = "[data-jp-theme-light=false] .jp-Notebook {--jp-mirror-editor-comment-color: #68a8a8}";
   let shared;
 
@@ -33,14 +36,17 @@
     if (image && !image.alt) image.alt = model.metadata?.[mimeType]?.alt ?? "A picture without a description";
   }
 
-  // A stored explorer plays, by our own script: of the notebook's, only the data are read.
+  // A stored explorer plays, by our own script: of the notebook's, only the data are read. What stands beside it stays.
   async function playStage(node, model, mimeType) {
     const html = [model.data[mimeType]].flat().join("");
     if (!html.includes("stage-stored")) return;
+    const place = node.querySelector(".stage-stored") ?? node;
+    if (place.classList.contains("stage")) return;  // a trusted notebook's own script was here first
+    place.classList.add("stage");
     const page = new DOMParser().parseFromString(html, "text/html");
     const {default: {mount}} = await import(new URL("stage.js", HERE));
-    node.replaceChildren();
-    mount(node, JSON.parse(page.querySelector(".stage-stored script").textContent));
+    place.replaceChildren();
+    mount(place, JSON.parse(page.querySelector(".stage-stored script").textContent));
   }
 
   function mendMenus() {
@@ -62,6 +68,15 @@
     });
   }
 
+  // Widgets whose kernel died, was shut down or exchanged look as ipywidgets lets them look after a restart.
+  function tellWidgets(panel) {
+    const tell = () => {
+      for (const node of panel.node.querySelectorAll(".jupyter-widgets")) node.classList.add(GONE);
+    };
+    panel.sessionContext.statusChanged.connect((_, status) => DEAD.includes(status) && tell());
+    panel.sessionContext.kernelChanged.connect((_, {oldValue}) => oldValue && tell());
+  }
+
   function activate(_app, registry, notebooks) {
     document.head.append(Object.assign(document.createElement("style"), {textContent: COMMENTS}));
     const style = {rel: "stylesheet", href: new URL("stage.css", HERE)};
@@ -72,6 +87,8 @@
       waits = true;
       requestAnimationFrame(() => { waits = false; mendMenus(); showWhatIsStored(notebooks); });
     }).observe(document.body, {childList: true, subtree: true});
+    notebooks.forEach(tellWidgets);
+    notebooks.widgetAdded.connect((_, panel) => tellWidgets(panel));
     for (const [kind, mend] of [["image/png", addAlt], ["text/html", playStage]]) {
       registry.addFactory(mended(registry.getFactory(kind), mend));
     }

@@ -19,7 +19,7 @@ import ipywidgets as widgets
 from helpers.figures import ACTIVITIES
 from helpers.launcher import RankError, launch
 from helpers.launcher.output import clip
-from helpers.widgets import view
+from helpers.widgets import line_when_gone, view
 from helpers.widgets.shapes import RANKS, Chart, box, words
 from helpers.widgets.stage import Stage
 
@@ -27,6 +27,9 @@ SHOWN_LINES = 6  #: of each rank, the last ones
 MOST_RANKS = 4
 TIMEOUT = 120  #: the most seconds that the panel lets a run have
 INTERVAL = 0.2  #: seconds between two updates while ranks run
+GONE = ("The kernel was restarted or shut down. Run this cell again to use the panel. If a name is missing, the error "
+        "says which cell to run first.")
+STORED = "Run this cell: it brings the buttons with which you choose a script and launch it."
 #: The picture has less room than an explorer's: the ranks' lines stand above it.
 SHEET = "<style>.panel {--stage-above: 500px}</style>"
 SHOWN_RUNS = 4  #: side by side
@@ -187,7 +190,7 @@ class LaunchPanel(widgets.VBox):
         self.stage = Stage("launch_panel", LaunchPanel.__doc__, lambda: scene(self.runs), {}, look)
         self._draw("Choose a script and press Run.")
         controls = widgets.HBox(self._controls(scripts, args, nprocs), layout={"flex_flow": "row wrap"})
-        super().__init__([controls, self.output, self.stage])
+        super().__init__([line_when_gone(GONE), controls, self.output, self.stage])
         self.add_class("panel")
 
     def _controls(self, scripts, args, nprocs):
@@ -278,8 +281,9 @@ class LaunchPanel(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs):
         """As the stage's; a page without a kernel shows what the ranks printed, too."""
         stored = self.stage._repr_mimebundle_()
+        boxes = draw_ranks(self.lines, self.unfinished, "")
         return {**stored, **view(self), "text/plain": f"Launch panel for {', '.join(self.script.options)}",
-                "text/html": self.output.value + stored["text/html"]}
+                "text/html": f'<p class="course-run">{STORED}</p>{boxes}{stored["text/html"]}'}
 
 
 launch_panel = LaunchPanel  # called as explorers are
