@@ -15,12 +15,14 @@ commands = parser.add_subparsers(dest="command")
 export = commands.add_parser("export", help="write it into a file, for who teaches you: no code is in it")
 export.add_argument("file")
 export.add_argument("--name", nargs="+", default=["nobody"], help="the name that the file shall bear")
-commands.add_parser("summary", help="for who teaches: read a folder of such files").add_argument("folder")
+summary = commands.add_parser("summary", help="for who teaches: read a folder of such files")
+summary.add_argument("folder")
+summary.add_argument("--lesson", help="with which the page begins, such as 05; else the one where most learners are")
 chosen = parser.parse_args()
 if chosen.command == "export":
     classroom.export(chosen.file, " ".join(chosen.name))
 elif chosen.command == "summary":
-    classroom.summary(chosen.folder)
+    classroom.summary(chosen.folder, chosen.lesson)
 else:
     print(progress())
     for file in journal.files():

@@ -1,7 +1,7 @@
 """A class at a glance: learners export what their course has kept; who teaches reads a folder of such files.
 
     python -m helpers.exercises export anna.json --name Anna    first bets, and the ways to the solutions
-    python -m helpers.exercises summary FOLDER                  tables of all exports in it, FOLDER/class.png
+    python -m helpers.exercises summary FOLDER                  tables of all exports in it, and class.html to project
 
 FOLDER may hold folders, as a download from Moodle does. What was left out is said, and why.
 
@@ -15,10 +15,11 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
-from helpers.exercises import catalogue, journal, quiz
-from helpers.exercises.feedback import RIGHT, WRONG
+from helpers.exercises import catalogue, journal, projected, quiz
+from helpers.notebooks import paths
 
 FORMAT = "parallel-pytorch-course, progress, 1"
+PAGE = "class.html"
 
 
 def export(file, name):
@@ -33,22 +34,38 @@ def export(file, name):
           "read it first.")
 
 
-def summary(folder):
-    """Print who is where, how each exercise went, how the room split; draw the last two into the folder."""
+def summary(folder, lesson=None):
+    """Print who is where, how each exercise went, how the room split; write a page of the last two into the folder.
+
+    lesson: the number with which the page begins, such as "05"; None is the one where most learners are.
+    """
     folder = Path(folder)
     learners = _learners(folder)
     lessons = _lessons()
     exercises = _by_key(learners, "exercises", lessons)
-    predictions = {key: _split(entries) for key, entries in _by_key(learners, "predictions", lessons).items()}
+    predictions = _by_key(learners, "predictions", lessons)
     _print_learners(learners, lessons)
     _print_exercises(exercises)
     _print_predictions(predictions)
-    if learners:
-        picture = folder / "class.png"
-        _draw(len(learners), exercises, predictions).savefig(picture, dpi=100)
-        print(f"\nDrawn in {picture}. Tries and minutes are medians of those who solved "
-              "it. Minutes count from the first look\nat the task, breaks included. "
-              "Anyone can edit such a file: do not grade.")
+    lessons_seen = _by_lesson(exercises, predictions)
+    if not lessons_seen:
+        return
+    file = folder / PAGE
+    lesson = _chosen(lesson, lessons_seen, [_last_seen(learner, lessons) for learner in learners])
+    file.write_text(projected.page(len(learners), lessons_seen, lesson), encoding="utf-8")
+    print(f"\nTo project: {file}, which begins with lesson {lesson}, and names nobody. Tries and minutes\n"
+          "are medians of those who solved it. Minutes count from the first look at the task, breaks\n"
+          "included. Anyone can edit such a file: do not grade.")
+
+
+def _chosen(lesson, lessons_seen, last_seen):
+    """The number of the lesson that is asked for, or else of the one where most learners are."""
+    numbers = [number for number, _ in lessons_seen]
+    if lesson is None:
+        return max(numbers, key=[name[:2] for name in last_seen].count)
+    if lesson not in numbers:
+        raise SystemExit(f"There is nothing of lesson {lesson}, but of {', '.join(numbers)}.")
+    return lesson
 
 
 def _learners(folder):
@@ -56,7 +73,7 @@ def _learners(folder):
     learners = {}  # by file
     for path in sorted(folder.rglob("*")):
         file = path.relative_to(folder).as_posix()
-        if path.is_dir() or file == "class.png":  # drawn by an earlier summary
+        if path.is_dir() or file in (PAGE, "class.png"):  # written by an earlier summary, or an older course's
             continue
         learner = _read(path)
         same = [other for other in learners if learners[other] == learner]
@@ -154,11 +171,16 @@ def _print_exercises(exercises):
         minutes = _median([_minutes(entry) for entry in solved], ".0f")
         seen = sum(entry.get("solution", False) for entry in entries)
         print(f"{name:44}  {len(entries):5}  {len(solved):6}  {tries:>5}  {minutes:>7}  {seen:13}")
-        causes = Counter()
-        for entry in entries:
-            causes.update(entry.get("causes", {}).keys())  # so learners are counted, not their tries
-        for cause, times in causes.most_common(1):
+        for cause, times in _causes(entries)[:1]:
             print(textwrap.indent(textwrap.fill(f"{cause} ({times} of {len(entries)})", 96), "  "))
+
+
+def _causes(entries):
+    """[(cause of a "not yet", how many learners met it), …], the commonest first."""
+    causes = Counter()
+    for entry in entries:
+        causes.update(entry.get("causes", {}).keys())  # so learners are counted, not their tries
+    return causes.most_common()
 
 
 def _median(values, form):
@@ -177,38 +199,57 @@ def _split(entries):
 
 def _print_predictions(predictions):
     questions = quiz.asked()
-    for key, split in predictions.items():
+    for key, entries in predictions.items():
         question = key  # of another version of the course
         if key in questions:
             question = questions[key].question
         print(f"\n{question}")
-        for (option, holds), times in split:
+        for (option, holds), times in _split(entries):
             print(f"{times:5} {'✔' if holds else ' '} {option}")
 
 
-def _draw(learners, exercises, predictions):
-    """Bars as long as there are learners: of each exercise and, below, of each question."""
-    from matplotlib.figure import Figure
+def _by_lesson(exercises, predictions):
+    """{(number, title): (`Solving`s, `Split`s)} of the lessons of which something is there.
 
-    figure = Figure(figsize=(12, 2 + 0.32 * (len(exercises) + len(predictions))), layout="constrained")
-    top, bottom = figure.subplots(2, height_ratios=[1 + len(exercises), 1 + len(predictions)])
-    tried = [len(entries) for entries in exercises.values()]
-    solved = [len(_correct(entries)) for entries in exercises.values()]
-    top.barh(list(exercises), tried, color=WRONG, hatch="///", label="not yet solved")
-    top.barh(list(exercises), solved, color=RIGHT, label="solved")
-    top.legend(loc="lower right")
-    for row, split in enumerate(predictions.values()):
-        left = 0
-        for (option, holds), times in split:
-            bottom.barh(row, times, left=left, color=RIGHT if holds else WRONG, edgecolor="white")
-            words = textwrap.shorten(option, max(3, 100 * times // learners), placeholder="…")
-            bottom.text(left + 0.1, row, words, va="center", fontsize=8, parse_math=False)
-            left += times
-    bottom.set_yticks(range(len(predictions)), list(predictions), parse_math=False)
-    top.set_title(f"Exercises, of {learners} learners")
-    bottom.set_title("First bets (green: it holds)")
-    for axes in (top, bottom):
-        axes.margins(y=0.01)
-        axes.set_xlim(0, learners)
-        axes.invert_yaxis()
-    return figure
+    What only another version of the course has is left out: the tables have it.
+    """
+    shown = {}
+    questions = catalogue.questions()
+    for lesson, module in catalogue.modules().items():
+        solvings = []
+        for exercise in catalogue.exercises_of(module):
+            if exercise.key in exercises:
+                solvings.append(_solving(exercise.title, exercises[exercise.key]))
+        splits = []
+        for question in questions.get(lesson, {}).values():
+            if question.key in predictions:
+                splits.append(_shown_split(question, predictions[question.key]))
+        if solvings or splits:
+            shown[lesson[:2], _title(lesson)] = solvings, splits
+    return shown
+
+
+def _title(lesson):
+    """As the notebook's heading has it, "05 · How do N copies stay one model?", without the number."""
+    path, = (path for path in paths() if path.stem == lesson)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "".join(cells[0]["source"]).partition("\n")[0].partition(" · ")[2]
+
+
+def _solving(title, entries):
+    solved = _correct(entries)
+    effort = ""
+    tries = _median([entry.get("tries") for entry in solved], "g")
+    minutes = _median([_minutes(entry) for entry in solved], ".0f")
+    if tries and minutes:
+        effort = f"Those who solved it took {tries} tries and {minutes} minutes (medians)."
+    return projected.Solving(title, len(entries), len(solved), effort, _causes(entries))
+
+
+def _shown_split(question, entries):
+    """Options in the order in which learners see them; then those of another version of the course."""
+    times = Counter(entry["first"] for entry in entries)
+    options = [(letter, option, times.pop(option, 0), option == question.answer)
+               for letter, option in question.shuffled()]
+    options += [("–", option, bets, False) for option, bets in times.items()]
+    return projected.Split(question.question, options, question.options[question.answer])

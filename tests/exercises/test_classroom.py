@@ -8,7 +8,8 @@ import pytest
 
 from helpers.exercises import catalogue, classroom, journal, predict, progress
 from helpers.exercises.exercise import Exercise
-from helpers.exercises.feedback import not_yet
+from helpers.exercises.feedback import cause, not_yet
+from tests.browser import NEEDS_CHROMIUM, axe_findings, chromium
 from tests.conftest import ROOT
 from tests.exercises.test_predictions import elsewhere
 
@@ -87,6 +88,28 @@ def room(tmp_path, monkeypatch):
     return folder
 
 
+#: By how many pixels a page is too high, and too wide.
+OVERFLOW = """[document.documentElement.scrollHeight - innerHeight,
+               document.documentElement.scrollWidth - innerWidth]"""
+
+
+def everything_tried(number, lessons, questions, folder, monkeypatch):
+    """An export of a learner who bet on the option of their number, and met one of each exercise's mistakes."""
+    monkeypatch.setenv("COURSE_PROGRESS", str(folder / f"{number}.json"))
+    for lesson in lessons:
+        for place, exercise in enumerate(catalogue.exercises_of(catalogue.module_of(lesson))):
+            journal.begin(exercise.key)
+            looks = [row.look for row in (*exercise.rules, *exercise.mistakes) if isinstance(row.look, str)]
+            look = max(looks, key=len, default="is it 1?") if number % 2 else "Something else."
+            journal.record(exercise.key, "not yet", cause(not_yet("seen", "wanted", look)))
+            if number % 5 >= place:
+                journal.record(exercise.key, "correct")
+        for question in questions[lesson].values():
+            option = list(question.options)[number % len(question.options)]
+            journal.keep_first(question.key, option, option == question.answer)
+    classroom.export(folder / "room" / f"{number}.json", f"Learner {number}")
+
+
 def test_thirty_learners(room, capsys):
     (room / "notes.json").write_text("{}")
     (room / "cut.json").write_text((room / "0.json").read_text()[:90])
@@ -101,7 +124,52 @@ def test_thirty_learners(room, capsys):
     rows = [line.split()[:6] for line in said.splitlines() if line.startswith(tuple(COURSE))]
     assert rows == [[name, *counts.split(), "4", "12", "0"]
                     for name, counts in zip(COURSE, ("30 25", "20 20", "10 10"), strict=True)]
-    assert f"{REMAINDER} (29 of 30)" in said and (room / "class.png").read_bytes().startswith(b"\x89PNG")
+    assert f"{REMAINDER} (29 of 30)" in said
+    page = (room / "class.html").read_text()
+    assert "29 read: <code>//</code> throws the remainder away." in page and "Learner" not in page
+    assert "25 solved it, 5 have not solved it yet. Those who solved it took 4 tries and 12 minutes (medians)." in page
+    assert page.count("</section>") == 2 and 'id="lesson-00" class="first"' in page
+
+
+def test_the_page_begins_with_the_lesson_that_is_asked_for(room, capsys):
+    classroom.summary(room, "01")
+    assert 'id="lesson-01" class="first"' in (room / "class.html").read_text()
+    with pytest.raises(SystemExit, match="There is nothing of lesson 05, but of 00, 01"):
+        classroom.summary(room, "05")
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("lessons", [["07_mixed_precision"], pytest.param(None, marks=pytest.mark.long)],
+                         ids=["one lesson", "all"])
+def test_what_is_projected_fits_the_screen_and_tells_an_answer_when_asked(lessons, tmp_path, monkeypatch, capsys):
+    """Thirty learners have bet on everything, and tried every exercise."""
+    lessons = lessons or [*catalogue.modules()]
+    questions = catalogue.questions()
+    (tmp_path / "room").mkdir()
+    for number in range(30):
+        everything_tried(number, lessons, questions, tmp_path, monkeypatch)
+    classroom.summary(tmp_path / "room", "07")
+    with chromium() as page:
+        page.context.set_offline(True)
+        page.set_viewport_size({"width": 1280, "height": 720})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            for lesson in lessons:
+                page.goto((tmp_path / "room" / "class.html").as_uri() + f"#lesson-{lesson[:2]}")
+                assert page.evaluate(OVERFLOW) == [0, 0], lesson
+                assert page.locator("section:visible").count() == 1
+            assert not axe_findings(page)
+        page.goto((tmp_path / "room" / "class.html").as_uri())  # of lesson 07
+        page.get_by_role("button", name="In fp16, what is 2048 + 1?").press("Enter")
+        told = page.get_by_role("dialog")
+        assert told.locator(".options").inner_text().split("\n")[1::2] == ["10", "10", "10"]
+        assert not told.get_by_text("✔").is_visible()
+        told.get_by_text("The answer, and why").click()
+        assert told.locator(".right").inner_text().startswith("✔")
+        assert not axe_findings(page)
+        page.keyboard.press("Escape")
+        assert not told.is_visible()
+    assert not page.errors
 
 
 def test_what_a_real_class_sends(tmp_path, capsys):
@@ -121,10 +189,10 @@ def test_what_a_real_class_sends(tmp_path, capsys):
     (tmp_path / "newer.json").write_text(json.dumps({"format": "parallel-pytorch-course, progress, 2"}))
     (tmp_path / "progress.json").write_text(json.dumps({COURSE[0]: {"status": "correct"}}))
     (tmp_path / "rest.zip").write_bytes(b"PK")
-    for _ in range(2):  # the second time, the first one's picture lies there
+    for _ in range(2):  # the second time, the first one's page lies there
         classroom.summary(tmp_path)
         said = capsys.readouterr().out
-        assert "3 learners\n" in said and "class.png can" not in said
+        assert "3 learners\n" in said and "class.html is" not in said
         for words in ("Counted once: anna (1).json is the same export as Anna Abel_1_assignsubmission_file/anna.json",
                       "Left out: newer.json is no export of this course",
                       "Left out: progress.json is no export of this course",
