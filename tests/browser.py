@@ -186,6 +186,7 @@ MADE = {
     "float": ("mixed_precision.float_explorer", "float_explorer('0.1')"),
     "loss scale": ("mixed_precision.loss_scale_explorer",
                    "loss_scale_explorer(1e-6 * __import__('torch').randn(1000), 8)"),
+    "gather": ("sharding.gather_explorer", "gather_explorer()"),
     "memory": ("sharding.memory_explorer", "memory_explorer()"),
     "schedule": ("model_parallel.schedule_explorer", "schedule_explorer()"),
     "pairs": ("context_and_experts.pairs_explorer", "pairs_explorer()"),

@@ -72,6 +72,8 @@ def definitions():
 
 
 def drawn(shape):
+    if shape.get("opacity") == 0:
+        return
     look = f' stroke-width="{shape["width"]}"' if "width" in shape else ""
     if "opacity" in shape:
         look += f' opacity="{shape["opacity"]}"'
