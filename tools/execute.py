@@ -230,8 +230,13 @@ def minutes(path):
     Text at 200 words a minute, code and outputs at 100, half a minute a prediction, three an explorer, one
     for running the cells; ten minutes an exercise.
     """
+    return minutes_of(nbformat.read(path, as_version=4).cells)
+
+
+def minutes_of(cells):
+    """The same of some of a lesson's cells."""
     slow, total, exercises = 0, 1.0, set()
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in cells:
         if cell.cell_type == "markdown":
             total += len(LINKS.sub("", cell.source).split()) / 200
             continue
