@@ -2,6 +2,8 @@
 
 import re
 import statistics
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -48,6 +50,22 @@ def test_cells_are_short_and_prose_and_code_keep_each_other_company(book):
     assert max(lines) <= 20 and statistics.median(lines) <= 5
     assert 0.6 <= len(words) / len(lines) <= 1.6
     assert statistics.median(words) >= 30
+
+
+@pytest.fixture(scope="module")
+def line_magics():
+    """The names that IPython takes for a command while no variable is called so: `run (…)` is then `%run (…)`."""
+    code = "from ipykernel.zmqshell import ZMQInteractiveShell as S; print(*S.instance().magics_manager.magics['line'])"
+    names = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    assert {"run", "time", "who"} <= names
+    return names
+
+
+def test_no_line_is_a_magic_where_its_function_is_missing(book, line_magics):
+    """Whoever runs a cell too early is to be told which one makes the name, and not what `%run` does not find."""
+    for cell in code_of(book):
+        calls = re.findall(r"^(\w+)(?: (?!=[^=])|\().*", cell.source, re.MULTILINE)
+        assert not line_magics & set(calls), f"{cell.id}: {cell.source}"
 
 
 def test_pictures_show_where_a_notebook_is_only_read(book):
