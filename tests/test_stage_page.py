@@ -23,6 +23,8 @@ def scene(n, kind, on, word, window):
                   box("late", 0, 110, 60, 30, text=f"got {step}", late=True),
                   box("handle", x, y, 60, 30, text=f"n = {n}", drag=("n", places), fill="#d3e4f3"),
                   box("press", 400, 60, 60, 30, text=kind, click={"kind": "second"}, fill="#d3e4f3"),
+                  box("tile", *{"x": (400, 0)}.get(word, (460, 0)), 50, 30, text=word, fill="#d3e4f3",
+                      drag=("word", [[400, 0], [460, 0]], ["x", "y"])),
                   lanes.bar("bar", 0, 40, 60, text="a long name", **doing("waiting")), *lanes.shapes()]
         if step:
             comes = {"from": {"x": 300}}
@@ -33,7 +35,8 @@ def scene(n, kind, on, word, window):
 
 CONTROLS = {"n": slider("n of them", 1, [1, 2, 3]), "kind": buttons("kind", "first", ["first", "second"]),
             "on": checkbox("switched on"), "word": field("any word", "x"), "window": window()}
-PRESETS = {"three": preset("Why three?", n=3), "the end": preset("What has come?", frame=-1, kind="second")}
+PRESETS = {"three": preset("Why three?", n=3), "the end": preset("What has come?", frame=-1, kind="second"),
+           "y": preset("What is y?", word="y")}
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +155,21 @@ def test_a_shape_is_dragged_by_mouse_and_by_key(page):
     shape(page, "handle").press("ArrowLeft")
     shape(page, "handle").press("ArrowLeft")
     assert says(page) == "step 0, n 1" and shape(page, "handle").get_attribute("aria-valuetext") == "1"
+
+
+def test_a_shape_is_dragged_to_a_place_that_stands_for_a_text(page):
+    field, tile = page.get_by_label("any word"), shape(page, "tile")
+    start, svg = tile.bounding_box(), page.locator(".stage svg").bounding_box()
+    assert tile.get_attribute("aria-valuetext") == "1 of 2"
+    page.mouse.move(start["x"] + 5, start["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(start["x"] + 5 + 50 * svg["width"] / 520, start["y"] + 5, steps=3)
+    page.mouse.up()
+    assert field.input_value() == "y" and abs(left(page, "tile") - 460) < 2
+    tile.press("ArrowRight")
+    assert field.input_value() == "y" and tile.get_attribute("aria-valuetext") == "2 of 2", "there is no third place"
+    tile.press("ArrowLeft")
+    assert field.input_value() == "x"
 
 
 def test_the_axis_is_zoomed_and_moved_and_words_appear_where_there_is_room(page):

@@ -28,7 +28,8 @@ def box(id, x, y, w, h, **more):
         tip                         said where one points at it
         click                       {control: value}: what a click sets
         drag                        (control, [[x, y] for each option]): where it is for each value of the control;
-                                    or ("moment", [[x, y] for each frame]): where it is in each frame
+                                    or ("moment", [[x, y] for each frame]): where it is in each frame;
+                                    or (field, [[x, y], …], [text, …]): the text that each place stands for
         from                        {"x", "y", …}: what it is like before it first appears, and glides from
         passes                      it is gone once it has arrived: a message
         late                        it changes when what glides has arrived
@@ -189,8 +190,10 @@ def finished(shape, positions, decimals=1):
     if "click" in done:
         done["click"] = positions(shape["click"])
     if shape.get("drag"):
-        control, places = shape["drag"]
+        control, places, *texts = shape["drag"]
         done["drag"] = {"control": control, "places": _short(places, decimals)}
+        if texts:
+            done["drag"]["texts"] = texts[0]
     return done
 
 

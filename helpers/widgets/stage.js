@@ -139,11 +139,22 @@ function picture(figure, act) {
     group.setAttribute("role", shape.drag ? "slider" : shape.click ? "button" : "img");
     group.setAttribute("aria-label", [shape.text, shape.tip].filter(Boolean).join(": "));
     if (!shape.drag) return;
-    const { control, places } = shape.drag;
-    const slider = { tabindex: 0, "aria-valuemin": 0, "aria-valuemax": places.length - 1,
-      "aria-valuenow": act.position(control), "aria-valuetext": act.label(control) };
+    const { control, places, texts } = shape.drag, at = whichPlace(shape);
+    const slider = { tabindex: 0, "aria-valuemin": 0, "aria-valuemax": places.length - 1, "aria-valuenow": at,
+      "aria-valuetext": texts ? `${at + 1} of ${places.length}` : act.label(control) };
     for (const [name, value] of Object.entries(slider)) group.setAttribute(name, value);
   }
+
+  // The number of the place at which a shape is that can be dragged.
+  const nearest = (places, x, y) => {
+    const away = places.map((place) => Math.hypot(place[0] - x, place[1] - y));
+    return away.indexOf(Math.min(...away));
+  };
+  const whichPlace = ({ drag, x, y }) => (drag.texts ? nearest(drag.places, x, y) : act.position(drag.control));
+  const dragTo = ({ control, places, texts }, place) => {
+    if (texts) act.put(control, texts[Math.max(0, Math.min(place, places.length - 1))]);
+    else act.set(control, place);
+  };
 
   // Moves a bar as the axis moves; all else stays.
   function slide(shape, group) {
@@ -286,13 +297,12 @@ function picture(figure, act) {
     if (!shape?.drag && !axis?.zoom) return;
     event.preventDefault();
     const began = point(event), [from, to] = view ?? [axis?.from, axis?.to];
-    const [left, top] = shape?.drag ? shape.drag.places[act.position(shape.drag.control)] : [];
+    const [left, top] = shape?.drag ? shape.drag.places[whichPlace(shape)] : [];
     let moved = false;
     const move = (now) => {
       const here = point(now);
       if (shape?.drag) {
-        const away = shape.drag.places.map(([x, y]) => Math.hypot(x - left + began.x - here.x, y - top + began.y - here.y));
-        act.set(shape.drag.control, away.indexOf(Math.min(...away)));
+        dragTo(shape.drag, nearest(shape.drag.places, left + here.x - began.x, top + here.y - began.y));
       } else if (moved ||= Math.abs(here.x - began.x) > 3) {
         const by = (began.x - here.x) / axis.w * (to - from);
         act.look(from + by, to + by);
@@ -317,7 +327,7 @@ function picture(figure, act) {
   svg.addEventListener("keydown", (event) => {
     const [shape, group] = shapeAt(event);
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (shape?.drag && by) act.set(shape.drag.control, act.position(shape.drag.control) + by);
+    if (shape?.drag && by) dragTo(shape.drag, whichPlace(shape) + by);
     else if (shape?.click && (event.key === "Enter" || event.key === " ")) { focused = group; act.click(shape.click); }
     else if (shape && by) {
       const all = roam();
@@ -370,6 +380,9 @@ function mount(place, story, ask = null) {
       const place = number[control], last = story.controls[place].labels.length - 1;
       const wanted = Math.max(0, Math.min(position, last));
       if (wanted !== setting[place]) changeTo(setting.with(place, wanted));
+    },
+    put(control, value) {
+      if (value !== setting[number[control]]) changeTo(setting.with(number[control], value));
     },
     look: (from, to) => look(from, to),
     zoom(larger, share) {
