@@ -2,7 +2,9 @@
 
 import json
 import math
+import random
 import struct
+from itertools import product
 
 import matplotlib.pyplot as plt
 import pytest
@@ -14,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from helpers.data import Digits
 from helpers.figures import alt, title
 from helpers.models import Masters
-from lessons.mixed_precision import float_explorer, recorded
+from lessons.mixed_precision import float_explorer, recorded, scaler_explorer
 from lessons.mixed_precision import loss_scale_explorer as loss_scale
 from lessons.mixed_precision.formats import FORMATS, decode, encode, parse, rounded
 from lessons.mixed_precision.pictures import draw_gradients
@@ -273,6 +275,156 @@ def test_bars_change_with_the_scale_and_their_place_is_the_scale():
     stage = loss_scale.loss_scale_explorer(gradients, 4)
     assert len(stage.story["scenes"]) == 41, "it plays without a kernel"
     assert [preset["setting"] for preset in stage.story["presets"]] == [[0], [16], [40]]
+
+
+# ------------------------------------------------------------------------------------------------ scaler's life
+
+
+def real_life(gradients, first_scale, growth_interval, dtype=torch.float16, enabled=True):
+    """What `life` tells, by torch's scaler: [(scale, made, growth tracker, next scale)]; and of each step, whether
+    the weights are finite after it.
+
+    Gradients are rounded to `dtype` as they come, as under autocast on a GPU.
+    """
+    weights = nn.Parameter(torch.zeros(3))
+    weights.register_hook(lambda gradient: gradient.to(dtype).float())
+    optimizer = torch.optim.SGD([weights], lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=first_scale, growth_interval=growth_interval, enabled=enabled)
+    made = []
+    optimizer.register_step_post_hook(lambda *_: made.append(True))
+    told, finite = [], []
+    for gradient in gradients:
+        made.clear()
+        scale = scaler.get_scale()
+        optimizer.zero_grad()
+        loss = weights @ torch.tensor([gradient / 3, gradient, -gradient / 2])
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        told.append((scale, bool(made), scaler._get_growth_tracker(), scaler.get_scale()))
+        finite.append(weights.isfinite().all().item())
+    return told, finite
+
+
+def as_told(steps):
+    return [(step.scale, step.made, step.growth_tracker, step.next_scale) for step in steps]
+
+
+def test_a_scale_lives_as_that_of_torch_does_in_what_can_be_set():
+    dice = random.Random(56)
+    everything = list(product(scaler_explorer.INTERVALS, scaler_explorer.FIRST_SCALES, scaler_explorer.OUTLIERS))
+    skipped = grown = 0
+    for interval, power, outlier in dice.sample(everything, 70):
+        at = dice.choice(scaler_explorer.STEPS)
+        gradients = scaler_explorer.with_outlier(scaler_explorer.GRADIENTS, outlier, at)
+        steps = scaler_explorer.life(gradients, 2.0**power, interval)
+        assert as_told(steps) == real_life(gradients, 2.0**power, interval)[0], (interval, power, outlier, at)
+        skipped += sum(not step.made for step in steps)
+        grown += sum(step.next_scale > step.scale for step in steps)
+    assert skipped > 100 and grown > 100
+
+
+def test_a_scale_lives_as_that_of_torch_does_with_any_gradients():
+    dice = random.Random(7)
+    special = [math.inf, math.nan, 0.0, 65504.0, 65519.0, 65520.0, 65536.0]
+    for _ in range(25):
+        scale, interval = 2.0 ** dice.randint(-8, 30), dice.randint(1, 12)
+        gradients = [dice.choice(special) / scale if dice.random() < 0.2 else 10 ** dice.uniform(-6, 3)
+                     for _ in range(60)]
+        gradients = torch.tensor(gradients).tolist()  # as fp32 has them
+        assert as_told(scaler_explorer.life(gradients, scale, interval)) == real_life(gradients, scale, interval)[0]
+
+
+def test_torch_s_own_scaler_is_the_explorer_s_by_default():
+    scaler = torch.amp.GradScaler("cpu")
+    controls = scaler_explorer.scaler_explorer().controls
+    assert scaler.get_scale() == 2.0 ** controls["log2_first_scale"]["value"]
+    assert scaler.get_growth_interval() == scaler_explorer.DEFAULT_INTERVAL
+    assert scaler.get_growth_factor() == scaler_explorer.GROWTH_FACTOR
+    assert scaler.get_backoff_factor() == scaler_explorer.BACKOFF_FACTOR
+    assert torch.tensor(65519.996).half() == scaler_explorer.LARGEST
+    assert torch.tensor(scaler_explorer.OVERFLOWS).half().isinf()
+
+
+@pytest.mark.parametrize("outlier", scaler_explorer.OUTLIERS)
+def test_bf16_loses_its_weights_as_the_explorer_says(outlier):
+    for at in scaler_explorer.STEPS[::5]:
+        gradients = scaler_explorer.with_outlier(scaler_explorer.GRADIENTS, outlier, at)
+        _, finite = real_life(gradients, 1.0, 2000, torch.bfloat16, enabled=False)
+        lost = scaler_explorer.lost_without_scaler(gradients)
+        assert finite == [lost is None or step < lost for step in scaler_explorer.STEPS]
+        _, finite = real_life(gradients, 2.0**16, 2000)
+        assert all(finite), "the scaler keeps them"
+
+
+def test_the_explorer_s_gradients_are_those_of_a_training():
+    gradients = scaler_explorer.largest_gradients(len(scaler_explorer.GRADIENTS))
+    assert gradients == pytest.approx(scaler_explorer.GRADIENTS, rel=0.05)
+
+
+@pytest.mark.parametrize("interval", [2, 4, 8])
+def test_until_a_step_is_skipped_a_training_in_fp16_lives_as_its_gradients_foretell(interval):
+    """From then on it is another training, since a step is missing."""
+    images, labels = Digits(train=True).tensors()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=interval)
+    scales = []
+    for batch in torch.arange(len(images)).split(64)[:21] * 2:
+        scales.append(scaler.get_scale())
+        with torch.amp.autocast("cpu", dtype=torch.float16):
+            loss = cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    foretold = scaler_explorer.life(scaler_explorer.GRADIENTS, 2.0**16, interval)
+    skipped = [step for step, one in enumerate(foretold) if not one.made]
+    until = skipped[0] + 1 if skipped else len(foretold) - 1
+    assert scales[:until + 1] == [step.scale for step in foretold[:until + 1]]
+
+
+def test_what_the_scaler_explorer_shows_is_the_scale_s_life():
+    setting = {"growth_interval": 4, "log2_first_scale": 24, "outlier": "inf", "at": 9}
+    gradients = scaler_explorer.with_outlier(scaler_explorer.GRADIENTS, "inf", 9)
+    told, _ = real_life(gradients, 2.0**24, 4)
+    scene = scaler_explorer.scene(**setting)
+    tracker, scale = 0, 2.0**24
+    for done, frame in enumerate(scene["frames"]):
+        shapes = {shape["id"]: shape for shape in frame["shapes"]}
+        made = [step_made for _, step_made, _, _ in told[:done]]
+        if done:
+            _, _, tracker, scale = told[done - 1]
+            assert f"Step {done - 1}: {'made' if made[-1] else 'skipped'}" in frame["title"]
+            assert f"_growth_tracker = {tracker}." in frame["note"]
+        assert (shapes["made"]["text"], shapes["skipped"]["text"]) == (f"made {sum(made)}",
+                                                                       f"skipped {done - sum(made)}")
+        assert shapes["scale"]["text"] == f"scale 2^{math.log2(scale):.0f} = {scale:,.10g}"
+        assert shapes["growth"]["text"] == f"_growth_tracker {tracker} of 4"
+        limit = shapes["limit"]["y"] + 1
+        for step in range(done):
+            dotted = shapes[f"bar {step}"].get("hatch") == shapes[f"fp16 {step}"].get("hatch") == "..."
+            assert dotted == (not made[step])
+            assert made[step] == (shapes[f"bar {step}"]["y"] > limit - 0.01), "a bar that overflows is over the line"
+        assert all(shapes[f"bar {step}"]["opacity"] < 1 for step in range(done, len(told)))
+
+
+def test_an_outlier_is_clicked_and_dragged():
+    def shapes_of(frame=0, **setting):
+        setting = {"growth_interval": 4, "log2_first_scale": 16, "outlier": "none", "at": 6} | setting
+        return {shape["id"]: shape for shape in scaler_explorer.scene(**setting)["frames"][frame]["shapes"]}
+
+    shapes = shapes_of()
+    assert shapes["column 9"]["click"] == {"outlier": "× 1000", "at": 9} and "outlier" not in shapes
+    shapes = shapes_of(7, outlier="× 100", at=6)
+    assert shapes["column 9"]["click"] == {"outlier": "× 100", "at": 9}
+    assert shapes["column 6"]["click"] == {"outlier": "none"}
+    control, places = shapes["outlier"]["drag"]
+    assert control == "outlier" and [shapes["outlier"]["x"], shapes["outlier"]["y"]] == places[1]
+    assert places[0][1] > places[1][1] > places[2][1] > places[3][1]
+    control, places = shapes["first scale"]["drag"]
+    assert control == "log2_first_scale" and [shapes["first scale"][key] for key in "xy"] == places[4]
 
 
 # ------------------------------------------------------------------------------------- what the lesson prints
