@@ -334,7 +334,7 @@ def _said(steps, done, growth_interval, lost):
     elif step.gradient > 10 * GRADIENTS[number] and lost is None:
         note += f" bf16 makes the step, with a gradient of {step.gradient:.0f}."
     if done == len(steps) and growth_interval > len(steps):
-        note += f" It grows after {growth_interval:,} good steps; these were {len(steps)}."
+        note += f" The scale grows after {growth_interval:,} good steps in a row; here are {len(steps)} steps in all."
     return title, note
 
 
