@@ -76,7 +76,7 @@ In this course you bet before you run. Try it:
 
 {bet}
 
-<a href="notebooks/{lesson}#bet-{key}">This bet</a> is one of {number} in the lessons of this course.
+<a href="{page}#bet-{key}">This bet</a> is one of {number} in the lessons of this course.
 """
 TRY_EXPLORER = "05_distributed_data_parallel.ipynb", "ring"
 TRY_BET = "00_start_here.ipynb", "counter_of_ranks"
@@ -116,17 +116,17 @@ def prepare(cell, addresses):
         shown["code_prompt_show"] = PREDICT_FIRST
         results = cell["outputs"][1:-1]  # without "You have not bet yet." and the answer
         cell["outputs"] = [output_of(your_bet(key)), *results, output_of(verdict(key))]
+    address = address_of(cell, code)
+    if address and address not in addresses:
+        cell["outputs"].insert(0, output_of(f'<div class="place" id="{address}">{link_to(address)}</div>'))
+        addresses.add(address)
     for output in cell["outputs"]:
         picture = output.get("metadata", {}).get("image/png", {})
         if "alt" in picture:
             shown["image"] = {"alt": picture["alt"]}
-        if "text/html" in output.get("data", {}):
-            text = "".join(output["data"]["text/html"])
-            address = address_of(text, code)
-            if address and address not in addresses:
-                text = link_to(address) + text
-                addresses.add(address)
-            output["data"]["text/html"] = re.sub(r'(href="\w+)\.ipynb', r"\1.html", text)  # myst does the texts
+        for text in htmls_of(output):
+            text = re.sub(r'(href="\w+)\.ipynb', r"\1.html", text)  # myst does the texts
+            output["data"]["text/html"] = text.replace("run this cell to", "open this lesson in JupyterLab to")
 
 
 def found(pattern, code):
@@ -139,22 +139,20 @@ def output_of(text):
     return {"output_type": "display_data", "metadata": {}, "data": {"text/html": text}}
 
 
-def address_of(text, code):
-    """The name by which a link finds an exercise or an explorer, whose output this is; None for other outputs."""
-    exercise = found(r"ex\.(\w+)$", code)
-    if exercise:
+def address_of(cell, code):
+    """The name by which a link finds an exercise or an explorer; None for other cells."""
+    if exercise := found(r"ex\.(\w+)$", code):
         return f"exercise-{exercise}"
     explorer = re.search(r"(\w+)_(?:explorer|viewer)\(", code)
-    if explorer and 'class="stage-stored"' in text:
+    if explorer and any('class="stage-stored"' in text for output in cell["outputs"] for text in htmls_of(output)):
         return f"explorer-{explorer[1]}"
     return None
 
 
 def link_to(address):
-    """A place for links, and a link that a reader can copy."""
-    what = address.partition("-")[0]
-    return (f'<a class="headerlink place" id="{address}" href="#{address}" title="Link to this {what}" '
-            f'aria-label="Link to this {what}">¶</a>')
+    """A link that a reader can copy."""
+    what = f"Link to this {address.partition('-')[0]}"
+    return f'<a class="headerlink" href="#{address}" title="{what}" aria-label="{what}">¶</a>'
 
 
 def question(key):
@@ -162,7 +160,7 @@ def question(key):
     quiz = asked()[key]
     options = "".join(f'<li data-option="{html.escape(option)}">{letter}) {as_html(option)}</li>'
                       for letter, option in quiz.shuffled())
-    return (f'<div class="bet" data-key="{key}">{link_to(f"bet-{key}")}'
+    return (f'<div class="bet place" id="bet-{key}" data-key="{key}">{link_to(f"bet-{key}")}'
             f"<p><strong>Predict:</strong> {as_html(quiz.question)}</p>"
             f'<ul>{options}</ul><p class="where" role="status"></p></div>')
 
@@ -184,19 +182,21 @@ def to_try():
     """An explorer and a bet from the lessons, for the first page."""
     lesson, name = TRY_EXPLORER
     explorer = next(text for cell in cells_of(lesson) if f"{name}_explorer(" in "".join(cell["source"])
-                    for text in htmls_of(cell))
+                    for output in cell["outputs"] for text in htmls_of(output))
     lesson, key = TRY_BET
     cells = cells_of(lesson)
     asks = next(place for place, cell in enumerate(cells) if f'predict("{key}")' in "".join(cell["source"]))
     before, answers = cells[asks - 1], cells[asks + 1]
     printed = "".join("".join(output.get("text", "")) for output in answers["outputs"])
-    fold = (f'<div class="cell"><details class="admonition hide below-input"><summary>'
-            f'<p class="collapsed admonition-title">{PREDICT_FIRST}</p>'
-            f'<p class="expanded admonition-title">Hide the output</p></summary>'
-            f'<div class="cell_output">{your_bet(key)}<pre>{html.escape(printed)}</pre>{verdict(key)}</div></details></div>')
+    summary = (f'<summary><p class="collapsed admonition-title">{PREDICT_FIRST}</p>'
+               '<p class="expanded admonition-title">Hide the output</p></summary>')
+    output = f'<div class="cell_output">{your_bet(key)}<pre>{html.escape(printed)}</pre>{verdict(key)}</div>'
+    fold = (f'<div class="cell container"><details class="admonition hide below-input">{summary}{output}'
+            "</details></div>")
     bet = "\n\n".join([code_block(before), raw(question(key)), code_block(answers), raw(fold)])
-    explorer = raw(f'<div class="cell_output plays">{link_to(f"explorer-{name}")}{explorer}</div>')
-    return TO_TRY.format(explorer=explorer, bet=bet, lesson=lesson.replace("ipynb", "html"), key=key, number=len(asked()))
+    explorer = raw(f'<div class="cell_output plays">{explorer}</div>')
+    page = f"notebooks/{Path(lesson).stem}.html"
+    return TO_TRY.format(explorer=explorer, bet=bet, page=page, key=key, number=len(asked()))
 
 
 def cells_of(lesson):
@@ -204,8 +204,9 @@ def cells_of(lesson):
     return [cell for cell in book["cells"] if cell["cell_type"] == "code"]
 
 
-def htmls_of(cell):
-    return ["".join(output["data"]["text/html"]) for output in cell["outputs"] if "text/html" in output.get("data", {})]
+def htmls_of(output):
+    """The HTML that an output holds, as a list of one text, or none."""
+    return ["".join(text) for kind, text in output.get("data", {}).items() if kind == "text/html"]
 
 
 def raw(text):
@@ -228,6 +229,11 @@ def words_of_lessons():
                 lesson = f"[{path.name[:2]}](../notebooks/{path.name})"
                 entries.append(f"**{terms.replace('*', '')}**: {meaning.rstrip('.')} ({lesson})")
     return entries
+
+
+def read_all(app, env, added, changed, removed):
+    """No page is as it was: they also take from questions, and from other pages."""
+    return env.found_docs
 
 
 def name_sections_alike(app):
@@ -269,6 +275,7 @@ def finish(app, error):
 
 def setup(app):
     app.connect("builder-inited", name_sections_alike)
+    app.connect("env-get-outdated", read_all)
     app.connect("source-read", add_what_only_the_site_needs)
     app.connect("html-page-context", search_in_sections)
     app.connect("build-finished", finish)

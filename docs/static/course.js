@@ -26,7 +26,6 @@ function playBet(question) {
   const yours = document.querySelector(`.your-bet[data-key="${key}"]`), fold = yours.closest("details");
   const verdict = document.querySelector(`.verdict[data-key="${key}"]`), withoutBet = verdict.innerHTML;
   const verdicts = JSON.parse(document.querySelector(`[data-verdicts="${key}"]`).textContent);
-  const asked = question.querySelector("[id]").id;
   fold.id = `answer-${key}`;
 
   function show() {
@@ -36,7 +35,7 @@ function playBet(question) {
     where.innerHTML = !isBet ? "Click an option: it is your bet." : `Your bet: <strong>${withCode(option)}</strong>. `
       + `The answer stands <a href="#${fold.id}">below, in the fold</a>.`;
     yours.innerHTML = isBet ? `Your bet: <strong>${withCode(option)}</strong>`
-      : `You have not bet yet: <a href="#${asked}">bet first</a>.`;
+      : `You have not bet yet: <a href="#${question.id}">bet first</a>.`;
     verdict.innerHTML = isBet ? verdicts[option] : withoutBet;
   }
 
