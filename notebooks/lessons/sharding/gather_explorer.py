@@ -39,6 +39,7 @@ BLOCK = 96
 CHART_TOP, CHART_HIGH, CHART_WIDE = 246, 176, 488
 HANDLE = 8
 HIDDEN = {"opacity": 0}
+EDGE = {"line": "#333333", "layer": 1}  #: of what belongs to the rank
 
 
 def _kilobytes(size):
@@ -96,10 +97,10 @@ def scene(ranks, reshard, prefetch, batch):
     settings = Settings(ranks, reshard, prefetch, batch)
     step = shown(settings)
     chart = _chart(batch)
-    fixed = [*_names(ranks), *_legend(), *chart.axes(), *_phases(step, chart),
+    fixed = [*_places_of(ranks), *_legend(), *chart.axes(), *_phases(step, chart),
              words("unit", LEFT - 8, CHART_TOP - 16, "kB", "end", size=13)]
     handle = [[chart.x(number + 1) - HANDLE, chart.top + chart.height - HANDLE] for number in range(len(step))]
-    runs = _runs(step, ranks)
+    bars = list(_bars(step, ranks, chart))
     frames = []
     sent = most = 0
     for number, (moment, travels) in enumerate(step):
@@ -115,9 +116,9 @@ def scene(ranks, reshard, prefetch, batch):
             "shapes": [
                 *fixed,
                 *_headers(moment, travels, ranks),
-                *_ranks(moment, ranks),
+                *_comings(moment, ranks),
                 *_messages(moment, travels, ranks),
-                *_bars(runs, number, chart),
+                *_grown(bars, number, chart),
                 words("numbers", LEFT, CHART_TOP - 16, numbers, size=14),
                 box("now", chart.x(number + 1) - 1, CHART_TOP - 4, 2, CHART_HIGH + 4, fill="#888888", layer=1),
                 circle("handle", chart.x(number + 1), chart.top + chart.height, HANDLE, fill="#555555", layer=1,
@@ -127,14 +128,18 @@ def scene(ranks, reshard, prefetch, batch):
     return {"size": [560, 462], "pace": 900, "frames": frames}
 
 
-def _names(ranks):
-    """The ranks' names, and behind all a pale place for each layer of each rank."""
+def _places_of(ranks):
+    """What stays: the ranks' names, a pale place for each layer of each rank, and on it the rank's own piece."""
     row = HIGH // ranks
+    _, high = _tracks(ranks)
     for rank in range(ranks):
-        yield words(f"rank {rank}", LEFT - 8, TOP + row * (rank + 0.5), f"rank {rank}", "end", size=14)
-        for unit in UNITS:
+        top = TOP + row * rank
+        yield words(f"rank {rank}", LEFT - 8, top + row / 2, f"rank {rank}", "end", size=14)
+        for number, unit in enumerate(UNITS):
             x, wide = PLACES[unit]
-            yield box(f"p{unit}{rank}", x, TOP + row * rank, wide, row - 4, fill="#888888", opacity=0.15, layer=-1)
+            yield box(f"p{number}{rank}", x, top, wide, row - 4, fill="#888888", opacity=0.15, layer=-1)
+            x, wide = _strip(unit, rank, ranks)
+            yield box(f"own{number}{rank}", x, top, wide, high, **EDGE, **LOOKS["shards"])
 
 
 def _legend():
@@ -191,16 +196,14 @@ def _strip(unit, rank, ranks):
     return x + wide * rank // ranks, wide // ranks
 
 
-def _ranks(moment, ranks):
-    """What each rank holds of each layer: weights, below them buffers, below them gradients."""
+def _comings(moment, ranks):
+    """What comes and goes on each rank: whole weights, below them buffers, below them gradients."""
     row = HIGH // ranks
     apart, high = _tracks(ranks)
     for rank, (number, unit) in product(range(ranks), enumerate(UNITS)):
         top = TOP + row * rank
         x, wide = _strip(unit, rank, ranks)
-        edge = {"line": "#333333", "layer": 1}
-        yield box(f"own{number}{rank}", x, top, wide, high, **edge, **LOOKS["shards"])
-        yield box(f"mean{number}{rank}", x, top + 2 * apart, wide, high, **edge, **LOOKS["gradients"],
+        yield box(f"mean{number}{rank}", x, top + 2 * apart, wide, high, **EDGE, **LOOKS["gradients"],
                   **({} if unit in moment.reduced else HIDDEN))
         # What comes and goes is always there, but not always to be seen: so it fades.
         for track, kind, name, is_held in _comes_and_goes(moment, unit):
@@ -233,34 +236,34 @@ def _messages(moment, travels, ranks):
                   passes=True, **look, **{"from": {"y": TOP + row * sender + begins * apart}})
 
 
-def _runs(step, ranks):
-    """Bars: [(kind, number of the first moment, number after the last one, bytes below it, its bytes)].
+def _bars(step, ranks, chart):
+    """Bars of the whole step: [(number of the first moment, number after the last one, box)].
 
-    A bar lasts as long as nothing changes in it, and below it.
+    A bar is as long as nothing changes in it, and below it.
     """
-    runs = []
-    for number, (moment, _) in enumerate(step):
-        held = moment.held(ranks)
+    begun, done = {}, []
+    for number, (moment, _) in enumerate([*step, (None, ())]):
         below = 0
-        for kind in KINDS:
-            if held[kind]:
-                before = [run for run in runs if run[0] == kind and run[2:] == [number, below, held[kind]]]
-                if before:
-                    before[0][2] = number + 1
-                else:
-                    runs.append([kind, number, number + 1, below, held[kind]])
-            below += held[kind]
-    return runs
+        for kind, size in (moment.held(ranks) if moment else dict.fromkeys(KINDS, 0)).items():
+            if kind in begun and begun[kind][1:] != (below, size):
+                done.append((kind, number, *begun.pop(kind)))
+            if size and kind not in begun:
+                begun[kind] = number, below, size
+            below += size
+    for kind, end, first, below, size in done:
+        left, top = chart.x(first), chart.y(below + size)
+        bar = box(f"{kind[:2]} {first}", left, top, chart.x(end) - left, chart.y(below) - top, round=0, **LOOKS[kind],
+                  **{"from": {"w": 0}})
+        yield first, end, bar
 
 
-def _bars(runs, now, chart):
-    """What a rank has held until the moment of that number: the bars grow."""
-    for kind, first, end, below, size in runs:
-        if first <= now:
-            left, right = chart.x(first), chart.x(min(end, now + 1))
-            top = chart.y(below + size)
-            yield box(f"{kind[:2]} {first}", left, top, right - left, chart.y(below) - top, round=0, **LOOKS[kind],
-                      **{"from": {"w": 0}})
+def _grown(bars, now, chart):
+    """The bars until the moment of that number."""
+    for first, end, bar in bars:
+        if end <= now + 1:
+            yield bar
+        elif first <= now:
+            yield {**bar, "w": chart.x(now + 1) - bar["x"]}
 
 
 def _said(settings, moment, travels):
@@ -279,7 +282,8 @@ def _said(settings, moment, travels):
         note = "Each rank keeps its own piece. The buffer stays until the next gather is copied out."
     elif moment.reduces:
         title = f"{unit} is dropped, its gradients are reduced"
-        note = "Each rank receives what the others have for its piece, and keeps the mean. The buffer stays for now."
+        note = ("The gradients are copied into a buffer, which stays for now, and travel: each rank keeps the mean for "
+                "its own piece.")
         if moment.unit == REST:
             note = "Backward has ended. Each rank holds its pieces of the weights, and those of the mean gradients."
     else:
