@@ -356,7 +356,7 @@ def hold_and_send_as_real_ranks_do(ranks, ways):
             moments = step.moments(settings)
             assert held == {moment[:4]: sum(moment.held(ranks).values()) for moment in moments}, settings
             # Gloo's reduce-scatter sends twice what it must.
-            expected = sum(moment.sent(ranks) * (2 if moment.act == "drop" else 1) for moment in moments)
+            expected = sum(step.sent(moment.travels, ranks) * (2 if moment.act == "drop" else 1) for moment in moments)
             assert sent == pytest.approx(expected, rel=0.02), settings
 
 

@@ -65,10 +65,11 @@ class Moment(NamedTuple):
             "gradients": gradients,
         }
 
-    def sent(self, ranks):
-        """Bytes that each rank has sent since the moment before, if a collective sends no more than it must."""
-        # In a gather it sends its piece to all others; in a reduce-scatter to each other one what is theirs.
-        return _size(self.travels) * (ranks - 1) // ranks
+
+def sent(units, ranks):
+    """Bytes that each rank sends when these units travel, if a collective sends no more than it must."""
+    # In a gather it sends its piece to all others; in a reduce-scatter to each other one what is theirs.
+    return _size(units) * (ranks - 1) // ranks
 
 
 def _size(units):

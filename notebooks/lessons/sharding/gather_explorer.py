@@ -20,6 +20,7 @@ from lessons.sharding.fsdp_step import (
     UNITS,
     Settings,
     moments,
+    sent,
 )
 
 PREFETCH = ("none", "backward", "both")
@@ -102,13 +103,13 @@ def scene(ranks, reshard, prefetch, batch):
     handle = [[chart.x(number + 1) - HANDLE, chart.top + chart.height - HANDLE] for number in range(len(step))]
     bars = list(_bars(step, ranks, chart))
     frames = []
-    sent = most = 0
+    away = most = 0
     for number, (moment, travels) in enumerate(step):
         total = sum(moment.held(ranks).values())
         most = max(most, total)
-        sent += sum(BYTES[unit] for unit in travels) * (ranks - 1) // ranks
+        away += sent(travels, ranks)
         title, note = _said(settings, moment, travels)
-        numbers = f"Each rank holds {_kilobytes(total)}, at most {_kilobytes(most)}. It has sent {_kilobytes(sent)}."
+        numbers = f"Each rank holds {_kilobytes(total)}, at most {_kilobytes(most)}. It has sent {_kilobytes(away)}."
         frames.append({
             "title": title,
             "note": note,
