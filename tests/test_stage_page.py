@@ -153,7 +153,7 @@ def test_a_shape_is_dragged_by_mouse_and_by_key(page):
     page.mouse.up()
     assert says(page) == "step 0, n 3" or says(page) == "step 0, n 2"
     shape(page, "handle").press("ArrowLeft")
-    shape(page, "handle").press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
     assert says(page) == "step 0, n 1" and shape(page, "handle").get_attribute("aria-valuetext") == "1"
 
 
@@ -168,8 +168,10 @@ def test_a_shape_is_dragged_to_a_place_that_stands_for_a_text(page):
     assert field.input_value() == "y" and abs(left(page, "tile") - 460) < 2
     tile.press("ArrowRight")
     assert field.input_value() == "y" and tile.get_attribute("aria-valuetext") == "2 of 2", "there is no third place"
-    tile.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
     assert field.input_value() == "x"
+    page.wait_for_timeout(100)
+    assert page.evaluate("document.activeElement.dataset.name") == "tile", "it keeps the focus"
 
 
 def test_the_axis_is_zoomed_and_moved_and_words_appear_where_there_is_room(page):

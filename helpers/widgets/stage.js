@@ -134,8 +134,11 @@ function picture(figure, act) {
   function describe(shape, group) {
     const looks = ["shape", shape.click || shape.drag ? "acts" : "", shape.passes ? "passes" : "", shape.drag ? "drags" : ""];
     group.setAttribute("class", looks.filter(Boolean).join(" "));
-    for (const name of ["role", "aria-label", "tabindex"]) group.removeAttribute(name);
-    if (!shape.click && !shape.drag && !shape.tip) return;
+    if (!shape.click && !shape.drag && !shape.tip) {
+      for (const name of ["role", "aria-label", "tabindex"]) group.removeAttribute(name);
+      return;
+    }
+    // What has the focus keeps its tabindex: without one it would lose the focus.
     group.setAttribute("role", shape.drag ? "slider" : shape.click ? "button" : "img");
     group.setAttribute("aria-label", [shape.text, shape.tip].filter(Boolean).join(": "));
     if (!shape.drag) return;
