@@ -45,6 +45,7 @@ TWO_LINES = {
 }
 UNDEFINED_BY_NCCL = "Not defined: “hangs, crashes, or data\ncorruption” (its guide, Collective Operations)"
 WELL = "compute, bucket 0, bucket 1, save, barrier | compute, bucket 0, bucket 1, barrier"
+PACE = 1000  #: milliseconds
 SECONDS = 2  #: that real ranks are given
 
 
@@ -89,7 +90,7 @@ def scene(program, chosen, tried):
         return _unreadable(str(error))
     if tried is not None:
         return _in_real_ranks(lanes, program, chosen, tried[0])
-    return {"size": SIZE, "pace": 1000, "frames": _Picture(lanes, chosen).frames()}
+    return {"size": SIZE, "pace": PACE, "frames": _Picture(lanes, chosen).frames()}
 
 
 def _unreadable(why):
@@ -99,8 +100,8 @@ def _unreadable(why):
 
 
 def _in_real_ranks(lanes, program, chosen, times):
-    """The last frame, and what the ranks of a launch have done."""
-    frame = _Picture(lanes, chosen, times + 1).frames()[-1]
+    """The frames, of which the last one also shows what the ranks of a launch have done."""
+    *frames, last = _Picture(lanes, chosen, times + 1).frames()
     try:
         tried = in_real_ranks(lanes, seconds=SECONDS)[0]
         title, verdict, sentences = _compared(lanes, tried)
@@ -108,9 +109,9 @@ def _in_real_ranks(lanes, program, chosen, times):
         title, verdict, sentences = "Real ranks did not start", "", [str(error)]
     note = " ".join(sentences)
     verdict = words("verdict", SAYS + 186, 463, verdict, bold=True, size=14)
-    shown = {"title": title, "note": note, "alt": f"{title}. {note}", "shapes": [*frame["shapes"], verdict]}
+    shown = {"title": title, "note": note, "alt": f"{title}. {note}", "shapes": [*last["shapes"], verdict]}
     means = {"program": program, "chosen": chosen, "tried": None}
-    return {"size": SIZE, "frames": [shown], "means": means}
+    return {"size": SIZE, "pace": PACE, "frames": [*frames, shown], "frame": -1, "means": means}
 
 
 def _compared(lanes, tried):
