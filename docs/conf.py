@@ -33,7 +33,7 @@ nb_merge_streams = True
 nb_render_error_lexer = "text"  # a RankError is no traceback of one process
 nb_code_prompt_show, nb_code_prompt_hide = "Show the {type}", "Hide the {type}"
 PREDICT_FIRST = "Predict first; then show the output"
-copybutton_selector = "div.cell_input pre, div.highlight-default pre, div.highlight-sh pre"
+copybutton_selector = "div.cell_input pre, div.highlight-none pre"
 
 html_theme = "furo"
 html_title = project

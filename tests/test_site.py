@@ -201,6 +201,7 @@ def test_the_first_page_opens_with_an_explorer_that_moves(site, page):
     page.wait_for_function("document.querySelector('.plays .time').value > 1")
     assert page.locator(".plays").bounding_box()["y"] < 400
     assert page.locator(".bet").count() == 1
+    assert page.locator("pre:has-text('python3 -m venv') ~ .copybtn").count() == 2, "commands are copied"
 
 
 @pytest.mark.long
