@@ -31,7 +31,7 @@ SIZE = (560, 480)
 LEFT, RIGHT = 60, 556  #: of the lanes
 TOP = 42
 HIGH = 184  #: of all lanes together
-WIDEST = 86  #: of a unit of logical time
+WIDEST = 98  #: of a unit of logical time
 BELOW = 246  #: the words below the lanes: the program in Python, and at its right what is said of the hang
 SAYS = 262
 FOREVER = "#bb281a"
@@ -43,7 +43,11 @@ TWO_LINES = {
     "compute": "com-\npute",
     "barrier": "bar-\nrier",
 }
-UNDEFINED_BY_NCCL = "Not defined: “hangs, crashes, or data\ncorruption” (its guide, Collective Operations)"
+LINE = 19  #: between two of these lines
+UNDEFINED_BY_GLOO = """Not defined: a rank aborts if it gets
+more bytes than it expects; others
+lose their connection to it, or wait."""
+UNDEFINED_BY_NCCL = "Not defined: “hangs, crashes, or\ndata corruption” (NCCL's guide)"
 WELL = "compute, bucket 0, bucket 1, save, barrier | compute, bucket 0, bucket 1, barrier"
 PACE = 1000  #: milliseconds
 SECONDS = 2  #: that real ranks are given
@@ -108,7 +112,7 @@ def _in_real_ranks(lanes, program, chosen, times):
     except (OSError, RuntimeError) as error:
         title, verdict, sentences = "Real ranks did not start", "", [str(error)]
     note = " ".join(sentences)
-    verdict = words("verdict", SAYS + 186, 463, verdict, bold=True, size=14)
+    verdict = words("verdict", 170, 463, verdict, bold=True, size=14)
     shown = {"title": title, "note": note, "alt": f"{title}. {note}", "shapes": [*last["shapes"], verdict]}
     means = {"program": program, "chosen": chosen, "tried": None}
     return {"size": SIZE, "pace": PACE, "frames": [*frames, shown], "frame": -1, "means": means}
@@ -144,7 +148,14 @@ class _Picture:
         self.units = [self._units(lane) for lane in self.stays]
         columns = max(1, *(unit + 1 for units in self.units for unit in units), self.end + 0.8)
         self.wide = min(WIDEST, (RIGHT - LEFT) / columns)
+        self.size = self._size_of_names()
+        self.is_undefined = any(state_of(lane) == UNDEFINED for lane in self.stays)
         self.chosen = self._place(chosen)
+
+    def _size_of_names(self):
+        """As large as the longest name allows."""
+        longest = max([len(operation) for lane in self.lanes for operation in lane], default=1)
+        return max(12, min(16, int((self.wide - 10) / (0.58 * longest))))
 
     def _place(self, chosen):
         place = chosen and chosen[0]
@@ -257,13 +268,12 @@ class _Picture:
             look.update(line="#e69f00", width=4, dash=None)
         x, high = self.x(self.units[rank][place]) + 2, self.high
         wide = self.wide - 4
-        size = 13 if self.wide >= 74 else 12
         text = stay.operation
-        if wide < 0.58 * size * len(text) + 6:
+        if wide < 0.58 * self.size * len(text) + 4:
             text = TWO_LINES.get(text, text.replace(" ", "\n"))
         places = [[self.x(unit) + 2, self.y(rank) - high / 2] for unit in self.units[rank]]
         changed = [written(moved(self.lanes, rank, place, to)) for to in range(len(places))]
-        yield box(name, x, self.y(rank) - high / 2, wide, high, text=text, size=size, tip=f"rank {rank}, {tip}",
+        yield box(name, x, self.y(rank) - high / 2, wide, high, text=text, size=self.size, tip=f"rank {rank}, {tip}",
                   click={"chosen": [rank, place]}, drag=("program", places, changed), **look)
         if stay.number is not None:
             yield words(f"number {name}", x + 2, self.y(rank) - high / 2 - 9, f"#{stay.number}", size=12)
@@ -314,7 +324,7 @@ class _Picture:
     def _toolbar(self):
         """What can be done with the operation that is chosen."""
         if self.chosen is None:
-            yield words("toolbar", 2, 14, "Drag an operation, or click it.", size=14)
+            yield words("toolbar", 2, 14, "Drag an operation, or click it.", size=15)
             return
         rank, place = self.chosen
         program, operation = self.lanes, self.lanes[rank][place]
@@ -340,29 +350,33 @@ class _Picture:
                   tip="choose none")
 
     def _try(self):
-        yield box("try", SAYS, 449, 176, 28, text="try it in real ranks", size=15, fill="#264bfb",
+        yield box("try", 2, 449, 160, 28, text="try it in real ranks", size=15, fill="#264bfb",
                   click={"tried": self.tried}, tip=f"launch runs this program; it takes about {SECONDS} seconds")
 
     def _recorder(self, now):
         """The last entry of each rank in the flight recorder."""
-        yield words("recorder", SAYS, BELOW, "Flight recorder, last entries", bold=True, size=14)
+        yield words("recorder", SAYS, BELOW, "Flight recorder, last entries", bold=True, size=15)
         for rank, lane in enumerate(self.stays):
             entries = [stay for stay in lane if stay.number and stay.comes is not None and stay.comes < now]
             text = "empty"
             if entries:
                 last = entries[-1]
-                is_retired = last.ends is not None and last.ends <= now
-                text = f"{last.number} {kind_of(last.operation)}, {'retired' if is_retired else 'not retired'}"
-            yield words(f"recorder {rank}", SAYS, BELOW + 18 * (rank + 1), f"rank {rank}: {text}", size=14)
+                state = "not retired"
+                if last.ends is not None and last.ends <= now:
+                    state = "retired"
+                elif now == self.end and self.is_undefined:
+                    state = "not defined"
+                text = f"{last.number} {kind_of(last.operation)}, {state}"
+            yield words(f"recorder {rank}", SAYS, BELOW + LINE * (rank + 1), f"rank {rank}: {text}", size=15)
 
     def _verdicts(self):
         """What gloo and NCCL make of it."""
-        y = BELOW + 18 * (len(self.lanes) + 1) + 6
+        y = BELOW + LINE * (len(self.lanes) + 1) + 4
         for name, text in _verdicts(self.lanes, self.stays).items():
             lines = text.count("\n") + 1
-            yield words(name, SAYS, y, name, bold=True, size=14)
-            yield words(f"{name} says", SAYS, y + 18 + 8.1 * (lines - 1), text, size=13)
-            y += 22 + 16.3 * lines
+            yield words(name, SAYS, y, name, bold=True, size=15)
+            yield words(f"{name} says", SAYS, y + LINE + 9.4 * (lines - 1), text, size=15)
+            y += 4 + LINE * (lines + 1)
 
     # ------------------------------------------------------------------------------------------------- words
 
@@ -384,7 +398,7 @@ class _Picture:
             return f"Time {now}", _sentence([*doing_it, *waiting])
         if not waits:
             return "All ranks arrive", "Each collective has met its counterparts in the other ranks."
-        if any(state_of(lane) == UNDEFINED for lane in self.stays):
+        if self.is_undefined:
             return "All-reduces of different sizes meet: not defined", _sizes(self.stays)
         return f"{_sentence(waiting)[:-1]}, for ever", _sentence(self._where())
 
@@ -441,28 +455,27 @@ def _verdicts(lanes, all_stays):
     if set(states) == {FINISHED}:
         return {}
     if UNDEFINED in states:
-        return {"gloo": "Not defined. A rank aborts if it gets more bytes\nthan it expects. Others lose it, or wait.",
-                "NCCL": UNDEFINED_BY_NCCL}
+        return {"gloo": UNDEFINED_BY_GLOO, "NCCL": UNDEFINED_BY_NCCL}
     stuck = [next(stay for stay in lane if stay.begins is None) for lane in all_stays if state_of(lane) != FINISHED]
     kinds = {(stay.number, kind_of(stay.operation)) for stay in stuck if stay.number}
-    nccl = "After 10 minutes by default, the process ends\n(torch, init_process_group)."
+    nccl = "The process ends after 10 minutes, by\ndefault (torch, init_process_group)."
     if not kinds:
-        nccl = "A send or recv blocks the GPU: group those\nthat need each other (its guide, ncclSend)."
+        nccl = "Both block the GPU, if they are not in\none group (NCCL's guide, ncclSend)."
     elif len(kinds) > len({number for number, _ in kinds}):
         nccl = UNDEFINED_BY_NCCL
-    return {"gloo": "waits for 30 minutes by default, then raises", "NCCL": nccl}
+    return {"gloo": "It raises after 30 minutes, by default.", "NCCL": nccl}
 
 
 def _code(lanes):
     """The program as a script."""
-    yield words("code", 2, BELOW, "The same in Python", bold=True, size=14)
+    yield words("code", 2, BELOW, "The same in Python", bold=True, size=15)
     lines = as_python(lanes)
-    room = 11
+    room = 9
     if len(lines) > room:
         lines = [*lines[:room - 1], "…"]
     for number, line in enumerate(lines):
         indentation = len(line) - len(line.lstrip())
-        yield words(f"line {number}", 2 + 4 * indentation, BELOW + 20 + 17 * number, line.strip(), size=14)
+        yield words(f"line {number}", 2 + 4 * indentation, BELOW + LINE * (number + 1), line.strip(), size=15)
 
 
 def hang_explorer():
