@@ -491,7 +491,7 @@ def hang_explorer():
         "a barrier under if": preset("Press Play. Who waits for whom at the end? Click the barrier, and mend it.",
                                      program="save, barrier, all_reduce | all_reduce"),
         "one is skipped": preset(
-            "Play to the end. Which rank skips a barrier? What tells you so?",
+            "Rank 1 leaves one barrier out. In which operation does each rank stop?",
             program="bucket 0, barrier, bucket 0, barrier, bucket 0 | bucket 0, barrier, bucket 0, bucket 0"
                     " | bucket 0, barrier, bucket 0, barrier, bucket 0"),
         "uneven batches": preset("One rank has a batch more. Which one hangs, and in which operation?",
