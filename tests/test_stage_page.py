@@ -206,6 +206,7 @@ def test_without_a_kernel_a_control_says_what_it_needs(page):
     page.keyboard.press("Enter")
     hint = page.get_by_text("This needs Python: run this cell to change it.")
     hint.wait_for()
+    assert page.locator(".stage figure").get_attribute("aria-busy") == "false", "nobody has been asked"
     press(page, "Reset")
     assert not hint.is_visible()
     page.get_by_label("switched on").check()

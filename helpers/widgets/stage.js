@@ -413,6 +413,7 @@ function mount(place, story, ask = null) {
     hint.textContent = "";
     clearTimeout(waiting);
     const wanted = JSON.stringify(setting), there = scenes[wanted] ?? scenes[JSON.stringify(whole(setting))];
+    figure.setAttribute("aria-busy", !there && ask !== null);  // the style dims a picture that is to change
     if (there) {
       const isAtEnd = scene && scene.frames.length > 1 && now === scene.frames.length - 1;
       scene = there;
