@@ -336,7 +336,7 @@ class Tried(NamedTuple):
 
     ends: list  # by rank, its `End`, without `waits_for`
     recorder: list  # by rank, as `recorder` returns it
-    words: str  # what `launch` has said in the end; empty if it has raised nothing
+    words: str  # what `launch` has said in the end, without lines of this file; empty if it has raised nothing
 
 
 def in_real_ranks(*programs, seconds=2):
@@ -392,12 +392,13 @@ def _launched(programs, seconds):
         if "error" in row:
             errors[owner] = row["error"]
 
-    words = ""
+    said = ""
     try:
         launch(run_program, len(owners), args=(programs,), show=False, timeout=seconds, grace=seconds,
                env={"TORCH_FR_BUFFER_SIZE": "100"}, on_report=hear)
     except RankError as error:
-        words = str(error)
+        said = re.sub(r" \(who_hangs.py[^)]*\)", "", str(error))
+        said = said.replace("at `time.sleep(0.01)`", "behind its last line")  # in `_meet`
         for failure in error.failures:
             if not failure.is_hang:
                 errors[owners[failure.rank]] = failure.message
@@ -415,7 +416,7 @@ def _launched(programs, seconds):
     tried = []
     for number, program in enumerate(programs):
         ranks = [(number, rank) for rank in range(len(program))]
-        tried.append(Tried([end(owner) for owner in ranks], [entries.get(owner, []) for owner in ranks], words))
+        tried.append(Tried([end(owner) for owner in ranks], [entries.get(owner, []) for owner in ranks], said))
     return tried, quiet
 
 

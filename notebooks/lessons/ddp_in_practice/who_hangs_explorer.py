@@ -3,7 +3,6 @@
 It draws what `lessons.ddp_in_practice.who_hangs` works out; a button has real ranks do the same.
 """
 
-import re
 from collections import Counter
 
 from helpers.widgets.shapes import PALE, box, circle, doing, path, words
@@ -129,7 +128,7 @@ def _compared(lanes, tried):
         return "In real ranks, this time", "it may differ", [_sentence(ends), tried.words]
     if not tried.words:
         return "In real ranks: the same", "as drawn ✓", ["All ranks have finished."]
-    return "In real ranks: the same", "as drawn ✓", ["launch says:", re.sub(r" \(who_hangs.py[^)]*\)", "", tried.words)]
+    return "In real ranks: the same", "as drawn ✓", ["launch says:", tried.words]
 
 
 class _Picture:
