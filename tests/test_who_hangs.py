@@ -167,6 +167,7 @@ def test_a_text_that_cannot_be_read_says_why():
         "send 2 | ": "no other rank",
         "send 0 | ": "no other rank",
         "send | ": "send 1",
+        "rank 1: save | rank 0: save": "in their order",
         "save, save, save, save, save, save, save | ": "room for 6",
     }.items():
         with pytest.raises(ValueError, match=why):

@@ -87,7 +87,11 @@ def read(text):
     """
     program = []
     for rank, lane in enumerate(text.split("|")):
-        lane = re.sub(r"^\s*rank\s*\d\s*:", "", lane)
+        named = re.match(r"\s*rank\s*(\d+)\s*:", lane)
+        if named:
+            if int(named[1]) != rank:
+                raise ValueError(f"Rank {named[1]} stands where rank {rank} belongs: ranks come in their order.")
+            lane = lane[named.end():]
         program.append([_operation(words, rank) for words in lane.split(",") if words.strip()])
     if not 2 <= len(program) <= MOST_RANKS:
         raise ValueError(f"It has {len(program)} rank(s). Write 2 to {MOST_RANKS}, with | between them.")
@@ -176,6 +180,7 @@ def line_of(operation):
 
 def stays(program):
     """By rank, a `Stay` for each of its operations."""
+    # When a rank comes to an operation, and when that begins, by (rank, place). Who waits for ever gets no entry.
     comes = {(rank, 0): 0 for rank, lane in enumerate(program) if lane}
     begins = {}
     partners = {place: _partners(program, *place) for place in _places(program)}
