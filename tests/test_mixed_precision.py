@@ -423,6 +423,13 @@ def test_an_outlier_is_clicked_and_dragged():
     control, places = shapes["outlier"]["drag"]
     assert control == "outlier" and [shapes["outlier"]["x"], shapes["outlier"]["y"]] == places[1]
     assert places[0][1] > places[1][1] > places[2][1] > places[3][1]
+    limit = shapes["limit"]["y"] + 1
+    assert shapes["bar 6"]["y"] < limit and shapes["outlier"]["x"] >= shapes["bar 6"]["x"] + shapes["bar 6"]["w"], (
+        "the mark leaves the end of its bar, which is a little over the line, to be seen")
+    for at, power in product(scaler_explorer.STEPS, (8, 16, 24)):
+        mark = shapes_of(outlier="inf", at=at, log2_first_scale=power)["outlier"]
+        assert len({(x, y) for x, y in mark["drag"][1]}) == len(scaler_explorer.OUTLIERS), "each can be dragged to"
+        assert all(0 <= x <= scaler_explorer.RIGHT - mark["w"] for x, _ in mark["drag"][1])
     control, places = shapes["first scale"]["drag"]
     assert control == "log2_first_scale" and [shapes["first scale"][key] for key in "xy"] == places[4]
 

@@ -296,17 +296,25 @@ def _fates(steps, done, lost):
 
 
 def _handle(chart, steps, done, outlier, at):
-    """The outlier's mark: how high one drags it is how large it is; to the right of the top: from here on."""
+    """The outlier's mark: how high one drags it is how large it is; to the right of the top: from here on.
+
+    It is beside its bar, on whichever side there is room, and leaves the bar's end and the line to be seen.
+    """
     step = steps[at]
-    wide, high = 60, 18
+    wide, high, farther = 60, 18, 20
+    x = LEFT + WIDE * (at + 1)
+    if x + wide + farther > RIGHT:
+        x -= WIDE + wide
+
+    def top(number):
+        return max(_top(chart, number) - high / 2, SCALED_TOP)
+
     places = []
     for factor, goes_on in OUTLIERS.values():
-        x = LEFT + WIDE * (at + 0.5) - wide / 2 + (40 if goes_on else 0)
-        y = _top(chart, GRADIENTS[at] * factor * step.scale)
-        places.append([min(x, RIGHT - wide), y])
+        places.append([min(x + farther * goes_on, RIGHT - wide), top(GRADIENTS[at] * factor * step.scale)])
     scale = step.scale if at < done else _scale_after(steps, done)
     x, _ = places[list(OUTLIERS).index(outlier)]
-    y = _top(chart, step.gradient * scale)
+    y = top(step.gradient * scale)
     text = "inf →" if OUTLIERS[outlier][1] else outlier
     return box("outlier", x, y, wide, high, text=text, size=14, fill=HANDLE, round=9, layer=1, drag=("outlier", places),
                tip="drag: how large the gradient of this step is")
@@ -315,7 +323,7 @@ def _handle(chart, steps, done, outlier, at):
 def _said(steps, done, growth_interval, lost):
     """The title and the note of a frame."""
     if not done:
-        return "Before the first step", "Pale bars are steps to come, times the scale of now: all move when it does."
+        return "Before the first step", "A pale bar is a step to come, drawn at the scale of now: it moves with that."
     number = done - 1
     step = steps[number]
     if not step.made:
@@ -332,7 +340,7 @@ def _said(steps, done, growth_interval, lost):
     if number == lost:
         note += " bf16, without a scaler: the weights are lost."
     elif step.gradient > 10 * GRADIENTS[number] and lost is None:
-        note += f" bf16 makes the step, with a gradient of {step.gradient:.0f}."
+        note += f" bf16 makes the step{' too' * step.made}, with a gradient of {step.gradient:.0f}."
     if done == len(steps) and growth_interval > len(steps):
         note += f" The scale grows after {growth_interval:,} good steps in a row; here are {len(steps)} steps in all."
     return title, note
@@ -348,14 +356,15 @@ def scaler_explorer():
         "at": slider("in step", 6, STEPS),
     }
     presets = {
-        "one outlier": preset("Step 6 has a gradient 1,000 times too large; the interval is torch's own. What does "
-                              "that cost? And × 100?", growth_interval=DEFAULT_INTERVAL, outlier="× 1000"),
+        "one outlier": preset("The gradient of step 6 is 1,000 times as large; the interval is torch's own. What "
+                              "does that cost? Does × 100 cost less?",
+                              growth_interval=DEFAULT_INTERVAL, outlier="× 1000"),
         "first scale 2^24": preset("The first scale is too high. How many steps does the scaler need to find that "
                                    "out?", log2_first_scale=24),
         "grow early": preset("Press Play. What does a short interval bring, and what does it cost?",
                              growth_interval=2),
-        "inf": preset("From step 6 on the gradient is infinite before any scale. Compare the rows: who still has "
-                      "weights?", outlier="inf from here on"),
+        "inf from step 6": preset("From step 6 on the gradient is infinite before any scale. Compare the rows: "
+                                  "who still has weights?", outlier="inf from here on"),
     }
     return Stage("scaler_explorer", scaler_explorer.__doc__, scene, controls,
                  "Press Play. How far does the scale grow, and what ends that? Click a bar to make it an outlier.",
