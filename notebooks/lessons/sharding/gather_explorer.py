@@ -109,7 +109,8 @@ def scene(ranks, reshard, prefetch, batch):
         most = max(most, total)
         away += sent(travels, ranks)
         title, note = _said(settings, moment, travels)
-        numbers = f"Each rank holds {_kilobytes(total)}, at most {_kilobytes(most)}. It has sent {_kilobytes(away)}."
+        held = f"Each rank holds {_kilobytes(total)}, most so far {_kilobytes(most)}."
+        numbers = f"{held} It has sent {_kilobytes(away)}."
         frames.append({
             "title": title,
             "note": note,
@@ -283,8 +284,8 @@ def _said(settings, moment, travels):
         note = "Each rank keeps its own piece. The buffer stays until the next gather is copied out."
     elif moment.reduces:
         title = f"{unit} is dropped, its gradients are reduced"
-        note = ("The gradients are copied into a buffer, which stays for now, and travel: each rank keeps the mean for "
-                "its own piece.")
+        note = ("The gradients are copied into a buffer, and travel. Each rank keeps the mean for its own piece. The "
+                "buffer stays for now.")
         if moment.unit == REST:
             note = "Backward has ended. Each rank holds its pieces of the weights, and those of the mean gradients."
     else:
@@ -305,11 +306,11 @@ def _used(moment, travels):
     title = f"{_called(moment.unit)} {verb}"
     if travels:
         title += f", {travels[0]} is gathered"
-        note = "The next layer's pieces travel meanwhile, into a buffer."
+        note = "Meanwhile the next layer's pieces travel into a buffer. That layer need not wait for them later."
     elif moment.phase == "forward":
         note = "It needs all of its weights. The activations that it leaves for backward are not drawn."
     else:
-        note = "Its gradients are whole now, and each rank's come from its own part of the batch."
+        note = "Each rank now has whole gradients of it, from its own part of the batch."
     return title, note
 
 
@@ -323,11 +324,12 @@ def gather_explorer():
         "batch": buttons("batch", "one part", BATCH),
     }
     presets = {
-        "kept whole": preset("Press Play. What do the ranks send in backward? When do they hold most?", reshard=False),
-        "prefetch": preset("Press Play. What travels while a layer computes, and where does it wait?",
-                           ranks=2, prefetch="both"),
-        "no sync": preset("Press Play. What lies in the orange rows between both parts? What is sent in each?",
-                          ranks=2, batch="no sync in part 1"),
+        "kept whole": preset("Press Play. What is no longer sent in backward? What does a rank hold at most?",
+                             reshard=False),
+        "prefetch": preset("Two ranks. Press Play. What travels while a layer computes, and where does it wait? What "
+                           "changes with none?", ranks=2, prefetch="both"),
+        "no sync": preset("Two ranks, a batch in two parts. Press Play. What lies in the orange rows between the "
+                          "parts? What is sent in each?", ranks=2, batch="no sync in part 1"),
     }
     return Stage("gather_explorer", gather_explorer.__doc__, scene, controls,
                  look="Press Play. How many layers are whole at a time? Which one comes and goes only once?",
