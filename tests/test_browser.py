@@ -47,9 +47,8 @@ FEW = [EXPLORERS[name] for name in ("ring", "start methods")]
 ASKS = """import helpers.widgets.stage as s
 from helpers.widgets.shapes import words
 
-s.ROOM = 0
 s.Stage("asks", "Asks.", lambda n: {"size": [90, 90], "frames": [
-    {"title": f"{n} now", "shapes": [words("n", 9, 9, str(n))]}]}, {"n": s.slider("n", 0, range(500))}, "?")"""
+    {"title": f"{n} now", "shapes": [words("n", 9, 9, str(n))]}]}, {"n": s.slider("n", 0, range(500))}, "?", room=0)"""
 #: The kernel of the notebook in front, in JavaScript.
 KERNEL_THERE = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
 QUESTION = """from helpers.exercises import predict

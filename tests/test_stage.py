@@ -74,6 +74,12 @@ def test_presets_and_small_controls_are_stored_and_others_are_asked_for():
     assert [frame["mover"]["text"] for frame in played(explorer.answer["scene"])] == ["é"] * 4
 
 
+def test_presets_are_stored_even_where_there_is_no_room():
+    explorer = Stage("try_explorer", "Shows.", moving, {"n": slider("steps", 2, [1, 2, 3]), "word": field("word", "a")},
+                     "Look?", {"one, b": preset("What?", n=1, word="b")}, room=0)
+    assert set(explorer.story["scenes"]) == {'[1,"a"]', '[0,"b"]'}
+
+
 def test_options_may_have_labels_and_a_click_sets_a_control_by_its_number():
     def scene(kind, on):
         shape = box("a", 0, 0, 9, 9, text="a", click={"kind": 7}, drag=("kind", [[0, 0], [5.55555, 0]]))

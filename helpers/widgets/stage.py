@@ -36,7 +36,7 @@ SCENE = {"size", "frames", "axis", "pace", "flows", "off", "frame", "means"}
 FRAME = {"title", "note", "alt", "shapes"}
 #: How what plays a stored explorer begins, after its data.
 PLAYER = '<style class="stage-player">'
-#: Characters of JSON that an explorer stores with a notebook at most.
+#: Characters of JSON that an explorer stores with a notebook, if it says nothing else.
 ROOM = 80_000
 
 
@@ -98,7 +98,7 @@ class Stage(anywidget.AnyWidget):
     answer = traitlets.Dict().tag(sync=True)
 
     def __init__(self, name, description, scene, controls, look, presets=None, frame=0, still=-1,
-                 everything=False):
+                 everything=False, room=ROOM):
         """
         Args:
             name: Of the explorer, for errors.
@@ -111,6 +111,7 @@ class Stage(anywidget.AnyWidget):
             still: The number of the frame that the static picture shows.
             everything: Whether the scenes of all settings are stored, as far as there is room, and not only those in
                 which one control has another value than at first.
+            room: Characters of JSON that are stored at most, presets apart.
 
         Raises:
             ValueError: a scene holds what the stage does not know, two shapes of one name, or no number.
@@ -121,6 +122,7 @@ class Stage(anywidget.AnyWidget):
         self.controls = controls
         self.still = still
         self.everything = everything
+        self.room = room
         first = {control: kind["value"] for control, kind in controls.items()}
         story = {"look": look, "frame": frame, "first": self._positions(first), "presets": [], "controls": []}
         settings = [first]
@@ -170,7 +172,7 @@ class Stage(anywidget.AnyWidget):
             packed = self.packed(shared, **setting)
             shared = shared or packed["frames"][0]["set"]
             needs = len(_json(packed))
-            if size + needs <= ROOM or setting in settings:
+            if size + needs <= self.room or setting in settings:
                 scenes[key] = packed
                 size += needs
         return scenes
