@@ -190,6 +190,7 @@ MADE = {
     "scaler": ("mixed_precision.scaler_explorer", "scaler_explorer()"),
     "gather": ("sharding.gather_explorer", "gather_explorer()"),
     "memory": ("sharding.memory_explorer", "memory_explorer()"),
+    "product": ("model_parallel.product_explorer", "product_explorer()"),
     "schedule": ("model_parallel.schedule_explorer", "schedule_explorer()"),
     "pairs": ("context_and_experts.pairs_explorer", "pairs_explorer()"),
     "tokens": ("context_and_experts.tokens_explorer", "tokens_explorer()"),

@@ -1,15 +1,25 @@
 """Model parallelism: a schedule's clock against the formula, the dry run, the explorer."""
 
 import ast
+from itertools import product
 
 import nbformat
 import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from helpers import launch
+from helpers.instruments.collectives import counted_traffic
+from helpers.instruments.waits import form_group
+from helpers.widgets.shapes import PALE, RANKS
+from lessons.model_parallel import product_explorer, split_products
 from lessons.model_parallel.dry_run import dry_run
 from lessons.model_parallel.schedule_explorer import scene, schedule_explorer
 from lessons.model_parallel.schedules import (
@@ -279,3 +289,201 @@ def test_pipeline_shows_halves_of_backwards():
     assert keys == {"F forward", "B backward", "I of input", "W of weights"}
     assert scene("ZB-1P", 4, 8, 2)["axis"]["unit"] == "logical time: F 1, I 1, W 1"
     assert {kind: shape.get("hatch") for kind, shape in busy.items()} == {"F": None, "B": None, "I": "///", "W": "xx"}
+
+
+#: (split, whether sequence parallel) of all products that the explorer shows.
+PRODUCTS = [*((split, False) for split in split_products.SPLITS), ("columns, then rows", True)]
+MATRICES = [torch.from_numpy(matrix).float()
+            for matrix in (split_products.X, split_products.FIRST, split_products.SECOND)]
+
+
+def products_in_real_ranks(matrices):
+    """For each of `PRODUCTS`, what a rank holds after each step, and its collectives; and the same of torch's split."""
+    form_group(30)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, a, b = matrices
+    asked = []
+
+    def columns(tensor):
+        return tensor.chunk(n, dim=1)[rank]
+
+    def rows(tensor):
+        return tensor.chunk(n)[rank]
+
+    def gathered(tensor, dimension):
+        whole = tensor.new_empty(n * len(tensor), tensor.shape[1])
+        asked.append("all_gather")
+        dist.all_gather_into_tensor(whole, tensor.contiguous())
+        return torch.cat(whole.chunk(n), dimension)
+
+    def reduced(tensor):
+        asked.append("all_reduce")
+        dist.all_reduce(tensor := tensor.clone())
+        return tensor
+
+    def scattered(tensor):
+        own = tensor.new_empty(len(tensor) // n, tensor.shape[1])
+        asked.append("reduce_scatter")  # the recorder calls gloo's an all-reduce
+        dist.reduce_scatter_tensor(own, tensor)
+        return own
+
+    def steps(split, sequence):
+        if split == "columns":
+            yield {"X": x, "W": columns(a)}
+            yield {"Y": (own := x @ columns(a))}
+            yield {"Y": gathered(own, 1)}
+        if split == "rows":
+            yield {"X": columns(x), "W": rows(a)}
+            yield {"Y": (own := columns(x) @ rows(a))}
+            yield {"Y": reduced(own)}
+        if split == "columns, then rows":
+            yield {"X": rows(x) if sequence else x, "A": columns(a), "B": rows(b)}
+            if sequence:
+                yield {"X": gathered(rows(x), 0)}
+            yield {"H": (own := x @ columns(a))}
+            yield {"H": own.relu(), "X": rows(x) if sequence else x}
+            yield {"Y": (own := own.relu() @ rows(b))}
+            yield {"Y": (scattered if sequence else reduced)(own)}
+        if split == "rows, then columns":
+            yield {"X": columns(x), "A": rows(a), "B": columns(b)}
+            yield {"H": (own := columns(x) @ rows(a))}
+            yield {"H": (whole := reduced(own))}
+            yield {"H": whole.relu()}
+            yield {"Y": (own := whole.relu() @ columns(b))}
+            yield {"Y": gathered(own, 1)}
+
+    found = []
+    for split, sequence in PRODUCTS:
+        held, now = [], {}
+        asked.clear()
+        with counted_traffic() as traffic:
+            for change in steps(split, sequence):
+                now = {**now, **change}
+                held.append({matrix: tensor.tolist() for matrix, tensor in now.items()})
+        found.append((held, list(zip(asked, [each.bytes for each in traffic.collectives], strict=True))))
+    return found, [by_plan(sequence, matrices) for sequence in (False, True)]
+
+
+def by_plan(sequence, matrices):
+    """Two layers that torch splits: a rank's pieces of both weights and of the result, and the collectives."""
+    x, *weights = matrices
+    net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False))
+    for layer, weight in zip((net[0], net[2]), weights, strict=True):
+        layer.weight = nn.Parameter(weight.T.contiguous())
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    if sequence:
+        plan = {"0": ColwiseParallel(input_layouts=Shard(0)), "2": RowwiseParallel(output_layouts=Shard(0))}
+        x = x.chunk(dist.get_world_size())[dist.get_rank()]
+    parallelize_module(net, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    with CommDebugMode() as counter, torch.no_grad():
+        y = net(x)
+    pieces = [net[0].weight.to_local().T, net[2].weight.to_local().T, y]
+    return [piece.tolist() for piece in pieces], sorted(str(what).split(".")[-1] for what in counter.get_comm_counts())
+
+
+def as_rows(piece):
+    """A piece, {(row, column): Number}, as a list of rows."""
+    rows = {}
+    for (row, _), number in sorted(piece.items()):
+        rows.setdefault(row, []).append(number.value)
+    return list(rows.values())
+
+
+def sent_by(collective, size, ranks):
+    """Bytes that each rank sends at least, if it has handed in so many."""
+    parts = {"all_reduce": 2 / ranks, "reduce_scatter": 1 / ranks, "all_gather": 1}
+    return size * parts[collective] * (ranks - 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_products_in_pieces_are_those_of_real_ranks(ranks):
+    results = launch(products_in_real_ranks, nprocs=ranks, args=(MATRICES,), show=False).results
+    for rank, (found, plans) in enumerate(results):
+        for (split, sequence), (held, collectives) in zip(PRODUCTS, found, strict=True):
+            every = split_products.moments(split, ranks, sequence)
+            # Real ranks show an all-reduce once it is over.
+            moments = [moment for moment in every if not (moment.is_half and moment.act == "reduce-scatter")]
+            for moment, real in zip(moments, held, strict=True):
+                assert {matrix: as_rows(by_rank[rank]) for matrix, by_rank in moment.held.items()} == real
+                assert sum(moment.bytes_held(rank)) == sum(4 * len(rows) * len(rows[0]) for rows in real.values())
+            sent = sum(sent_by(*collective, ranks) for collective in collectives)
+            assert sum(moment.bytes_sent(rank) for moment in every) == sent, collectives
+        for sequence, (pieces, collectives) in zip((False, True), plans, strict=True):
+            *_, last = split_products.moments("columns, then rows", ranks, sequence)
+            assert [as_rows(last.held[matrix][rank]) for matrix in "ABY"] == pieces, "torch cuts where we cut"
+            assert collectives == (["all_gather_into_tensor", "reduce_scatter_tensor"] if sequence else ["all_reduce"])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("split, sequence", PRODUCTS)
+def test_products_in_pieces_are_those_of_one_process(split, sequence, ranks):
+    x, first, second = MATRICES
+    right = x @ first if "then" not in split else (x @ first).relu() @ second
+    moments = split_products.moments(split, ranks, sequence)
+    pieces = moments[-1].held["Y"]
+    if sequence:  # each rank has its own tokens
+        assert [row for piece in pieces for row in as_rows(piece)] == right.tolist()
+    else:
+        assert [as_rows(piece) for piece in pieces] == [right.tolist()] * ranks
+    for moment in moments:
+        if moment.act != "product":
+            continue
+        left, _ = split_products.factors_of(moment.matrix, split)
+        whole = (x @ first).relu() @ second if left == "H" else x @ first
+        for row, column in product(range(4), repeat=2):
+            parts = [piece[row, column] for piece in moment.held[moment.matrix] if (row, column) in piece]
+            assert sum(part.value for part in parts) == whole[row, column]
+            assert [part.is_term for part in parts] in ([False], [True] * ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("split, sequence", PRODUCTS)
+def test_product_explorer_draws_what_ranks_hold(split, sequence, ranks):
+    moments = split_products.moments(split, ranks, sequence)
+    frames = product_explorer.scene(split, ranks, sequence, marked=9)["frames"]
+    sent = 0
+    for moment, frame in zip(moments, frames, strict=True):
+        now = shapes_of(frame)
+        drawn = {}
+        for name, shape in now.items():
+            if name[0] in "XWABHY" and len(name) == 4:
+                rank, row, column = map(int, name[1:])
+                for below, text in enumerate(shape["text"].split("\n")):
+                    drawn[name[0], rank, row + below, column] = int(text), shape["fill"]
+        held = {(matrix, rank, *place): number for matrix, by_rank in moment.held.items()
+                for rank, piece in enumerate(by_rank) for place, number in piece.items()}
+        assert drawn.keys() == held.keys()
+        for place, number in held.items():
+            colours = PALE if number.maker is None else (product_explorer.TERMS if number.is_term else RANKS)
+            colour = colours if number.maker is None else colours[number.maker]
+            assert drawn[place] == (number.value, colour)
+        messages = [shape for name, shape in now.items() if name.startswith("message")]
+        assert len(messages) == len(moment.messages)
+        sent += moment.bytes_sent(ranks - 1)
+        weights, activations = moment.bytes_held(ranks - 1)
+        assert now["numbers"]["text"] == f"Each rank: weights {weights} bytes, activations {activations}, sent {sent}"
+
+
+@pytest.mark.parametrize("split, sequence", PRODUCTS)
+def test_product_explorer_tells_how_each_number_came_about(split, sequence):
+    before = None
+    for moment in split_products.moments(split, 2, sequence):
+        for row, column in product(range(4), repeat=2):
+            for rank, text in product_explorer.workings(before, moment, split, (row, column)).items():
+                value = moment.held[moment.matrix][rank][row, column].value
+                if moment.act == "all-gather":
+                    assert text.startswith(f"got {value} from rank {1 - rank}")
+                else:
+                    told, result = text.split(" = ")
+                    assert eval(told.replace("·", "*"), {"relu": lambda number: max(0, number)}) == value == int(result)
+        before = moment
+
+
+def test_between_a_layer_cut_by_columns_and_one_cut_by_rows_nothing_is_sent():
+    both = [moment.act for moment in split_products.moments("columns, then rows", 4) if moment.messages]
+    assert both == ["reduce-scatter", "all-gather"], "an all-reduce at the end"
+    moments = split_products.moments("columns, then rows", 4, sequence=True)
+    assert [moment.act for moment in moments if moment.messages] == ["all-gather", "reduce-scatter"]
+    marked = product_explorer.scene("columns, then rows", 4, False, marked=6)["frames"][-3]
+    assert marked["title"] == "Each rank computes a term of each number of Y"
+    assert marked["alt"].endswith("Rank 3, Y: 2·(-1) = -2.")
