@@ -86,7 +86,7 @@ def scene(split, ranks, sequence, marked):
                 *_numbers(where, moment, tips),
                 *_marks(where, moment, split, place),
                 *_messages(where, moment),
-                words("numbers", 4, where.bottom + 12, numbers, size=16),
+                words("numbers", 4, where.bottom + 12, numbers, size=16, late=True),
                 *_told(where, moment, place, ways[place]),
             ],
         })
