@@ -479,6 +479,14 @@ def test_product_explorer_tells_how_each_number_came_about(split, sequence):
         before = moment
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_relu_of_terms_would_give_other_numbers_than_relu_of_their_sum(ranks):
+    _, terms, *_ = split_products.moments("rows, then columns", ranks)
+    wrong = sum(torch.tensor(as_rows(piece)).relu() for piece in terms.held["H"])
+    x, first, _ = MATRICES
+    assert (wrong != (x @ first).relu()).sum() >= 4
+
+
 def test_between_a_layer_cut_by_columns_and_one_cut_by_rows_nothing_is_sent():
     both = [moment.act for moment in split_products.moments("columns, then rows", 4) if moment.messages]
     assert both == ["reduce-scatter", "all-gather"], "an all-reduce at the end"

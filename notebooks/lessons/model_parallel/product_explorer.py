@@ -66,12 +66,13 @@ def scene(split, ranks, sequence, marked):
     where = layout(split, ranks)
     fixed = list(_lanes(where, ranks))
     frames = []
-    before, sent, tips = None, 0, {}
+    before, sent, tips = None, 0, {}  # a number keeps its tip until something is done with it again
     for moment in moments(split, ranks, sequence):
         ways = {other: workings(before, moment, split, other) for other in product(range(SIZE), repeat=2)}
         for other, by_rank in ways.items():
             for rank, text in by_rank.items():
                 tips[moment.matrix, rank, other] = text
+        # All ranks hold and send equally much, because all pieces are equally large.
         sent += moment.bytes_sent(0)
         title, note = _said(moment, split, sequence, sent)
         weights, activations = moment.bytes_held(0)
@@ -133,6 +134,7 @@ def _numbers(where, moment, tips):
         for rank, piece in enumerate(by_rank):
             if matrix in ("H", "Y"):
                 for (row, column), number in piece.items():
+                    # Late: what a message changes, changes when it has arrived.
                     yield _box(where, matrix, rank, [(row, column)], [number], late=True,
                                click={"marked": SIZE * row + column}, tip=tips[matrix, rank, (row, column)])
             else:
