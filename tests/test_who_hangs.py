@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from helpers import launch
+from helpers import RankError, launch
 from lessons.ddp_in_practice import who_hangs_explorer
 from lessons.ddp_in_practice.who_hangs import (
     FINISHED,
@@ -17,6 +17,8 @@ from lessons.ddp_in_practice.who_hangs import (
     NUMBERS,
     UNDEFINED,
     WAITS,
+    End,
+    Tried,
     as_python,
     as_rows,
     differences,
@@ -73,9 +75,10 @@ def test_real_ranks_end_as_the_rules_say():
     """The lesson's hangs, and a broadcast, whose ranks do not all need each other."""
     texts = [*(preset["setting"][0] for preset in hang_explorer().story["presets"]), who_hangs_explorer.WELL,
              "broadcast | | broadcast | broadcast"]
-    tried = assert_real_ranks_agree([read(text) for text in texts], seconds=2)
+    tried = assert_real_ranks_agree([read(text) for text in texts], seconds=1)
     assert [end.state for end in tried[-1].ends] == [WAITS, FINISHED, FINISHED, WAITS]
-    assert "rank 0 was at `dist.barrier()`" in tried[0].words and "behind its last line" in tried[-1].words
+    said = tried[0].words
+    assert "rank 0 was at `dist.barrier()`" in said and "behind its last line" in said and "`dist.send(x, 1)`" in said
 
 
 @pytest.mark.long
@@ -125,6 +128,21 @@ def given_up(operations):
     return raised
 
 
+def exits_or_waits(operation):
+    """Rank 0 ends at once; rank 1 waits for it."""
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 1:
+        run(operation)
+
+
+@pytest.mark.long
+def test_gloo_raises_when_a_finished_rank_exits():
+    for operation in ["send 0", "recv 0", "barrier", "all_reduce", "broadcast"]:
+        with pytest.raises(RankError, match="Connection closed by peer") as raised:
+            launch(exits_or_waits, 2, args=(operation,), show=False, timeout=60)
+        assert raised.value.rank == 1
+
+
 @pytest.mark.long
 def test_gloo_raises_after_its_timeout_whatever_it_waits_in():
     operations = ["send 1", "recv 1", "barrier", "all_reduce", "broadcast"]
@@ -167,14 +185,13 @@ def test_a_text_that_cannot_be_read_says_why():
         "send 2 | ": "no other rank",
         "send 0 | ": "no other rank",
         "send | ": "send 1",
-        "rank 1: save | rank 0: save": "in their order",
         "save, save, save, save, save, save, save | ": "room for 6",
     }.items():
         with pytest.raises(ValueError, match=why):
             read(text)
         shown = scene(text, None, None)["frames"][0]
         assert why in shown["note"]
-    assert read("rank 0: save, barrier| rank 1:barrier ,") == [["save", "barrier"], ["barrier"]]
+    assert read("save,  barrier| barrier ,") == [["save", "barrier"], ["barrier"]]
 
 
 class Called(list):
@@ -236,12 +253,18 @@ def test_its_last_frame_shows_who_waits_for_whom():
 
 def test_what_it_says_of_nccl_and_of_sizes():
     said = {text: last_frame(text)[1]["NCCL says"]["text"] for text in (
-        "barrier | ", "barrier | all_reduce", "bucket 0 | bucket 1", "send 1 | send 0")}
-    assert ["10 minutes" in text for text in said.values()] == [True, False, False, False]
-    assert ["or\ndata corruption" in text for text in said.values()] == [False, True, True, False]
+        "barrier | ", "barrier | broadcast", "bucket 0 | bucket 1", "send 1 | send 0", "barrier | all_reduce")}
+    assert ["10 minutes" in text for text in said.values()] == [True, False, False, False, False]
+    assert ["or\ndata corruption" in text for text in said.values()] == [False, True, True, False, False]
     assert "block the GPU" in said["send 1 | send 0"]
+    assert "all-reduce of a\nnumber" in said["barrier | all_reduce"]
     assert "not defined" in last_frame("bucket 0 | bucket 1")[0]["title"]
     assert "NCCL says" not in last_frame("barrier | barrier")[1]
+
+
+def test_gloo_need_not_wait_for_its_timeout_if_a_rank_has_finished():
+    says = {text: last_frame(text)[1]["gloo says"]["text"] for text in ("barrier | ", "barrier | all_reduce")}
+    assert ["finished rank exits" in text for text in says.values()] == [True, False]
 
 
 def test_an_operation_is_dragged_along_its_lane():
@@ -257,7 +280,7 @@ def test_an_operation_that_is_clicked_is_changed_by_buttons():
     text = "save, barrier, all_reduce | all_reduce"
     _, shapes = last_frame(text, [[0, 1], 2])
     does = {name[3:]: shape["click"] for name, shape in shapes.items() if name.startswith("do ")}
-    assert does["not here"]["program"] == "save, all_reduce | all_reduce"
+    assert does["take away"]["program"] == "save, all_reduce | all_reduce"
     assert does["on all ranks"]["program"] == "save, barrier, all_reduce | barrier, all_reduce"
     assert does["◂ earlier"] == {"program": "barrier, save, all_reduce | all_reduce", "chosen": [0, 0]}
     assert "only on rank 0" not in does, "it is so already"
@@ -268,6 +291,20 @@ def test_an_operation_that_is_clicked_is_changed_by_buttons():
     assert moved(read("save, barrier | "), 0, 1, 0) == [["barrier", "save"], []]
 
 
+def test_the_button_shows_what_real_ranks_have_done(monkeypatch):
+    asked = []
+
+    def ranks_that_wait(program, seconds):
+        asked.append((program, seconds))
+        return [Tried([End(WAITS, "barrier"), End(WAITS, "all_reduce")], recorder(program), "no result.")]
+
+    monkeypatch.setattr(who_hangs_explorer, "in_real_ranks", ranks_that_wait)
+    frame = scene("barrier | all_reduce", None, [1, 0])["frames"][-1]
+    assert asked == [([["barrier"], ["all_reduce"]], who_hangs_explorer.SECONDS)]
+    assert (frame["title"], frame["note"]) == ("In real ranks: the same", "launch says: no result.")
+
+
+@pytest.mark.long
 def test_the_button_has_real_ranks_do_it():
     shown = scene("barrier | all_reduce", None, [1, 0])
     frame = shown["frames"][-1]

@@ -85,16 +85,10 @@ def read(text):
     Raises:
         ValueError: says what cannot be read.
     """
-    program = []
-    for rank, lane in enumerate(text.split("|")):
-        named = re.match(r"\s*rank\s*(\d+)\s*:", lane)
-        if named:
-            if int(named[1]) != rank:
-                raise ValueError(f"Rank {named[1]} stands where rank {rank} belongs: ranks come in their order.")
-            lane = lane[named.end():]
-        program.append([_operation(words, rank) for words in lane.split(",") if words.strip()])
+    program = [[_operation(words, rank) for words in lane.split(",") if words.strip()]
+               for rank, lane in enumerate(text.split("|"))]
     if not 2 <= len(program) <= MOST_RANKS:
-        raise ValueError(f"It has {len(program)} rank(s). Write 2 to {MOST_RANKS}, with | between them.")
+        raise ValueError(f"Number of ranks: {len(program)}. Write 2 to {MOST_RANKS} ranks, with | between them.")
     for rank, lane in enumerate(program):
         if len(lane) > MOST_OPERATIONS:
             raise ValueError(f"Rank {rank} has {len(lane)} operations. There is room for {MOST_OPERATIONS}.")
@@ -109,7 +103,7 @@ def _operation(words, rank):
     words = " ".join(words.split())
     if (words in OPERATIONS and words not in PAIRWISE) or re.fullmatch(r"(send|recv) \d", words):
         return words
-    raise ValueError(f"Rank {rank}: “{words}” is no operation. Known are: {', '.join(OPERATIONS)} "
+    raise ValueError(f"Rank {rank}: “{words}” is no operation. These are: {', '.join(OPERATIONS)} "
                      "(send and recv with a rank, such as send 1).")
 
 
@@ -402,12 +396,13 @@ def _launched(programs, seconds):
         launch(run_program, len(owners), args=(programs,), show=False, timeout=seconds, grace=seconds,
                env={"TORCH_FR_BUFFER_SIZE": "100"}, on_report=hear)
     except RankError as error:
-        said = re.sub(r" \(who_hangs.py[^)]*\)", "", str(error))
-        said = said.replace("at `time.sleep(0.01)`", "behind its last line")  # in `_meet`
+        said = _in_words_of_the_program(str(error), at, owners, programs)
         for failure in error.failures:
             if not failure.is_hang:
                 errors[owners[failure.rank]] = failure.message
     quiet = time.monotonic() - last_news
+    if None in at.values() and not errors:
+        quiet = 0  # a slow rank has not even begun
 
     def end(owner):
         number, rank = owner
@@ -423,6 +418,19 @@ def _launched(programs, seconds):
         ranks = [(number, rank) for rank in range(len(program))]
         tried.append(Tried([end(owner) for owner in ranks], [entries.get(owner, []) for owner in ranks], said))
     return tried, quiet
+
+
+def _in_words_of_the_program(said, at, owners, programs):
+    """What `launch` says of a hang, with the program's lines in place of this file's."""
+    said = re.sub(r" \(who_hangs.py[^)]*\)", "", said)
+    said = said.replace("at `time.sleep(0.01)`", "behind its last line")  # in `_meet`
+
+    def line(match):
+        owner = number, rank = owners[int(match[1])]
+        return f"rank {match[1]} was at `{line_of(programs[number][rank][at[owner]])}`"
+
+    said = re.sub(r"rank (\d+) was at `[^`]*int\(peer\)[^`]*`", line, said)
+    return re.sub(r"\n(?=[A-Z])", ". ", said).replace("\n", " ")
 
 
 def run_program(programs):

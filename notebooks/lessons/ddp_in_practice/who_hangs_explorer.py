@@ -111,7 +111,7 @@ def _in_real_ranks(lanes, program, chosen, times):
     except (OSError, RuntimeError) as error:
         title, verdict, sentences = "Real ranks did not start", "", [str(error)]
     note = " ".join(sentences)
-    verdict = words("verdict", 170, 463, verdict, bold=True, size=14)
+    verdict = words("verdict", 170, 441, verdict, bold=True, size=14)
     shown = {"title": title, "note": note, "alt": f"{title}. {note}", "shapes": [*last["shapes"], verdict]}
     means = {"program": program, "chosen": chosen, "tried": None}
     return {"size": SIZE, "pace": PACE, "frames": [*frames, shown], "frame": -1, "means": means}
@@ -248,7 +248,7 @@ class _Picture:
                 yield from self._operation(rank, place, f"{rank} {stay.operation} {seen[stay.operation]}", now)
             ends = lane[-1].ends if lane else 0
             if ends is not None and ends <= now:
-                yield box(f"end {rank}", self.x(ends) + 4, self.y(rank) - 11, 56, 22, text="done ✓", size=13,
+                yield box(f"end {rank}", self.x(ends) + 4, self.y(rank) - 11, 56, 22, text="done ✓", size=14,
                           fill=GREEN, round=11)
 
     def _operation(self, rank, place, name, now):
@@ -275,7 +275,7 @@ class _Picture:
         yield box(name, x, self.y(rank) - high / 2, wide, high, text=text, size=self.size, tip=f"rank {rank}, {tip}",
                   click={"chosen": [rank, place]}, drag=("program", places, changed), **look)
         if stay.number is not None:
-            yield words(f"number {name}", x + 2, self.y(rank) - high / 2 - 9, f"#{stay.number}", size=12)
+            yield words(f"number {name}", x + 2, self.y(rank) - high / 2 - 9, f"#{stay.number}", size=14)
 
     def _links(self, now):
         """A line through the operations of all ranks that have ended together."""
@@ -309,13 +309,13 @@ class _Picture:
         for rank in range(len(self.lanes)):
             for other in self.waits_for(rank, now):
                 down = 1 if other > rank else -1
-                # Beside the arrow of the other direction, and those to nearer ranks.
-                beside = down * min(11, self.wide / 8) * abs(other - rank)
+                near = down * min(11, self.wide / 8)  # beside the arrow of the other direction
+                beside = near if abs(other - rank) == 1 else down * self.wide / 2  # a long one runs between boxes
                 x = max(self.spot(rank, now), self.spot(other, now)) + beside
                 is_at_its_box = x < self.spot(rank, now) + self.wide / 2
                 has_finished = self.current(other, now) == len(self.stays[other])
                 here = [x, self.y(rank) + down * (self.high / 2 if is_at_its_box else 8)]
-                end = self.spot(other, now) + beside if has_finished else x
+                end = self.spot(other, now) + near if has_finished else x
                 there = [end, self.y(other) - down * (self.high / 2 + 3)]
                 look = {"line": FOREVER, "width": 4} if is_end else {"line": "#777777", "width": 2, "dash": True}
                 yield path(f"arrow {rank} {other}", [here, there], arrow=True, layer=1, **look)
@@ -333,7 +333,7 @@ class _Picture:
             can["◂ earlier"] = moved(program, rank, place, place - 1), [rank, place - 1]
         if place < last:
             can["later ▸"] = moved(program, rank, place, place + 1), [rank, place + 1]
-        can["not here"] = without(program, rank, place), ""
+        can["take away"] = without(program, rank, place), ""
         if peer_of(operation) is None:
             can["only on rank 0"] = called_by(program, rank, place, {0}), ""
             can["on all ranks"] = called_by(program, rank, place, everybody), ""
@@ -349,8 +349,8 @@ class _Picture:
                   tip="choose none")
 
     def _try(self):
-        yield box("try", 2, 449, 160, 28, text="try it in real ranks", size=15, fill="#264bfb",
-                  click={"tried": self.tried}, tip=f"launch runs this program; it takes about {SECONDS} seconds")
+        yield box("try", 2, 428, 160, 26, text="try it in real ranks", size=15, fill="#264bfb",
+                  click={"tried": self.tried}, tip=f"by launch, in about {SECONDS} seconds")
 
     def _recorder(self, now):
         """The last entry of each rank in the flight recorder."""
@@ -396,7 +396,7 @@ class _Picture:
             doing_it = [f"{_ranks(ranks)}: {operation}" for operation, ranks in did.items()]
             return f"Time {now}", _sentence([*doing_it, *waiting])
         if not waits:
-            return "All ranks arrive", "Each collective has met its counterparts in the other ranks."
+            return "All ranks arrive", "Every rank has finished all its operations."
         if self.is_undefined:
             return "All-reduces of different sizes meet: not defined", _sizes(self.stays)
         return f"{_sentence(waiting)[:-1]}, for ever", _sentence(self._where())
@@ -456,13 +456,21 @@ def _verdicts(lanes, all_stays):
     if UNDEFINED in states:
         return {"gloo": UNDEFINED_BY_GLOO, "NCCL": UNDEFINED_BY_NCCL}
     stuck = [next(stay for stay in lane if stay.begins is None) for lane in all_stays if state_of(lane) != FINISHED]
-    kinds = {(stay.number, kind_of(stay.operation)) for stay in stuck if stay.number}
+    gloo = "It raises after 30 minutes, by default."
+    if any(states[rank] == FINISHED for stay in stuck for rank in stay.waits_for):
+        gloo = "It raises after 30 minutes, by default,\nor as soon as a finished rank exits."
+    collectives = {}  # by number, which ones the ranks call
+    for stay in stuck:
+        if stay.number:
+            collectives.setdefault(stay.number, set()).add(stay.operation)
     nccl = "The process ends after 10 minutes, by\ndefault (torch, init_process_group)."
-    if not kinds:
-        nccl = "Both block the GPU, if they are not in\none group (NCCL's guide, ncclSend)."
-    elif len(kinds) > len({number for number, _ in kinds}):
+    if not collectives:
+        nccl = "send and recv block the GPU, unless in\none group (NCCL's guide, ncclSend)."
+    elif {"barrier", "all_reduce"} in collectives.values():
+        nccl = "torch's barrier is an all-reduce of a\nnumber there, so it can meet the loss."
+    elif any(len(operations) > 1 for operations in collectives.values()):
         nccl = UNDEFINED_BY_NCCL
-    return {"gloo": "It raises after 30 minutes, by default.", "NCCL": nccl}
+    return {"gloo": gloo, "NCCL": nccl}
 
 
 def _code(lanes):
