@@ -31,7 +31,7 @@ LEFT, RIGHT = 60, 556  #: of the lanes
 TOP = 42
 HIGH = 184  #: of all lanes together
 WIDEST = 98  #: of a unit of logical time
-BELOW = 246  #: the words below the lanes: the program in Python, and at its right what is said of the hang
+BELOW = 242  #: the words below the lanes: the program in Python, and at its right what is said of the hang
 SAYS = 262
 FOREVER = "#bb281a"
 GREEN = "#1b7f4d"
@@ -248,7 +248,7 @@ class _Picture:
                 yield from self._operation(rank, place, f"{rank} {stay.operation} {seen[stay.operation]}", now)
             ends = lane[-1].ends if lane else 0
             if ends is not None and ends <= now:
-                yield box(f"end {rank}", self.x(ends) + 4, self.y(rank) - 11, 56, 22, text="done ✓", size=14,
+                yield box(f"end {rank}", self.x(ends) + 4, self.y(rank) - 11, 60, 22, text="done ✓", size=14,
                           fill=GREEN, round=11)
 
     def _operation(self, rank, place, name, now):
