@@ -465,7 +465,7 @@ def _meet(store, name, ranks):
 
 
 def run(operation):
-    """One operation of a rank."""
+    """One operation of a rank, in the line that the explorer shows: `launch` quotes the line in which a rank waits."""
     loss, bucket_0, bucket_1 = (torch.ones(numbers) for numbers in NUMBERS.values())
     weights, x = torch.ones(1), torch.ones(1)
     name, _, peer = operation.partition(" ")
