@@ -495,3 +495,19 @@ def test_between_a_layer_cut_by_columns_and_one_cut_by_rows_nothing_is_sent():
     marked = product_explorer.scene("columns, then rows", 4, False, marked=6)["frames"][-3]
     assert marked["title"] == "Each rank computes a term of each number of Y"
     assert marked["alt"].endswith("Rank 3, Y: 2·(-1) = -2.")
+
+
+def test_torchs_sequence_parallel_keeps_all_tokens_for_the_gradient_of_its_weight():
+    # The lesson says so, and that the explorer, which drops them, would have to gather them again.
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    kept = []
+    net = parallelize_module(nn.Linear(64, 256), init_device_mesh("cpu", (2,)), ColwiseParallel(input_layouts=Shard(1)))
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda kept: kept)
+    with keep, CommDebugMode() as forward:
+        y = net(torch.randn(4, 8, 64))
+    with CommDebugMode() as backward:
+        y.sum().backward()
+    dist.destroy_process_group()
+    assert (4 * 16, 64) in [tuple(tensor.shape) for tensor in kept], "each rank brought 8 of 16 tokens of each text"
+    assert [str(kind) for kind in forward.get_comm_counts()] == ["c10d_functional.all_gather_into_tensor"]
+    assert backward.get_total_counts() == 0, "no second gather"

@@ -287,7 +287,8 @@ def _applied(moment, split, sequence):
     if SPLITS[split][0] == ROWS:
         note = "relu had to wait for the sums: if each rank applied it to its terms, the sums would be other numbers."
     elif sequence:
-        note = "Nothing is sent. The other ranks' tokens of X are not needed any more, and are dropped."
+        note = ("Nothing is sent. Each rank drops the other ranks' tokens of X. Backward will need them again, for the "
+                "gradient of A.")
     return "Each rank applies relu", note
 
 
@@ -305,7 +306,8 @@ def _gathered(moment, split, sequence):
                 "Each rank sends its sums to the others. (This half is an all-gather.)")
     if sequence:
         return "All-gather: all ranks get all tokens of X", "Each rank's columns of A meet every token."
-    return "All-gather: all ranks get all columns", "It is left out where each rank goes on with its own columns."
+    return ("All-gather: all ranks get all columns",
+            "No all-gather is needed where each rank goes on with its own columns.")
 
 
 def product_explorer():
@@ -320,11 +322,11 @@ def product_explorer():
     presets = {
         "by columns": preset("One layer, Y = X·W. Press Play. Which numbers of Y does a rank compute?",
                              split="columns"),
-        "by rows": preset("Press Play. Both ranks fill all of Y. What is in their numbers, and what is missing?",
+        "by rows": preset("Press Play. Each rank fills all of Y. What is in its numbers, and what is missing?",
                           split="rows"),
         "rows first": preset("Press Play. When must something be sent now, and how many bytes in the end?",
                              split="rows, then columns"),
-        "sequence parallel": preset("Press Play. What is sent now, and when? How many bytes, with and without?",
+        "sequence parallel": preset("Press Play. What is sent, and when? Remove the tick: which numbers change?",
                                     sequence=True),
     }
     return Stage("product_explorer", product_explorer.__doc__, scene, controls,

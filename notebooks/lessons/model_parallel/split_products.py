@@ -161,7 +161,7 @@ def moments(split, ranks, sequence=False):
         pairs = zip(held[left], held[weight], strict=True)
         note("product", output, [_multiplied(*pair, rank, cut == ROWS) for rank, pair in enumerate(pairs)])
         if sequence and left == "X":
-            held["X"] = own_tokens  # those of the other ranks are not needed any more
+            held["X"] = own_tokens  # forward does not need those of the other ranks any more
         if output == "H":
             if cut == ROWS:
                 all_reduce("H")
