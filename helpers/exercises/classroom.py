@@ -20,6 +20,9 @@ from helpers.notebooks import paths
 
 FORMAT = "parallel-pytorch-course, progress, 1"
 PAGE = "class.html"
+#: What an entry of an export may hold, and of what kind it is.
+KINDS = {"status": str, "first": str, "date": str, "began": str, "solved": str, "tries": int, "solution": bool,
+         "causes": dict}
 
 
 def export(file, name):
@@ -40,7 +43,11 @@ def summary(folder, lesson=None):
     lesson: the number with which the page begins, such as "05"; None is the one where most learners are.
     """
     folder = Path(folder)
+    if not folder.is_dir():
+        raise SystemExit(f"{folder} is no folder.")
     learners = _learners(folder)
+    if not learners:
+        raise SystemExit(f"No file in {folder} is an export of this course.")
     lessons = _lessons()
     exercises = _by_key(learners, "exercises", lessons)
     predictions = _by_key(learners, "predictions", lessons)
@@ -49,6 +56,7 @@ def summary(folder, lesson=None):
     _print_predictions(predictions)
     lessons_seen = _by_lesson(exercises, predictions)
     if not lessons_seen:
+        print("\nNobody has tried or bet anything yet: there is no page to project.")
         return
     file = folder / PAGE
     lesson = _chosen(lesson, lessons_seen, [_last_seen(learner, lessons) for learner in learners])
@@ -63,6 +71,7 @@ def _chosen(lesson, lessons_seen, last_seen):
     numbers = [number for number, _ in lessons_seen]
     if lesson is None:
         return max(numbers, key=[name[:2] for name in last_seen].count)
+    lesson = lesson.zfill(2)
     if lesson not in numbers:
         raise SystemExit(f"There is nothing of lesson {lesson}, but of {', '.join(numbers)}.")
     return lesson
@@ -78,8 +87,8 @@ def _learners(folder):
         learner = _read(path)
         same = [other for other in learners if learners[other] == learner]
         if learner is None:
-            print(f"Left out: {file} is no export of this course, or breaks off. (python -m helpers.exercises export "
-                  "FILE makes one. Unpack what is packed.)")
+            print(f"Left out: {file} is no export of this course, breaks off, or was edited. "
+                  "(python -m helpers.exercises export FILE makes one. Unpack what is packed.)")
         elif same:
             print(f"Counted once: {file} is the same export as {same[0]}.")
         else:
@@ -92,15 +101,24 @@ def _learners(folder):
 
 
 def _read(path):
-    """An export, without the exercises that were only looked at; None if it is none."""
+    """An export, without the exercises that were only looked at; None if it is none, or was edited into none."""
     try:
         content = json.loads(path.read_bytes())  # from bytes: whatever an editor has made of it
-        if content["format"] != FORMAT:
+        if content["format"] != FORMAT or not isinstance(content["name"], str):
             return None
-    except (OSError, ValueError, LookupError, TypeError):
+        exercises, predictions = content["exercises"], content["predictions"]
+        tried = {key: entry for key, entry in exercises.items() if entry["status"] != "not attempted"}
+        whole = (all(_is_whole(entry) for entry in exercises.values())
+                 and all(_is_whole(entry) and "first" in entry for entry in predictions.values()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    tried = {key: entry for key, entry in content["exercises"].items() if entry["status"] != "not attempted"}
-    return {**content, "exercises": tried}
+    return {**content, "exercises": tried} if whole else None
+
+
+def _is_whole(entry):
+    """Whether the tables can show it."""
+    _minutes(entry)  # which raises an error where a time is none
+    return "status" in entry and all(isinstance(value, KINDS.get(name, object)) for name, value in entry.items())
 
 
 def _lessons():

@@ -202,6 +202,30 @@ def test_what_a_real_class_sends(tmp_path, capsys):
         assert [row.split()[-6] for row in rows] == ["1", "0", "1"] and "Anna Zech_2" in rows[1], said
 
 
+@pytest.mark.parametrize("edited", [
+    {"name": None}, {"predictions": []}, {"predictions": {"hello_lines": "two"}},
+    {"predictions": {"hello_lines": {"status": "correct"}}}, {"predictions": {"hello_lines": {"first": ["two"]}}},
+    *({"exercises": {COURSE[0]: entry}} for entry in (
+        {}, {"status": "correct", "tries": "many"}, {"status": "not yet", "causes": ["a"]},
+        {"status": "correct", "began": "yesterday", "solved": "today"})),
+], ids=str)
+def test_an_edited_export_is_left_out_and_stops_nobody(edited, tmp_path, capsys):
+    good = {"format": classroom.FORMAT, "name": "Anna", "predictions": {},
+            "exercises": {COURSE[0]: {"status": "correct", "tries": 1}}}
+    (tmp_path / "good.json").write_text(json.dumps(good))
+    (tmp_path / "edited.json").write_text(json.dumps({**good, **edited}))
+    classroom.summary(tmp_path, "0")
+    said = capsys.readouterr().out
+    assert "Left out: edited.json" in said and "1 learners\n" in said and "To project: " in said
+
+
+def test_a_folder_without_exports_is_named(tmp_path):
+    with pytest.raises(SystemExit, match=r"No file in .* is an export"):
+        classroom.summary(tmp_path)
+    with pytest.raises(SystemExit, match=r"nowhere is no folder\."):
+        classroom.summary(tmp_path / "nowhere")
+
+
 def test_an_export_holds_nothing_but_what_it_says(tmp_path):
     journal.record(COURSE[0], "correct")
     said = elsewhere(["-m", "helpers.exercises", "export", str(tmp_path / "anna.json"), "--name", "Anna"])
