@@ -66,9 +66,9 @@ docs/*
 *
 ```
 """
-#: On the first page, below its title. Two parts of lessons stand in it.
+#: On the first page, below its first paragraph. Two parts of lessons stand in it.
 TO_TRY = """
-Play with it: four ranks add up their numbers, and each of them talks only to its neighbours.
+Play with it: four processes, called ranks, add up their numbers, and each of them talks only to its neighbours.
 
 {explorer}
 
@@ -85,8 +85,8 @@ TRY_BET = "00_start_here.ipynb", "counter_of_ranks"
 def add_what_only_the_site_needs(app, page, source):
     """Change a page's text, `source[0]`, before Sphinx parses it."""
     if page == "README":
-        title, rest = source[0].split("\n", 1)
-        source[0] = title + "\n" + to_try() + rest + CONTENTS
+        title, what_it_is, rest = source[0].split("\n\n", 2)
+        source[0] = "\n\n".join([title, what_it_is, to_try(), rest, CONTENTS])
     elif page == "docs/glossary":
         heading, *entries = source[0].split("\n- ")
         entries = sorted([*entries, *words_of_lessons()], key=str.lower)
@@ -267,7 +267,8 @@ def finish(app, error):
     """Write the sections' texts, and copy README's page to where browsers and servers look for the first page."""
     if error or app.builder.name != "html":
         return
-    texts = {page: sections(app.env.get_doctree(page)) for page in sorted(app.env.found_docs)}
+    pages = app.env.found_docs - {"docs/instructors"}  # which tells the answers to the bets
+    texts = {page: sections(app.env.get_doctree(page)) for page in sorted(pages)}
     words = f"const SECTIONS = {json.dumps(texts, ensure_ascii=False)};\n"
     (app.outdir / "_static" / "sections.js").write_text(words, encoding="utf-8")
     shutil.copy(app.outdir / "README.html", app.outdir / "index.html")

@@ -199,6 +199,7 @@ def test_the_first_page_opens_with_an_explorer_that_moves(site, page):
     page.emulate_media(reduced_motion="no-preference")
     page.reload()
     page.wait_for_function("document.querySelector('.plays .time').value > 1")
+    assert page.locator("article p").first.inner_text().startswith("You can train a model on one device")
     assert page.locator(".plays").bounding_box()["y"] < 400
     assert page.locator(".bet").count() == 1
     assert page.locator("pre:has-text('python3 -m venv') ~ .copybtn").count() == 2, "commands are copied"
@@ -227,3 +228,4 @@ def test_a_search_from_a_disk_finds_sections_and_shows_their_words(site, page):
     assert len({hit.inner_text() for hit in hits.all()}) == hits.count() > 1
     assert all("#" in hit.locator("a").get_attribute("href") for hit in hits.all())
     assert "straggler" in hits.first.inner_text() and not page.errors
+    assert "They say" not in page.evaluate("JSON.stringify(SECTIONS)"), "the instructors' page tells the answers"
