@@ -179,7 +179,7 @@ def test_with_a_new_kernel_bets_and_panels_say_which_cell_to_run_and_a_bet_is_th
     run_cell(page, len(FEW) + 3)
     question.get_by_role("button", name="B) eight").click()
     question.get_by_text("Your bet: eight").wait_for()
-    line = question.get_by_text("run the cell near the top of the lesson that imports predict, then this one")
+    line = question.get_by_text("run the lesson's first cells, then this one")
     assert not line.is_visible()
 
     ends(page)

@@ -29,8 +29,8 @@ _STYLE = """<style>
 .course-option.jupyter-button:focus-visible {outline: 3px solid #1976d2; outline-offset: 1px}
 .course-closed.jupyter-button {opacity: 0.7; cursor: default; box-shadow: none}
 </style>"""
-_GONE = ("The kernel was restarted or shut down. To bet, or to see your bet, run the cell near the top of the lesson "
-         "that imports predict, then this one.")
+_GONE = ("The kernel was restarted or shut down. To bet, or to see your bet, run the lesson's first cells, then "
+         "this one. If a name is missing, the error says which cell makes it.")
 
 
 def predict(key):

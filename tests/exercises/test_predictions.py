@@ -205,3 +205,10 @@ def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path, monkeypatch, c
     assert journal.keep_first("what", "this", True)["first"] == "this"
     assert journal.best_status() == journal.first_answers() == {}
     assert file.read_bytes() == before and [file.name] == os.listdir(tmp_path)
+
+
+def test_the_first_cells_of_a_lesson_are_enough_for_its_bets():
+    """`quiz._GONE` sends a reader to them."""
+    for lesson, cells in notebooks.code_cells().items():
+        first = "\n".join(source for _, source in cells[:4])
+        assert re.search(r"^from helpers.exercises import .*\bpredict\b", first, re.MULTILINE), lesson
