@@ -89,7 +89,7 @@ def _away(shape):
 
 
 def _title(frame):
-    return f'<text x="10" y="20" font-weight="600">{html.escape(frame["title"])}</text>'
+    return f'<text x="10" y="20" font-size="14" font-weight="600">{html.escape(frame["title"])}</text>'
 
 
 def _all(shapes):

@@ -266,7 +266,7 @@ def _at_first(moment, split, sequence):
     return title, {
         "columns": "A row of X is a token. Each rank holds all of X, and its own columns of W.",
         "rows": "A row of X is a token. Each rank holds its own rows of W, and those columns of X that meet them.",
-        BOTH: "A row of X is a token. Each rank holds all of X, its columns of A and its rows of B.",
+        BOTH: "Each rank holds all of X, its columns of A and its rows of B.",
         "rows, then columns": "Each rank holds its rows of A, those columns of X that meet them, and its columns of B.",
     }[split]
 
@@ -330,5 +330,5 @@ def product_explorer():
                                     sequence=True),
     }
     return Stage("product_explorer", product_explorer.__doc__, scene, controls,
-                 look="Two layers. Press Play, and click numbers. When does a rank first need what another one has?",
+                 look="Two layers. Press Play. When does a rank first need what another one has?",
                  presets=presets, still=3, room=105_000)
