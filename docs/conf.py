@@ -161,8 +161,7 @@ def question(key):
     options = "".join(f'<li data-option="{html.escape(option)}">{letter}) {as_html(option)}</li>'
                       for letter, option in quiz.shuffled())
     return (f'<div class="bet place" id="bet-{key}" data-key="{key}">{link_to(f"bet-{key}")}'
-            f"<p><strong>Predict:</strong> {as_html(quiz.question)}</p>"
-            f'<ul>{options}</ul><p class="where" role="status"></p></div>')
+            f'{quiz.asked_as_html()}<ul>{options}</ul><p class="where" role="status"></p></div>')
 
 
 def your_bet(key):

@@ -12,6 +12,13 @@ def paths():
     return [path for path in numbered if (LESSONS / path.stem[3:]).is_dir()]
 
 
+def title(lesson):
+    """Of a lesson such as "05_distributed_data_parallel": its heading, "05 · How do …?", without the number."""
+    path, = (path for path in paths() if path.stem == lesson)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "".join(cells[0]["source"]).partition("\n")[0].partition(" · ")[2]
+
+
 def code_cells():
     """{"00_start_here": [(cell's id, source), …], …}, in their order; what cannot be read is left out."""
     cells_by_lesson = {}

@@ -1,14 +1,11 @@
 """JupyterLab in a real browser, in little: live lines, a panel that launches ranks, explorers by keyboard.
 
 One notebook holds it all, for browsers and kernels take long to start. test_browser_lessons.py runs the
-lessons, and test_widgets_browser.py all explorers. COURSE_PICTURES=1 in the environment takes the README's
-picture anew on the way.
+lessons, and test_widgets_browser.py all explorers.
 """
 
-import os
 import platform
 import re
-import time
 
 import nbformat
 import pytest
@@ -29,7 +26,6 @@ from tests.conftest import ROOT, eventually
 from tools.execute import KERNEL
 
 pytestmark = NEEDS_CHROMIUM
-PICTURES = "COURSE_PICTURES" in os.environ
 LIVE = """import time
 from pathlib import Path
 
@@ -118,7 +114,7 @@ def test_lines_appear_while_ranks_run(started, lab):
 def test_the_panel_of_lesson_00_launches_ranks(page, ran):
     panel = ran(0)
     button = panel.locator("button:has(i.fa-play)")
-    panel.get_by_label("Arguments").fill(f"--epochs {20 if PICTURES else 2}")
+    panel.get_by_label("Arguments").fill("--epochs 2")
     panel.get_by_label("Ranks").press("ArrowUp")  # from 2 ranks to 3
     button.click()
     panel.get_by_text("3 ranks finished").wait_for(timeout=240_000)
@@ -126,11 +122,6 @@ def test_the_panel_of_lesson_00_launches_ranks(page, ran):
     assert [re.search(r"rank (\d) trained on 479", box)[1] for box in boxes] == ["0", "1", "2"]
     assert "3 ranks" in panel.locator(".stage svg").get_attribute("aria-label")
     assert page.evaluate("document.activeElement.innerText").strip() == "Run", "the focus stays"
-    if PICTURES:
-        page.set_viewport_size({"width": 1280, "height": 900})
-        panel.evaluate("cell => cell.scrollIntoView()")
-        time.sleep(1)
-        page.screenshot(path=ROOT / "docs" / "launch_panel.png")
 
 
 @pytest.mark.parametrize("number", range(1, 1 + len(FEW)))

@@ -96,26 +96,22 @@ def move(stage):
     def shows():
         return stage.locator("svg").evaluate("svg => svg.outerHTML") + stage.locator(".said").inner_text()
 
-    def try_keys(control, name, keys):
+    def try_keys(name, presses):
         before = shows()
-        for key in keys:
+        for control, key in presses:
             control.press(key)
             if eventually(lambda: shows() != before, 3):
                 return
         still.append(name)
 
     for slider in stage.locator("input[type=range]:visible:enabled").all():
-        try_keys(slider, slider.locator("..").inner_text(), ["ArrowRight", "ArrowLeft", "End", "Home"])
+        keys = ["ArrowRight", "ArrowLeft", "End", "Home"]
+        try_keys(slider.locator("..").inner_text(), [(slider, key) for key in keys])
     for box in stage.locator("input[type=checkbox]:enabled").all():
-        try_keys(box, box.locator("..").inner_text(), ["Space"])
+        try_keys(box.locator("..").inner_text(), [(box, "Space")])
     for choice in stage.locator(".choice:has(button:enabled)").all():
-        before = shows()
-        for other in choice.locator("button[aria-pressed=false]").all():  # early, two schedules may look the same
-            other.press("Enter")
-            if eventually(lambda: shows() != before, 3):  # noqa: B023 - used at once
-                break
-        else:
-            still.append(choice.inner_text())
+        others = choice.locator("button[aria-pressed=false]").all()  # early, two schedules may look the same
+        try_keys(choice.inner_text(), [(other, "Enter") for other in others])
     for text in stage.locator("input[type=text]").all():
         before = shows()
         text.fill("3")

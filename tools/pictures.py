@@ -1,9 +1,10 @@
-"""The README's pictures: the ring explorer as a picture that moves by itself, and a lesson in JupyterLab.
+"""The pictures of README and docs: the ring explorer, which moves by itself; a lesson and its panel in JupyterLab.
 
-    python tools/pictures.py            both, into docs/; the second one needs chromium, and a minute
+    python tools/pictures.py            all of them, into docs/; those in JupyterLab need chromium, and a minute
     python tools/pictures.py ring       docs/ring.svg alone
 """
 
+import contextlib
 import html
 import sys
 import tempfile
@@ -100,33 +101,60 @@ def _all(shapes):
     return f'<g transform="translate(0 {TITLE})">{"".join(parts)}</g>'
 
 
-def lesson(file):
-    """Lesson 00's cells in JupyterLab: a wrong bet, the result and the verdict; a wrong answer and its feedback."""
+@contextlib.contextmanager
+def in_jupyterlab(size, *sources):
+    """A page of this size, (width, height), with a notebook of these cells; none has run."""
     from tests.browser import chromium, jupyterlab, open_notebook, write_notebook
 
-    (path,) = (ROOT / "notebooks").glob("00_*.ipynb")
-    sources = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
-    preparing = "\n".join(sources[name] for name in HIDDEN)
     with tempfile.TemporaryDirectory() as folder, jupyterlab(Path(folder), windowingMode="none") as lab, \
             chromium() as small:
-        page = small.context.browser.new_page(viewport={"width": 960, "height": 2200}, device_scale_factor=1.6)
-        write_notebook(lab, "shown.ipynb", preparing, *(sources[name] for name in SHOWN), ANSWER)
+        viewport = dict(zip(("width", "height"), size, strict=True))
+        page = small.context.browser.new_page(viewport=viewport, device_scale_factor=1.6)
+        write_notebook(lab, "shown.ipynb", *sources)
         open_notebook(page, lab, "shown.ipynb")
         page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
+        yield page
 
-        def run(cells):
-            for _ in range(cells):
-                page.evaluate("jupyterapp.commands.execute('notebook:run-cell-and-select-next')")
-            page.wait_for_timeout(15_000)
 
-        run(2)
+def sources_of_lesson():
+    """{cell's id: its source} of lesson 00."""
+    (path,) = (ROOT / "notebooks").glob("00_*.ipynb")
+    return {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
+
+
+def lesson(file):
+    """Lesson 00's cells: a wrong bet, the result and the verdict; a wrong answer and its feedback."""
+    from tests.browser import run_cell
+
+    sources = sources_of_lesson()
+    preparing = "\n".join(sources[name] for name in HIDDEN)
+    with in_jupyterlab((960, 2200), preparing, *(sources[name] for name in SHOWN), ANSWER) as page:
+        run_cell(page, 0)
+        run_cell(page, 1)
         page.get_by_role("button", name=BET).click()
-        run(3)  # the question once more: it has the focus
+        run_cell(page, 2)
+        run_cell(page, 3)
         page.get_by_text("where to look").wait_for(timeout=60_000)
+        page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex = 0")  # which is not in the picture
         cells = page.locator(".jp-Cell").all()
-        first, last = cells[1].bounding_box(), cells[len(SHOWN) + 1].bounding_box()
+        first, last = cells[1].bounding_box(), cells[3].bounding_box()
         clip = {**first, "height": last["y"] + last["height"] - first["y"]}
         page.screenshot(path=file, clip=clip)
+
+
+def panel(file):
+    """Lesson 00's launch panel, after a run of three ranks."""
+    from tests.browser import run_cell
+
+    made, = (source for source in sources_of_lesson().values() if "\nlaunch_panel(" in f"\n{source}")
+    with in_jupyterlab((1280, 900), f"together = None\n{made}") as page:
+        run_cell(page, 0)
+        page.get_by_label("Arguments").fill("--epochs 20")
+        page.get_by_label("Ranks").press("ArrowUp")  # from 2 ranks to 3
+        page.locator("button:has(i.fa-play)").click()
+        page.get_by_text("3 ranks finished").wait_for(timeout=240_000)
+        page.wait_for_timeout(1000)  # what glides has arrived
+        page.screenshot(path=file)
 
 
 def main(wanted):
@@ -134,6 +162,8 @@ def main(wanted):
         (ROOT / "docs" / "ring.svg").write_text(moving(ring_explorer()), encoding="utf-8")
     if not wanted or "lesson" in wanted:
         lesson(ROOT / "docs" / "lesson.png")
+    if not wanted or "panel" in wanted:
+        panel(ROOT / "docs" / "launch_panel.png")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
+from helpers import notebooks
 from helpers.exercises import catalogue, journal, projected, quiz
-from helpers.notebooks import paths
 
 FORMAT = "parallel-pytorch-course, progress, 1"
 PAGE = "class.html"
@@ -243,15 +243,8 @@ def _by_lesson(exercises, predictions):
             if question.key in predictions:
                 splits.append(_shown_split(question, predictions[question.key]))
         if solvings or splits:
-            shown[lesson[:2], _title(lesson)] = solvings, splits
+            shown[lesson[:2], notebooks.title(lesson)] = solvings, splits
     return shown
-
-
-def _title(lesson):
-    """As the notebook's heading has it, "05 · How do N copies stay one model?", without the number."""
-    path, = (path for path in paths() if path.stem == lesson)
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return "".join(cells[0]["source"]).partition("\n")[0].partition(" · ")[2]
 
 
 def _solving(title, entries):

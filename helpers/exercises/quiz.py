@@ -109,7 +109,8 @@ class Quiz:
         return _framed(WRONG, f"<strong>✘ Your bet was: {as_html(first)}.</strong> "
                               f"{as_html(self.options[first])}<br>{answer}")
 
-    def _asked(self):
+    def asked_as_html(self):
+        """The question alone, without its options."""
         return f"<p><strong>Predict:</strong> {as_html(self.question)}</p>"
 
     def __repr__(self):
@@ -119,7 +120,8 @@ class Quiz:
     def _repr_html_(self):
         rows = "<br>".join(f"{letter}) {as_html(option)}" for letter, option in self.shuffled())
         # A page that is only read has no use for the last line: it knows it by its class.
-        return f'{self._asked()}<p>{rows}</p><p class="course-run">Run this cell to bet, or to see your bet again.</p>'
+        run = '<p class="course-run">Run this cell to bet, or to see your bet again.</p>'
+        return f"{self.asked_as_html()}<p>{rows}</p>{run}"
 
     def _repr_mimebundle_(self, **kwargs):
         """The buttons, beside the HTML and the text above, which are what is stored."""
@@ -151,7 +153,7 @@ class Quiz:
         first = _first_answer(self.key)
         if first:
             close(first)
-        return widgets.VBox([line_when_gone(_GONE), widgets.HTML(_STYLE + self._asked()), *buttons, status])
+        return widgets.VBox([line_when_gone(_GONE), widgets.HTML(_STYLE + self.asked_as_html()), *buttons, status])
 
 
 def _framed(colour, words):

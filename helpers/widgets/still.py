@@ -63,6 +63,7 @@ def _zoomed(shapes, axis, part):
 
 
 def definitions():
+    """Hatches and the head of an arrow, to which shapes refer: they stand first in a picture."""
     yield "<defs>"
     for number, lines in enumerate(_HATCHES.values()):
         yield (f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse">'
@@ -72,6 +73,7 @@ def definitions():
 
 
 def drawn(shape):
+    """A shape as SVG, in parts; nothing of one that is not to be seen."""
     if shape.get("opacity") == 0:
         return
     look = f' stroke-width="{shape["width"]}"' if "width" in shape else ""

@@ -227,6 +227,11 @@ def state_of(lane):
     return WAITS if any(stay.begins is None for stay in lane) else FINISHED
 
 
+def is_undefined(program):
+    """Whether gloo does not define how a rank of the program ends."""
+    return any(end.state == UNDEFINED for end in outcome(program))
+
+
 def recorder(program):
     """By rank, what torch's flight recorder holds for gloo: [(number, name, whether it is retired)].
 
@@ -357,18 +362,17 @@ def in_real_ranks(*programs, seconds=2):
 
 def differences(program, tried):
     """In words, where real ranks ended in another way than by gloo's rules."""
-    expected = outcome(program)
-    is_undefined = any(end.state == UNDEFINED for end in expected)
+    may_differ = is_undefined(program)
     found = []
-    for rank, (end, real) in enumerate(zip(expected, tried.ends, strict=True)):
+    for rank, (end, real) in enumerate(zip(outcome(program), tried.ends, strict=True)):
         may_be = {end.state}
         if end.state == UNDEFINED:
             may_be = {WAITS, ERROR}
-        elif end.state == WAITS and is_undefined:  # a connection to a rank that has aborted is closed
+        elif end.state == WAITS and may_differ:  # a connection to a rank that has aborted is closed
             may_be = {WAITS, ERROR}
         if real.state not in may_be or real.operation != end.operation:
             found.append(f"rank {rank}: {end.state} {end.operation}, but really {real.state} {real.operation}")
-    if not is_undefined and recorder(program) != tried.recorder:
+    if not may_differ and recorder(program) != tried.recorder:
         found.append(f"the flight recorder holds {tried.recorder}")
     return found
 

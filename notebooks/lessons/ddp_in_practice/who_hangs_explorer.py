@@ -17,6 +17,7 @@ from lessons.ddp_in_practice.who_hangs import (
     differences,
     from_rows,
     in_real_ranks,
+    is_undefined,
     kind_of,
     peer_of,
     read,
@@ -122,7 +123,7 @@ def _compared(lanes, tried):
     wrong = differences(lanes, tried)
     if wrong:
         return "In real ranks: something else", "not as drawn", [f"{one}." for one in wrong]
-    if any(state_of(lane) == UNDEFINED for lane in stays(lanes)):
+    if is_undefined(lanes):
         ends = [f"rank {rank}: {end.state} in {end.operation}" if end.operation else f"rank {rank}: {end.state}"
                 for rank, end in enumerate(tried.ends)]
         return "In real ranks, this time", "it may differ", [_sentence(ends), tried.words]
@@ -148,7 +149,7 @@ class _Picture:
         columns = max(1, *(unit + 1 for units in self.units for unit in units), self.end + 0.8)
         self.wide = min(WIDEST, (RIGHT - LEFT) / columns)
         self.size = self._size_of_names()
-        self.is_undefined = any(state_of(lane) == UNDEFINED for lane in self.stays)
+        self.is_undefined = is_undefined(lanes)
         self.chosen = self._place(chosen)
 
     def _size_of_names(self):

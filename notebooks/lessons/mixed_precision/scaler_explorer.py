@@ -7,15 +7,12 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 
-from helpers.data import Digits
 from helpers.figures import HELD
 from helpers.widgets.shapes import RANKS, Chart, box, circle, doing, key, words
 from helpers.widgets.stage import Stage, buttons, preset, slider
 
-#: The largest gradient of a weight in each step of a training: what `largest_gradients` returns.
+#: The largest gradient of a weight in each step of a training in fp32, which tests/test_mixed_precision.py repeats.
 GRADIENTS = (
     0.034, 0.048, 0.034, 0.032, 0.032, 0.049, 0.033, 0.049, 0.039, 0.041, 0.044, 0.049, 0.064, 0.052, 0.063, 0.051,
     0.050, 0.052, 0.056, 0.056, 0.054, 0.049, 0.068, 0.058,
@@ -96,23 +93,6 @@ def lost_without_scaler(gradients):
         if not math.isfinite(gradient):
             return step
     return None
-
-
-def largest_gradients(steps):
-    """The largest gradient of a weight in each step of the lesson's training, in fp32."""
-    images, labels = Digits(train=True).tensors()
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    largest = []
-    for step in range(steps):
-        batch = slice(64 * step % 1344, 64 * step % 1344 + 64)
-        loss = cross_entropy(model(images[batch]), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        largest.append(max(weights.grad.abs().max().item() for weights in model.parameters()))
-        optimizer.step()
-    return largest
 
 
 # ------------------------------------------------------------------------------------------------ the picture
