@@ -154,6 +154,19 @@ def test_a_rank_that_leaves_in_good_order_too_early_is_named():
     assert error.rank == 0 and says(error, "Rank 1 had finished by then")
 
 
+def test_an_answer_that_is_still_being_written_is_not_read(tmp_path):
+    """On a busy machine a rank was cut short in its answer, and was said to be busy in compiled code."""
+    code = ("import faulthandler, sys, threading, time;"
+            "threading.Thread(target=time.sleep, args=(9,), daemon=True).start();"
+            "deep = lambda n: deep(n - 1) if n else faulthandler.dump_traceback(sys.stdout); deep(int(sys.argv[1]))")
+    for depth in 3, 200:
+        answer = subprocess.check_output([sys.executable, "-c", code, str(depth)])
+        for length in range(len(answer) + 1):
+            (tmp_path / "stack").write_bytes(answer[:length])
+            assert processes.is_whole(tmp_path / "stack") == (length == len(answer)), answer[:length]
+    assert not processes.is_whole(tmp_path / "nowhere")
+
+
 def test_whatever_a_rank_hangs_in_is_found_when_it_sleeps_too():
     """One sleeps, one waits for it, one does not end, one has become another program."""
     def hang():

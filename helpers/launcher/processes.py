@@ -100,7 +100,7 @@ class Processes:
         if SAY_WHAT_YOU_DO is not None:
             stacks = [Files(self.folder, rank).stack for rank, code in enumerate(self.exitcodes()) if code is None]
             self._signal(SAY_WHAT_YOU_DO)
-            until(lambda: all(stack.exists() and stack.stat().st_size for stack in stacks), seconds)
+            until(lambda: all(map(is_whole, stacks)), seconds)
 
     def end(self):
         """End every rank, and every process that a rank has left behind; free what was held for them."""
@@ -117,6 +117,16 @@ class Processes:
     def _signal(self, number):
         for pid in self._running():
             _tell(os.kill, pid, number)
+
+
+def is_whole(stack):
+    """Whether a rank's answer is all there: `faulthandler` writes it line by line, the main thread last.
+
+    Its outermost line is that of `python -c`, by which ranks and their server start; a very deep stack breaks off.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return stack.read_bytes().endswith((b'File "<string>", line 1 in <module>\n', b"  ...\n"))
+    return False
 
 
 def end_groups(leaders, running):
